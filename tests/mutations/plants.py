@@ -815,6 +815,22 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "in order while ways change",
     ),
     Plant(
+        "what-came-back-is-waited-for",
+        "mesh",
+        "mesh/forwarding/published.py",
+        "            self.order.came_back(keys, given)\n",
+        "",
+        "what waited goes on once it may",
+    ),
+    Plant(
+        "goodbye-leaves-no-room",
+        "mesh",
+        "mesh/links/peerings.py",
+        "        if now >= last:\n",
+        "        if now < last:\n",
+        "exactly once while a path stands",
+    ),
+    Plant(
         "detours-do-not-wait-for-each-other",
         "mesh",
         "mesh/forwarding/published.py",

@@ -19,6 +19,7 @@ from chappe.sim.world import Clock
 WINDOWS_BYTES = (16_384, 131_072, 1_048_576, 6_291_456)
 REOPENS = 3  # this part of a window that was full is to be free before more is taken
 CHUNK_BYTES = 4_096  # written at once
+DELAYS_S = (0.0005, 0.005, 0.05)  # about so long takes what is sent
 CONNECT_S = 0.5  # until a dial that nobody answers fails
 PREFIX = 4  # bytes of a frame's length
 
@@ -191,6 +192,7 @@ class Streams:
         self.clock: Clock = net.clock
         self.look = look
         self.windows = windows or WINDOWS_BYTES
+        self.delays: Sequence[float] = DELAYS_S
         self.listeners: dict[tuple[str, int], End] = {}
         self.sides: list[Side] = []
         self.clogged: dict[tuple[str, str], float] = {}  # names of writer and reader: when there was no room last
@@ -222,7 +224,7 @@ class Streams:
         near = Side(self, host, address)
         far = Side(self, target, (host.name, 40_000 + dial))
         near.other, far.other = far, near
-        near.delay_s = far.delay_s = self.clock.rng.choice((0.0005, 0.005, 0.05))
+        near.delay_s = far.delay_s = self.clock.rng.choice(self.delays)
         near.window_bytes = far.window_bytes = self.clock.rng.choice(self.windows)
         self.sides += (near, far)
         call = self.early.pop(frozenset((host.name, target.name)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from math import inf
 from typing import Final, NamedTuple
 
 from chappe.mesh.flows import Hop, number_given
@@ -108,13 +107,11 @@ class Branch:
                 least = min(least, child.detoured[0] - 1)
         return least
 
-    def left(self, child: Child) -> tuple[int, float]:
-        """How many messages are under way to a hop below that nobody behind it is known to have, and the lowest of the
-        numbers that their origin gave them."""
+    def left(self, child: Child) -> frozenset[int]:
+        """What is under way to a hop below and nobody behind it is known to have: the numbers its origin gave it."""
         second = self.second
         done = second.confirmed() if second is not None and child.receivers == child.twice else 0
-        numbers = [number_given(frame) for number, frame in child.kept if number > done]
-        return len(numbers), min(numbers, default=inf)
+        return frozenset([number_given(frame) for number, frame in child.kept if number > done])
 
     def both(self) -> list[Branch]:
         """It, and the second one."""

@@ -33,14 +33,22 @@ Keys: TypeAlias = frozenset[bytes]  # receivers; of what another endpoint has pu
 class _Former:
     """A hop to which something is under way along what was the way."""
 
-    __slots__ = ("branch", "keys", "left", "lowest", "until")
+    __slots__ = ("back", "branch", "keys", "left", "until")
 
-    def __init__(self, branch: Branch, keys: Keys, left: int, lowest: float) -> None:
+    def __init__(self, branch: Branch, keys: Keys, left: frozenset[int]) -> None:
         self.branch = branch
         self.keys = keys
-        self.left = left  # messages
-        self.lowest = lowest  # of their numbers
+        self.left = left  # numbers of messages ...
+        self.back: dict[bytes, set[int]] = {}  # ... and by key of those that were sent back to us: they go from here
         self.until = inf  # it is waited for
+
+    def hold(self, held: dict[bytes, float]) -> None:
+        """Note what waits for this."""
+        lowest = min(self.left, default=inf)
+        for key in self.keys:
+            back = self.back.get(key)
+            found = lowest if back is None else min(self.left - back, default=inf)
+            held[key] = min(found, held.get(key, inf))
 
 
 class _Entry:
@@ -72,13 +80,24 @@ class Order:
         """The ways of a tree over some hops, to which something is under way, are not right any more."""
         for child in children:
             if child not in self._former:
-                former = self._former[child] = _Former(branch, keys(child.receivers), *branch.left(child))
-                _hold(self.held, former.keys, former.lowest)
+                former = self._former[child] = _Former(branch, keys(child.receivers), branch.left(child))
+                former.hold(self.held)
                 self.due = -inf
 
     def holds(self, keys: Keys, number: float = inf) -> bool:
         """Whether something with these keys, and this number of its origin, is to wait."""
         return _holds(self.held, keys, number)
+
+    def came_back(self, keys: Keys, number: int) -> None:
+        """What was under way along a former way is here again, as that way has ended further on: it goes from here.
+
+        If it were waited for, each of the many that may come back would wait until the one before had arrived.
+        """
+        for former in self._former.values():
+            if number in former.left:
+                for key in keys & former.keys:
+                    former.back.setdefault(key, set()).add(number)
+                    self.due = -inf
 
     def put(self, keys: Keys, number: int, size: int, send: Callable[[], None], room: Callable[[], bool]) -> None:
         """Have ``send`` called in its turn, once there is ``room``."""
@@ -105,26 +124,27 @@ class Order:
             self.give_up()
             return
         for child, former in list(self._former.items()):
-            left, former.lowest = former.branch.left(child)
-            if left < former.left or former.until == inf:
-                former.left, former.until = left, now + ORDER_S
+            left = former.branch.left(child)
+            if former.left - left or former.until == inf:
+                former.until = now + ORDER_S
+            former.left = left
             if not left or now >= former.until:
                 self.given_up += bool(left)
                 del self._former[child]
         self.due = min([each.until for each in self._former.values()], default=inf)
         self._send(now)
 
-    def give_up(self) -> None:
-        """Send all that waits."""
+    def give_up(self, now: float = inf) -> None:
+        """Wait for nothing that has not arrived any more; for room only until ``now``."""
         self.given_up += bool(self._former and self._waiting)
         self._former.clear()
         self.due = inf
-        self._send(inf)
+        self._send(now)
 
     def _send(self, now: float) -> None:
         held: dict[bytes, float] = {}
         for former in self._former.values():
-            _hold(held, former.keys, former.lowest)
+            former.hold(held)
         first = [(heap[0][0], heap[0][1], keys) for keys, heap in self._waiting.items()]
         heapify(first)
         while first:  # all that waits, by number, but of equal keys no further than to one that stays

@@ -270,6 +270,7 @@ class Published(Kept):
             go, room = partial(self._go_around, branch, child, number, before, body, key), partial(self._has_room, key)
             keys = _keys(key.carried, there)
             given = parse_head(body)[1]
+            self.order.came_back(keys, given)
             if self.order.holds(keys, given) or not room():  # all that is kept may be more than a box takes
                 self.order.put(keys, given, len(body), go, room)
             else:

@@ -160,9 +160,9 @@ class Router:
         self.trees.confirm()
         return self._flushes()
 
-    def send_all(self) -> list[Flush]:
-        """Somebody leaves: nothing is to wait until something else has arrived."""
-        self.trees.order.give_up()
+    def send_all(self, now: float = inf) -> list[Flush]:
+        """Somebody leaves: nothing is to wait until something else has arrived, and only until ``now`` for room."""
+        self.trees.order.give_up(now)
         return self._flushes()
 
     def give_up(self, link: Link) -> None:

@@ -304,6 +304,14 @@ class Peerings:
             return []
         return self._say_goodbyes()
 
+    def _hurry(self, conn: int, now: float) -> Sequence[Action]:
+        """What was published before a goodbye has waited long enough for its turn, or even for room."""
+        last = self._leaving[conn] + 3 * UNPEER_S / 4
+        if now >= last:
+            return self.router.send_all()
+        self._deadlines.set(("order", conn), last)
+        return self.router.send_all(now)
+
     def _say_goodbyes(self) -> list[Action]:
         """To all peers that are left, if nothing waits any more that is to go before."""
         if not self._leaving or self.router.trees.order.waits:
@@ -441,7 +449,7 @@ class Peerings:
                 if self._awaited.pop(number, None) is not None:
                     actions.append(Resolve(number, False))
             elif what == "order":
-                actions += self.router.send_all()
+                actions += self._hurry(number, now)
             elif number in self.links:
                 link = self.links[number]
                 actions += (

@@ -43,6 +43,9 @@ class PopulatedMesh(MeshWorld):
         if self.far:
             self._make_chain()
             return
+        if self.shortcuts:
+            self._make_shortcuts()
+            return
         for number in range(max(2, self.few(rng.choice((2, 3, 3, 4, 5, 6, 8, 10))))):
             self._make(f"e{number}")
         names = list(self.hosts)
@@ -69,6 +72,18 @@ class PopulatedMesh(MeshWorld):
             self.clock.after(self.rng.random(), self._dial_all, name)
         for name in (names[0], names[-1]):
             self.clock.after(self.rng.random(), self._publish_some, name)
+
+    def _make_shortcuts(self) -> None:
+        rng = self.shortcut_rng
+        names = [
+            self._make(f"e{number}", forwarding=True).name for number in range(max(3, self.few(rng.randint(4, 7))))
+        ]
+        far = [(one, two) for place, one in enumerate(names) for two in names[place + 2 :]]
+        self.wires.update(pairwise(names), rng.sample(far, min(len(far), rng.choice((1, 2, 4)))))
+        for name in names:
+            self.hosts[name].want(rng.choice(((b"",), (b"/a", b"/b"), (b"/a/x",))))
+            self.clock.after(rng.random(), self._dial_all, name)
+            self.clock.after(rng.random(), self._publish_some, name)
 
     def _add_originals(self, names: list[str]) -> None:
         rng = self.rng
@@ -114,7 +129,7 @@ class PopulatedMesh(MeshWorld):
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
                 limits=self.mesh_limits,
             )
-            if self.single:
+            if self.single or self.shortcuts:
                 options = replace(options, peer_policy=Policy.BLOCK)
             if self.holds_back:
                 options = replace(options, peer_policy=Policy.BLOCK)

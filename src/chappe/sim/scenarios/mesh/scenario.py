@@ -11,6 +11,7 @@ from chappe.sim.scenarios.mesh.faults import MeshFaults
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.paces import Pace, SlowSubscriber
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
+from chappe.sim.scenarios.mesh.shortcuts import Shortcuts
 from chappe.sim.scenarios.mesh.singles import Accounted, SingleFaults
 from chappe.sim.scenarios.mesh.world import TOPICS
 
@@ -27,6 +28,8 @@ class Mesh(PopulatedMesh):
         self._faults = MeshFaults(self)
         if self.single:
             self._faults = SingleFaults(self)
+        elif self.shortcuts:
+            self._faults = Shortcuts(self)
         elif self.paces:
             self._faults = pace = SlowSubscriber(self)
             self.watch(Pace(self, pace))

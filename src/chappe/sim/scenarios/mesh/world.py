@@ -25,12 +25,14 @@ ONLY_FLOODS = 0.1  # of the worlds
 BATCHES = 0.7  # of the worlds publish much at once, too
 FAR = 0.04  # of the worlds are long chains
 SINGLE = 0.08  # of the worlds have one fault after the other, and all is well in between
+SHORTCUTS = 0.08  # of the worlds have shortcuts that come and go, while much is published
 PACES = 0.08  # of the worlds have a slow subscriber, and everybody else is to get on
 AHEAD = 0.3  # of the worlds have publishers wait for confirmations
 AHEAD_MAX = 8
 AHEAD_BYTES = 1_000
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
+SHORTCUTS_WINDOWS_BYTES = (65_536, 131_072)
 PLAIN_WINDOWS_BYTES = (16_384, 16_384, 131_072, 1_048_576)
 SMALL_WINDOWS_BYTES = (16_384, 16_384, 65_536)
 
@@ -82,8 +84,12 @@ class MeshWorld(World):
         self.single = singles.random() < SINGLE and not (
             self.settings.plain or self.rogue_comes or self.far or self.only_floods
         )
+        self.shortcut_rng = shortcuts = Random(f"shortcuts {seed}")
+        self.shortcuts = shortcuts.random() < SHORTCUTS and not (
+            self.settings.plain or self.rogue_comes or self.far or self.only_floods or self.single
+        )
         self.accounts = (
-            self.single or self.paces
+            self.single or self.paces or self.shortcuts
         )  # what does not arrive is compared with what is told, message by message
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
@@ -94,7 +100,7 @@ class MeshWorld(World):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
-        if self.only_floods or self.single:
+        if self.only_floods or self.single or self.shortcuts:
             self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
         self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
         if self.ahead:
@@ -102,6 +108,7 @@ class MeshWorld(World):
         self.net = Network(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
         windows = SMALL_WINDOWS_BYTES if self.holds_back or self.single else windows
+        windows = SHORTCUTS_WINDOWS_BYTES if self.shortcuts else windows
         windows = PACES_WINDOWS_BYTES if self.paces else windows
         windows = PLAIN_WINDOWS_BYTES if self.settings.plain else windows
         self.streams = Streams(self.net, self._written, windows)
