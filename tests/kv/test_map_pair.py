@@ -416,3 +416,26 @@ def test_what_is_held_by_a_server_in_doubt_is_bounded_in_bytes_and_done_in_the_e
     assert one.core.active
     assert not [each for each in tickets if lost(client, each)]
     assert {f"/{number}" for number in range(24)} <= set(one.contents())
+
+
+def test_however_many_steps_failed_no_message_to_the_partner_is_large() -> None:
+    rig = Rig(SMALL)
+    one, _two, client = begun(rig)
+    rig.kill("two")
+    client.write((b"/a", b"1"))
+    rig.run(2)
+    refused = dict.fromkeys(range(1, 200), (1, "another value"))
+    names = [bytes([place]) * 10 for place in range(5)]
+    for name in names:
+        session = one.core.ledger.session(name, rig.now)
+        session.taken = session.applied = 200
+        session.failed = dict(refused)
+    one.sent.clear()
+    two = rig.paired("two")
+    rig.run(3)
+
+    assert one.core.star.confirms == "paired"
+    assert max([len(frames[-1]) for to, frames in one.sent if to.startswith(b"two/")]) < 1_000
+    for name in names:
+        failed = two.core.ledger.sessions[name].failed
+        assert {number: code for number, (code, _) in failed.items()} == dict.fromkeys(refused, 1)

@@ -110,6 +110,7 @@ class Source:
         self._join_at = math.inf
         self._known_at = math.inf  # a server that answers as others do was silent until then: it is not chappe's
         self._staged: Staged | None = None
+        self._failed: dict[bytes, list[tuple[int, int, str]]] = {}  # by writer: steps that a snapshot knows of
         self._count = self._checksum = 0
         self._queued: deque[chp.Update] = deque()
         self._epoch = b""  # of the stream
@@ -356,7 +357,7 @@ class Source:
             elif isinstance(message, say.Whole):
                 self._whole(message, now, actions)
             elif isinstance(message, say.Outcomes):
-                self._target.refused(message.failed, now, actions)
+                self._outcomes(message, now, actions)
             else:
                 self._welcome(message, now, actions)
         except ProtocolError:
@@ -377,6 +378,7 @@ class Source:
         if message.whole:
             self.state = "taking"
             self._staged = Staged(target.engine)
+            self._failed = {}
         else:
             self.state = "following"
             target.position = (message.epoch, message.sequence)
@@ -401,6 +403,13 @@ class Source:
         assert self._staged is not None
         self._staged.add(key_of(key), (body, uuid, properties), self._target.expires_ns(left, now))
 
+    def _outcomes(self, message: say.Outcomes, now: float, actions: list[Action]) -> None:
+        if self._staged is None:
+            self._target.refused(message.failed, now, actions)
+            return
+        for name, number, code, text in message.failed:  # of the snapshot: perhaps too many for one message
+            self._failed.setdefault(name, []).append((number, code, text))
+
     def _whole(self, message: say.Whole, now: float, actions: list[Action]) -> None:
         staged, self._staged = self._staged, None
         if staged is None or message.count != self._count or message.checksum != self._checksum:
@@ -409,7 +418,11 @@ class Source:
             )
         self.state = "following"
         self._target.position = (self._epoch, message.sequence)
-        self._target.replaced(staged, message.sessions, now, actions)
+        failures, self._failed = self._failed, {}
+        sessions = [
+            (name, applied, (*failed, *failures.get(name, ()))) for name, applied, failed in message.sessions
+        ]  # fmt: skip
+        self._target.replaced(staged, sessions, now, actions)
         self._target.following(self.server, now, actions)
 
     def _changes(self, message: say.Changes, now: float, actions: list[Action]) -> None:

@@ -140,7 +140,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=18):
 class Whole(msgspec.Struct, frozen=True, array_like=True, tag=19):
     """The snapshot is over: so many entries, the CRC-32C of all bytes of their arrays, and the sequence it shows.
 
-    ``sessions`` is for the other one of two servers: the last step of each writer, and which failed.
+    ``sessions`` is for the other one of two servers: the last step of each writer, and which failed besides those that
+    ``Outcomes`` told behind the pieces.
     """
 
     stream: Number
@@ -163,7 +164,10 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class Outcomes(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """To the other one of two servers: steps of writers that failed, before anything that came after them."""
+    """To the other one of two servers: steps of writers that failed, before anything that came after them.
+
+    Within a snapshot they are of it.
+    """
 
     stream: Number
     number: Number

@@ -21,7 +21,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import KIB, MAP_SUBTREE_BYTES_MAX
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Offer, Withdraw
-from chappe.kv.chp.ledger import REFUSED, Ledger, Session
+from chappe.kv.chp.ledger import REFUSED, Ledger, Refusal, Session
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.views import View, Views
 from chappe.limits import MapLimits
@@ -33,9 +33,9 @@ _PIECES: Final = 32  # made in one go; what is due otherwise comes first
 
 
 class _Stream:
-    __slots__ = ("before", "checksum", "client", "count", "due", "moved_at", "number", "peer", "place", "position",
-                 "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees", "synced", "told",
-                 "told_applied", "told_at", "view")  # fmt: skip
+    __slots__ = ("before", "checksum", "client", "count", "due", "failures", "moved_at", "number", "peer", "place",
+                 "position", "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees", "synced",
+                 "told", "told_applied", "told_at", "view")  # fmt: skip
 
     def __init__(self, client: bytes, hello: say.Hello) -> None:
         self.client = client
@@ -56,6 +56,7 @@ class _Stream:
         self.reached = 0  # a peer: it has everything up to there
         self.due = 0  # ... and had to have so much when it was waited for first: others were told before
         self.sessions: tuple[say.WriterState, ...] = ()  # ... and these writers, with a snapshot
+        self.failures: deque[Refusal] = deque()  # ... and before them which of their steps failed
         self.refusals = 0  # ... and of so many steps that failed
         self.synced = False
 
@@ -315,6 +316,11 @@ class Streams:
             stream.checksum = crc32c(bytes(entries), stream.checksum)
             self._send(stream, say.Piece(stream.number, stream.sent, entries), now, actions)
             return
+        if stream.failures:  # each writer may have had many
+            count = min(len(stream.failures), max(1, self._limits.piece_bytes // say.ENTRY_BYTES))
+            failed = tuple([stream.failures.popleft() for _ in range(count)])
+            self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, actions)
+            return
         self._close_view(stream)
         stream.synced = True
         sessions, stream.sessions = stream.sessions, ()
@@ -363,10 +369,11 @@ class Streams:
 
     def _note_sessions(self, stream: _Stream) -> None:
         """What is known of writers at this moment, which goes with a snapshot to the other server."""
-        stream.sessions = tuple([
-            (name, each.released,
-             tuple([(number, code, REFUSED) for number, (code, _) in each.failed.items() if number <= each.released]))
-            for name, each in self._ledger.sessions.items()
+        sessions = self._ledger.sessions
+        stream.sessions = tuple([(name, each.released, ()) for name, each in sessions.items()])
+        stream.failures = deque([
+            (name, number, code, REFUSED)
+            for name, each in sessions.items() for number, (code, _) in each.failed.items() if number <= each.released
         ])  # fmt: skip
         stream.refusals = self._ledger.refusals
 
