@@ -12,7 +12,7 @@ import pytest
 import zmq
 from tests.api.members import PATIENCE_S, read, wait_until
 
-from chappe import Consumer, Forwarder, Keys, Producer
+from chappe import Consumer, Forwarder, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.log.events import RecordsRefused
@@ -341,3 +341,75 @@ def test_a_loop_that_was_left_goes_on_where_it_was(network: Network) -> None:
                 break
         assert consumer.position() == {(TOPIC, producer.partition): 42}
         assert [each.value for each in consumer.to_end(PATIENCE_S)] == [b"%d" % each for each in range(42, 100)]
+
+
+def read_in_bulk(forwarder: Forwarder, **options: Any) -> list[bytes | None]:
+    found: list[bytes | None] = read_topic(TOPIC, stores=forwarder.endpoint, **options).column("value").to_pylist()
+    return found
+
+
+def test_topics_are_opened_in_bulk(
+    home: Path, forwarder: Forwarder, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with network.producer() as producer:
+        send(producer, b"one", b"two")
+        permissions.add(home, "cat", "member")
+        wait_until(lambda: _epoch(producer) == 2)
+        send(producer, b"three")
+        partition = producer.partition
+
+    monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "bob"))
+    assert read_in_bulk(forwarder) == [b"one", b"two", b"three"]
+    assert read_in_bulk(forwarder, start={TOPIC: {partition: 1}}, end={TOPIC: {partition: 2}}) == [b"two"]
+    monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "cat"))
+    with pytest.raises(Sealed, match="cannot be read: they are sealed in epoch 1 of ward, whose key was not given"):
+        read_in_bulk(forwarder)
+    assert read_in_bulk(forwarder, start={TOPIC: {partition: 2}}) == [b"three"]
+    monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "eve"))
+    with pytest.raises(Sealed, match="cannot be read: eve is not of the group ward"):
+        read_in_bulk(forwarder)
+    assert read_topic(TOPIC, stores=forwarder.endpoint, columns=["topic", "offset"]).num_rows == 3
+
+
+def test_spark_opens_what_it_may_and_writes_nothing_plain(
+    home: Path,
+    forwarder: Forwarder,
+    network: Network,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("pyspark")
+    from chappe.spark.batch import TopicReader
+    from chappe.spark.encode import Piece
+    from chappe.spark.home import Home, Sink, Stores
+    from chappe.spark.options import Options
+    from chappe.spark.sink import Staging
+
+    def read_rows(**options: str) -> list[bytes | None]:
+        reader = TopicReader(Options.parse({"stores": forwarder.endpoint, "subscribe": TOPIC, **options}))
+        return [
+            value
+            for task in reader.partitions()
+            for batch in reader.read(task)
+            for value in batch.column("value").to_pylist()
+        ]
+
+    with network.producer() as producer:
+        send(producer, b"one")
+        permissions.add(home, "cat", "member")
+        wait_until(lambda: _epoch(producer) == 2)
+        send(producer, b"two")
+    monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "bob"))
+    assert read_rows() == [b"one", b"two"]
+    with pytest.raises(Sealed, match="they are to stay sealed"):
+        read_rows(openSealed="false", failOnDataLoss="false")
+    monkeypatch.setenv("CHAPPE_IDENTITY", str(home / "cat"))
+    with pytest.raises(Sealed, match="whose key was not given"):
+        read_rows()
+    assert read_rows(failOnDataLoss="false") == [b"two"]
+    assert "going on without them" in caplog.text
+
+    stores = Stores((forwarder.endpoint,), None, 1.0)
+    staging = Staging(stores, Home("id", forwarder.endpoint), Sink("s", "r", lasting=False), 0, 0, 0)
+    with pytest.raises(Sealed, match="sealed for ward, and what Spark writes cannot be"):
+        staging.put(Piece(TOPIC, b"", 1))

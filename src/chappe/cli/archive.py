@@ -34,6 +34,9 @@ def archive(
     skip_lost: Annotated[
         bool, Option("--skip-lost", help="Go on without records that retention took before they were archived.")
     ] = False,
+    open_sealed: Annotated[
+        bool, Option("--opened", help="Keep sealed topics as plain Parquet, with the keys of this identity.")
+    ] = False,
     master: Annotated[
         str | None, Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")
     ] = None,
@@ -56,7 +59,7 @@ def archive(
             noise = ending.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
             ending.enter_context(redirect_stderr(noise))
         run = _Run(wanted, to.absolute(), follow, bar, as_json)
-        stop = run.to_the_end(master or "local[*]", tower, skip_lost)
+        stop = run.to_the_end(master or "local[*]", tower, skip_lost, open_sealed)
     run.account()
     if stop is not None and not follow:
         warn("interrupted: what is archived stays, and the same command goes on from there")
@@ -85,9 +88,10 @@ class _Run:
     first: Progress | None = None  # of the first batch: what comes before is Spark's start
     last: Progress | None = None
 
-    def to_the_end(self, master: str, towers: str, skip_lost: bool) -> KeyboardInterrupt | None:
+    def to_the_end(self, master: str, towers: str, skip_lost: bool, open_sealed: bool) -> KeyboardInterrupt | None:
         """Run until there is no more, or until Ctrl-C, which is returned. Raises ChappeError."""
-        worker = threading.Thread(target=self._work, args=(master, towers, skip_lost), daemon=True, name="archive")
+        args = (master, towers, skip_lost, open_sealed)
+        worker = threading.Thread(target=self._work, args=args, daemon=True, name="archive")
         worker.start()
         stop: KeyboardInterrupt | None = None
         try:
@@ -115,7 +119,7 @@ class _Run:
         text += f", which has {done.files:,} files, {human_bytes(done.bytes)}"
         tell(self.json, facts | _facts(done), text)
 
-    def _work(self, master: str, towers: str, skip_lost: bool) -> None:
+    def _work(self, master: str, towers: str, skip_lost: bool, open_sealed: bool) -> None:
         from chappe.spark.archive.job import ArchiveJob
         from chappe.spark.archive.manifest import ArchiveWriter
         from chappe.spark.session import spark_session
@@ -127,6 +131,7 @@ class _Run:
                     options: dict[str, Any] = {
                         "follow": self.follow,
                         "skip_lost": skip_lost,
+                        "open_sealed": open_sealed,
                         "on_progress": self._progress,
                     }
                     self.job = ArchiveJob(spark, opened, self.wanted, towers=towers, **options)

@@ -130,6 +130,7 @@ class Reading:
         fail_on_data_loss: Whether records that no store has any more are an error, or skipped with a warning.
         columns: What is built of each record.
         fetch_timeout_s: How long stores that are away or behind are waited for.
+        opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
     """
 
     selection: Selection
@@ -140,6 +141,7 @@ class Reading:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS
     fetch_timeout_s: float = PATIENCE_S
+    opens: bool = True
 
     def view(self) -> StoresView:
         """A new picture of the stores; close it."""
@@ -147,7 +149,8 @@ class Reading:
 
     def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
         """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
-        return Task(shared, self.fail_on_data_loss, self.towers, self.columns, self.fetch_timeout_s, since, until)
+        patience_s, opens = self.fetch_timeout_s, self.opens
+        return Task(shared, self.fail_on_data_loss, self.towers, self.columns, patience_s, since, until, opens=opens)
 
 
 def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from chappe.api.log.sealed import Read, Unread, Why, reader_here
 from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
 from chappe.defaults import MIB
-from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut
+from chappe.errors import OffsetOutOfRange, ProtocolError, Sealed, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
 from chappe.reading.offsets import TIME_MAX, TIME_MIN, Range
@@ -39,6 +40,8 @@ AHEAD: Final = 2  # ranges whose first request is under way before their turn
 ROWS_MIN: Final = 10_000  # in one Arrow batch, if there are so many: fewer make Spark slow
 ARROW_BYTES: Final = 8 * MIB  # an Arrow batch of at least this size is handed over as it is
 CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
+
+_OUTSIDE: Final = {"topic", "partition", "offset"}  # columns that can be told of what is sealed
 
 _clients: dict[str, StoreClient] = {}
 
@@ -74,6 +77,7 @@ class Task:
         since: Batches that are wholly older (microseconds since 1970) are left out.
         until: Batches that are wholly younger are left out.
         turn: Tasks with different numbers begin with different stores.
+        opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
     """
 
     ranges: tuple[Range, ...]
@@ -84,6 +88,7 @@ class Task:
     since: int = TIME_MIN
     until: int = TIME_MAX
     turn: int = 0
+    opens: bool = True
 
 
 def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
@@ -101,6 +106,7 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
     Raises:
         OffsetOutOfRange: No store has some of them any more, and that is not to be tolerated.
         TimedOut: A store that may have them did not answer. Trying again later is safe.
+        Sealed: Some of them cannot be opened, and that is not to be tolerated.
     """
     parts: list[pa.RecordBatch] = []
     rows = size = 0
@@ -165,16 +171,45 @@ class _Fetch:
         self._task = task
         self._ahead: dict[int, _Sent] = {}
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
+        # Offsets are known of what is sealed, too.
+        self._reader = reader_here() if set(task.columns) - _OUTSIDE else None
 
     def chunks(self) -> Iterator[tuple[Range, int, int, list[Batch]]]:
         """Range, start, end, and the batches that hold start <= n < end."""
         try:
             for index, wanted in enumerate(self._task.ranges):
                 for start, end, batches in self._range(index, wanted):
-                    yield wanted, start, end, batches
+                    for low, high, run in self._opened(wanted, start, end, batches):
+                        yield wanted, low, high, run
         finally:  # also when Spark wants no more: late answers must not pile up in the connection
             for sent in self._ahead.values():
                 sent.client.forget([sent.raw_id])
+
+    def _opened(
+        self, wanted: Range, start: int, end: int, batches: list[Batch]
+    ) -> Iterator[tuple[int, int, list[Batch]]]:
+        """Neighbours that can be read: all of them, as a rule."""
+        run: list[Batch] = []
+        for each in batches:
+            if self._reader is None:
+                outcome: Read | Unread = Read(each)
+            elif not self._task.opens and each.sealed is not None:
+                outcome = Unread(Why.NOT_OURS, "they are to stay sealed, and what is made of them would be plain")
+            else:
+                outcome = self._reader.open(wanted.topic, wanted.partition, each)
+            if isinstance(outcome, Read):
+                run.append(outcome.batch)
+                continue
+            if run:
+                yield max(start, run[0].base), min(end, run[-1].next), run
+                run = []
+            unread = Range(wanted.topic, wanted.partition, max(start, each.base), min(end, each.next))
+            text = f"{unread} cannot be read: {outcome.reason}"
+            if self._task.fail_on_data_loss or not self._task.opens:
+                raise Sealed(text)
+            logger.warning("%s; going on without them", text)
+        if run:
+            yield max(start, run[0].base), min(end, run[-1].next), run
 
     def _range(self, index: int, wanted: Range) -> Iterator[tuple[int, int, list[Batch]]]:
         offset = wanted.start

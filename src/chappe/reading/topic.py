@@ -55,6 +55,9 @@ def read_topic(
         UnknownTopic: No store has a topic that was named.
         OffsetOutOfRange: A bound is behind the end, or no store has the records any more.
         TimedOut: No store is there, or one that may have records that others lack does not answer.
+        Sealed: A topic is sealed for a group, and the identity that ``CHAPPE_IDENTITY`` names has no key for some
+            records of it, or there is none; or they are not what they say to be. Columns topic, partition and offset
+            can be read without.
     """
     if as_ not in FRAMES:
         raise UsageError(f"as_ is one of {', '.join(map(repr, FRAMES))}, not {as_!r}")

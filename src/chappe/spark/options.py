@@ -30,7 +30,7 @@ D = TypeVar("D")
 NAMES: Final = (
     "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions",
-    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout",
+    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout", "openSealed",
 )  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
 _DIGITS_MAX: Final = 19  # of a number below 2**63
@@ -83,7 +83,17 @@ class Options:
         lossless = _flag(options, "failOnDataLoss", True)
         timeout_s = seconds(options, "fetchTimeout", PATIENCE_S)
         return cls(
-            Reading(selection, stores, towers, starting, ending, lossless, _columns(options), timeout_s),
+            Reading(
+                selection,
+                stores,
+                towers,
+                starting,
+                ending,
+                lossless,
+                _columns(options),
+                timeout_s,
+                _flag(options, "openSealed", True),
+            ),
             positive(options, "maxRecordsPerTrigger"),
             positive(options, "maxBytesPerTrigger"),
             positive(options, "minPartitions"),

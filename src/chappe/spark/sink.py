@@ -21,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from chappe.api.log.sealed import refuse_sealed
 from chappe.data.topic import encode_topic
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.exactly_once.transactions import sink_address
@@ -170,6 +171,8 @@ class Staging:
         while len(self._unanswered) >= UNANSWERED_MAX:
             self._settle_oldest()
         stage = Stage(self._sink.name, self._sink.run, *self._place, self.pieces, encode_topic(piece.topic))
+        if piece.topic not in self.topics:
+            refuse_sealed(piece.topic)
         self._send(stage, piece.raw)
         self.pieces += 1
         self.rows += piece.rows

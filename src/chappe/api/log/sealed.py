@@ -1,12 +1,13 @@
-"""Sealed topics as producers and consumers have them: with the files of their identity, looked at again as they change.
+"""Sealed topics as producers and readers have them: with the files of their identity, looked at again as they change.
 
-All with the member's lock held. Without an identity nothing is sealed, and what is sealed cannot be read.
+Of members all with the member's lock held. Without an identity nothing is sealed, and what is sealed cannot be read.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -16,7 +17,9 @@ from chappe.log.batch import HEADER, Batch, encode_sealed
 from chappe.log.events import RecordsRefused
 from chappe.runtime.log_node import wall_us
 from chappe.security import Keys, sealed_file
+from chappe.storage.key_files import watched_permissions
 from chappe.system import time
+from chappe.transports.gate import keys_of
 
 if TYPE_CHECKING:
     from chappe.permissions.rules import Group
@@ -27,15 +30,6 @@ if TYPE_CHECKING:
 KEYS_WAIT_S: Final = 30.0  # so long records whose keys are not there yet are held back; then the reader is told
 TELL_S: Final = 1.0  # between two events about what was refused
 TOLD_MAX: Final = 10_000  # topics of which a reader was told that it cannot read them
-
-
-class Waiting(Enum):
-    """Its keys may come yet."""
-
-    FOR_KEYS = 0
-
-
-_Opened: TypeAlias = ConsumedBatch | Literal[Waiting.FOR_KEYS] | None
 
 
 class Sealing:
@@ -89,6 +83,111 @@ class Sealing:
         return refusal
 
 
+class Why(Enum):
+    """Why records cannot be read."""
+
+    WRONG = 0  # they are not what they say to be, or not for us: they never can be
+    NOT_OURS = 1  # nobody of the group is here
+    NO_KEYS_YET = 2  # other files may have their keys
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Records that cannot be read."""
+
+    why: Why
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Records that can be; ``sender`` is None where the topic is plain."""
+
+    batch: Batch
+    sender: str | None = None
+
+
+class Reader:
+    """Opens the batches of one reader, those of each partition in the order of their offsets."""
+
+    def __init__(self, keys: Keys | None) -> None:
+        self._groups: SealedGroups | None = None
+        if keys is not None:
+            from chappe.sealing.records import Opener
+            from chappe.storage.sealed_files import SealedGroups
+
+            self._groups = SealedGroups(keys)
+            self._opener = Opener()
+
+    def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
+        """What can be read of a batch."""
+        groups, sealed = self._groups, batch.sealed
+        if groups is None:
+            return Read(batch) if sealed is None else Unread(Why.NOT_OURS, "this program has no identity")
+        groups.look(time.monotonic())
+        group = groups.group(topic)
+        if group is None:
+            if sealed is None:
+                return Read(batch)
+            return Unread(Why.NO_KEYS_YET, "the permissions here do not say for whom")
+        if sealed is None:
+            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")
+        who = groups.permissions.identities.get(groups.keys.name)
+        if who is None or not group.has(who):
+            return Unread(Why.NOT_OURS, f"{groups.keys.name} is not of the group {group.name}")
+        return self._open(topic, partition, batch, sealed, groups, group)
+
+    def _open(
+        self, topic: str, partition: str, batch: Batch, sealed: memoryview, groups: SealedGroups, group: Group
+    ) -> Read | Unread:
+        from chappe.sealing.frames import Span
+        from chappe.sealing.records import Lacking, Refused
+
+        ring = groups.ring(group.name)
+        path = sealed_file(groups.keys.directory, group.name)
+        if ring is None:
+            return Unread(Why.NO_KEYS_YET, f"{path} is not there, or not usable")
+        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
+        outcome = self._opener.open(sealed, topic, partition, span, ring, groups.permissions.identities)
+        if isinstance(outcome, Refused):
+            return Unread(Why.WRONG, outcome.reason)
+        if isinstance(outcome, Lacking):
+            return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: copy the new {path} from where the authority is")
+        try:
+            plain = Batch.parse(outcome.content, check=False)  # of its bytes each was authenticated
+            plain.check_order()
+            whole = Span(plain.base, plain.count, plain.timestamp_min, plain.timestamp_max)
+            if whole != outcome.span or plain.sealed is not None:
+                raise ProtocolError("it has other records than it says")
+            if plain.count != batch.count:
+                plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
+        except ProtocolError as error:
+            return Unread(Why.WRONG, f"what {outcome.sender} sealed is malformed: {error}")
+        return Read(plain, outcome.sender)
+
+
+def reader_here() -> Reader:
+    """Of who reads in bulk, as the identity that the environment names, if it does."""
+    return Reader(keys_of(None))
+
+
+def refuse_sealed(topic: str) -> None:
+    """Raise Sealed if a topic is sealed for a group, for who writes it in a way that cannot seal."""
+    keys = keys_of(None)
+    group = None if keys is None else watched_permissions(keys.directory).permissions.group(topic)
+    if group is not None:
+        raise Sealed(f"topic {topic!r} is sealed for {group.name}, and what Spark writes cannot be: use a Producer")
+
+
+class Waiting(Enum):
+    """Its keys may come yet."""
+
+    FOR_KEYS = 0
+
+
+_Opened: TypeAlias = ConsumedBatch | Literal[Waiting.FOR_KEYS] | None
+
+
 class Opening:
     """Of one consumer.
 
@@ -100,19 +199,13 @@ class Opening:
     """
 
     def __init__(self, keys: Keys | None, report: Callable[[object], None]) -> None:
-        self._groups: SealedGroups | None = None
+        self._reader = Reader(keys)
         self._report = report
         self._waits: dict[tuple[str, str], float] = {}  # partition: since when
         self._told: set[str] = set()
         self._tell_at = -math.inf
         self._untold: RecordsRefused | None = None
         self.refused = 0
-        if keys is not None:
-            from chappe.sealing.records import Opener
-            from chappe.storage.sealed_files import SealedGroups
-
-            self._groups = SealedGroups(keys)
-            self._opener = Opener()
 
     def open(self, found: ConsumedBatch) -> _Opened:
         """A batch that can be read; None if it is refused.
@@ -121,53 +214,16 @@ class Opening:
             Sealed: Nobody has given us keys for it. Once for each topic, whose records are refused from then on; and
                 every ``KEYS_WAIT_S`` for a partition that waits for keys.
         """
-        sealed = found.batch.sealed
-        groups = self._groups
         if found.sender is not None:  # it was opened before
             return found
-        if groups is None:
-            return found if sealed is None else self._not_ours(found, "this program has no identity")
-        groups.look(time.monotonic())
-        group = groups.group(found.topic)
-        if group is None:
-            return found if sealed is None else self._wait(found, "the permissions here do not say for whom")
-        if sealed is None:
-            return self._refuse(found, f"they are not sealed for {group.name}, as the topic is")
-        who = groups.permissions.identities.get(groups.keys.name)
-        if who is None or not group.has(who):
-            return self._not_ours(found, f"{groups.keys.name} is not of the group {group.name}")
-        return self._open(found, sealed, groups, group)
-
-    def _open(self, found: ConsumedBatch, sealed: memoryview, groups: SealedGroups, group: Group) -> _Opened:
-        from chappe.sealing.frames import Span
-        from chappe.sealing.records import Lacking, Refused
-
-        ring = groups.ring(group.name)
-        path = sealed_file(groups.keys.directory, group.name)
-        if ring is None:
-            return self._wait(found, f"{path} is not there, or not usable")
-        batch = found.batch
-        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
-        outcome = self._opener.open(sealed, found.topic, found.partition, span, ring, groups.permissions.identities)
-        if isinstance(outcome, Refused):
-            return self._refuse(found, outcome.reason)
-        if isinstance(outcome, Lacking):
-            return self._wait(found, f"{outcome.reason}: copy the new {path} from where the authority is")
-        try:
-            plain = Batch.parse(outcome.content, check=False)  # of its bytes each was authenticated
-            plain.check_order()
-            whole = outcome.span
-            if (plain.base, plain.count, plain.timestamp_min, plain.timestamp_max) != (
-                *(whole.base, whole.count, whole.low, whole.high),
-            ) or plain.sealed is not None:
-                raise ProtocolError("it has other records than it says")
-            if plain.count != batch.count:
-                plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
-        except ProtocolError as error:
-            return self._refuse(found, f"what {outcome.sender} sealed is malformed: {error}")
+        outcome = self._reader.open(found.topic, found.partition, found.batch)
+        if isinstance(outcome, Unread):
+            return self._unread(found, outcome)
         if self._waits:
             self._waits.pop((found.topic, found.partition), None)
-        return ConsumedBatch(found.topic, found.partition, plain, found.first, outcome.sender)
+        if outcome.sender is None:
+            return found
+        return ConsumedBatch(found.topic, found.partition, outcome.batch, found.first, outcome.sender)
 
     def tell(self) -> None:
         """Report what was refused and not told yet."""
@@ -176,25 +232,21 @@ class Opening:
             self._tell_at = time.monotonic() + TELL_S
             self._report(untold)
 
-    def _refuse(self, found: ConsumedBatch, reason: str) -> ConsumedBatch | None:
-        self._waits.pop((found.topic, found.partition), None)
+    def _unread(self, found: ConsumedBatch, outcome: Unread) -> _Opened:
+        key = found.topic, found.partition
+        if outcome.why is Why.NO_KEYS_YET:
+            now = time.monotonic()
+            if now - self._waits.setdefault(key, now) < KEYS_WAIT_S:
+                return Waiting.FOR_KEYS
+            self._waits[key] = now
+            raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read yet: {outcome.reason}")
+        if outcome.why is Why.NOT_OURS and found.topic not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(found.topic)
+            raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read: {outcome.reason}")
+        self._waits.pop(key, None)
         self.refused += len(found)
         count = len(found) + (0 if self._untold is None else self._untold.count)
-        self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, reason)
+        self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, outcome.reason)
         if time.monotonic() >= self._tell_at:
             self.tell()
         return None
-
-    def _not_ours(self, found: ConsumedBatch, reason: str) -> ConsumedBatch | None:
-        if found.topic in self._told or len(self._told) >= TOLD_MAX:
-            return self._refuse(found, reason)
-        self._told.add(found.topic)
-        raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read: {reason}")
-
-    def _wait(self, found: ConsumedBatch, reason: str) -> Literal[Waiting.FOR_KEYS]:
-        now, key = time.monotonic(), (found.topic, found.partition)
-        since = self._waits.setdefault(key, now)
-        if now - since >= KEYS_WAIT_S:
-            self._waits[key] = now
-            raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read yet: {reason}")
-        return Waiting.FOR_KEYS
