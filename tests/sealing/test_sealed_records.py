@@ -32,8 +32,7 @@ def test_any_bit_of_what_was_sealed_that_is_another_is_refused() -> None:
         for bit in range(8):
             changed = raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
             outcome = Opener().open(changed, "patients/1", "P", SPAN, ring, group.identities)
-            # who names an epoch to come is waited for, and no more
-            assert isinstance(outcome, Refused) or (isinstance(outcome, Lacking) and 4 <= at < 8), (at, bit)
+            assert isinstance(outcome, Refused), (at, bit)
 
 
 def test_what_was_cut_off_or_has_something_behind_it_is_refused() -> None:
@@ -169,8 +168,32 @@ def test_a_stranger_or_one_without_a_key_to_sign_with_is_refused() -> None:
     group.identities["ann"] = replace(group.identities["ann"], signs=b"")
     outcome = group.opened(raw)
     assert outcome == Refused("the permissions have no key by which ann signs")
+
+
+def test_a_sender_that_only_newer_files_have_is_waited_for_and_a_stranger_is_not() -> None:
+    group = Group()
+    old, known = group.keys, dict(group.identities)
+    group.join("cat")
+    raw = group.sealed("cat")
+    group.identities = known
+    outcome = group.opened(raw)
+    assert outcome == Lacking("the permissions here do not have cat")
+    outcome = group.opened(raw, keys=old)
+    assert outcome == Lacking("they are sealed in epoch 2, and the keys here end with 1")
     del group.identities["ann"]
-    assert group.opened(raw) == outcome
+    raw = group.sealed("ann", keys=old)
+    outcome = group.opened(forged(group, raw, epoch=1, sender="eve", signer="ann"))
+    assert outcome == Refused("the permissions here do not have eve, who is said to have sealed them")
+
+
+def test_nobody_is_made_to_wait_by_what_its_sender_has_not_signed() -> None:
+    group = Group()
+    old = group.keys
+    group.rotate()
+    raw = bytearray(group.sealed())
+    assert isinstance(group.opened(bytes(raw), keys=old), Lacking)
+    raw[-20] ^= 1
+    assert isinstance(group.opened(bytes(raw), keys=old), Refused)
 
 
 def test_what_is_sealed_for_another_group_is_refused() -> None:

@@ -136,19 +136,29 @@ class Opener:
         refusal = _misplaced(frame, span, ring)
         if refusal:
             return Refused(refusal)
-        if frame.epoch > ring.keys.newest.number:
-            newest = ring.keys.newest.number
-            return Lacking(f"they are sealed in epoch {frame.epoch}, and the keys here end with {newest}")
-        who = identities.get(frame.sender)
+        who, newest = identities.get(frame.sender), ring.keys.newest.number
+        late = f"they are sealed in epoch {frame.epoch}, and the keys here end with {newest}"
+        if who is None:  # a new member begins with a new epoch, and files come one after the other
+            known = ring.keys.has(frame.sender, frame.epoch)
+            lacks = late if frame.epoch > newest else f"the permissions here do not have {frame.sender}"
+            return (
+                Lacking(lacks)
+                if known or frame.epoch > newest
+                else Refused(f"{lacks}, who is said to have sealed them")
+            )
+        if not who.signs:
+            return Refused(f"the permissions have no key by which {frame.sender} signs")
+        bound = beside(frame.head, encode_topic(topic), encode_topic(partition))
+        if not self._verifier(who.signs)(frame.signature, to_sign(bound, frame.content)):
+            return Refused(f"they are not as {frame.sender} has signed them, for this topic and these offsets")
+        if frame.epoch > newest:
+            return Lacking(late)
         refusal = _untimely(frame, ring, who)
-        if refusal or who is None:
+        if refusal:
             return Refused(refusal)
         secret = ring.secret(frame.epoch)
         if secret is None:
             return Refused(f"they are sealed in epoch {frame.epoch} of {frame.group}, whose key was not given to us")
-        bound = beside(frame.head, encode_topic(topic), encode_topic(partition))
-        if not self._verifier(who.signs)(frame.signature, to_sign(bound, frame.content)):
-            return Refused(f"they are not as {frame.sender} has signed them, for this topic and these offsets")
         text = self._cipher(secret, frame).open(frame.number, frame.content, bound)
         if text is None:
             return Refused(f"they are not sealed with the key of {frame.sender}")
@@ -196,10 +206,8 @@ def _misplaced(frame: Frame, span: Span, ring: Ring) -> str:
     return ""
 
 
-def _untimely(frame: Frame, ring: Ring, who: Identity | None) -> str:
+def _untimely(frame: Frame, ring: Ring, who: Identity) -> str:
     """Why the sender could not seal then."""
-    if who is None or not who.signs:
-        return f"the permissions have no key by which {frame.sender} signs"
     if not ring.keys.has(frame.sender, frame.epoch):
         return f"{frame.sender} is not of {frame.group} in epoch {frame.epoch}"
     try:
