@@ -21,6 +21,8 @@ from typing import Final, Literal, TypeAlias
 from chappe.errors import UsageError
 
 Check: TypeAlias = Literal["host", "id", "authority"]
+IDENTITY: Final = "CHAPPE_IDENTITY"  # the variable that names who members of the log are
+PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 CHECKS: Final = ("host", "id", "authority")
 ID_PREFIX: Final = "urn:uuid:"  # how a certificate names an endpoint id, among its alternative names
 
@@ -68,7 +70,7 @@ class Keys:
 
     Args:
         place: ``DIRECTORY/NAME``: where ``authority.pem``, ``permissions.toml``, ``NAME.pem`` and ``NAME.key`` are.
-        passphrase: Of an encrypted key.
+        passphrase: Of an encrypted key; for members of the log None means what ``CHAPPE_KEY_PASSPHRASE`` says.
     """
 
     place: str | Path

@@ -24,7 +24,7 @@ def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(fetch, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(fetch._clients):
-        fetch.forget_client(endpoint)
+        fetch.forget_client(*endpoint)
 
 
 def fill(store: FakeStore, partition: str = "p", batches: int = 10, rows: int = 100, topic: str = "t") -> None:
@@ -192,7 +192,7 @@ def test_a_reader_that_stops_early_leaves_nothing_behind() -> None:
         reading = read_task(Task((one(0, 200_000, store),)))
         next(reading)
         reading.close()  # type: ignore[attr-defined]
-        assert fetch._clients[store.endpoint]._waiting == {}
+        assert fetch._clients[store.endpoint, None]._waiting == {}
         assert len(offsets(Task((one(0, 10, store),)))) == 10
 
 

@@ -33,7 +33,7 @@ def _only_the_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(sink, "StoreClient", ImpatientClient)
     yield
     for endpoint in list(fetch._clients):
-        fetch.forget_client(endpoint)
+        fetch.forget_client(*endpoint)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeStore]:
     with FakeStore() as made:
         yield made
     for endpoint in list(fetch._clients):
-        fetch.forget_client(endpoint)
+        fetch.forget_client(*endpoint)
 
 
 def at(second: int) -> datetime:

@@ -18,7 +18,7 @@ from chappe.mesh.messages import DATA, NOBODY
 from chappe.permissions.rules import STORE
 from chappe.runtime.log_node import Node
 from chappe.runtime.tap_node import Feed
-from chappe.security import LogSecurity
+from chappe.security import IDENTITY, LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.tapping.frames import KINDS, named, published, read_log, read_mesh
@@ -37,7 +37,7 @@ from chappe.tapping.messages import (
 from chappe.tapping.sessions import Wants
 from chappe.transports import addresses
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import IDENTITY, Gate, check_listening, gate_of, keys_of
+from chappe.transports.gate import Gate, check_listening, gate_of, keys_of
 from chappe.transports.zeromq import open_socket
 
 __all__ = ["CONTENT_BYTES", "LogTap", "MeshTap", "Passed", "Shown", "Subscribed", "Tap"]

@@ -19,6 +19,7 @@ from chappe.reading.bounds import Reading, bounded
 from chappe.reading.fetch import read_blocks
 from chappe.reading.offsets import EARLIEST, LATEST, Known, unflatten
 from chappe.reading.selection import Selection
+from chappe.security import LogSecurity
 from chappe.system import time
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class Sender:
     """A producer whose records wait in a journal while stores are away, and what it has sent in this run."""
 
     def __init__(
-        self, topic: str, tower: str, listen: str, min_acks: int, identity: str, directory: str | Path | None
-    ) -> None:
+        self, topic: str, tower: str, listen: str, min_acks: int, identity: str, directory: str | Path | None,
+        security: LogSecurity,
+    ) -> None:  # fmt: skip
         if min_acks < 1:
             raise UsageError("min_acks is at least 1 where nothing is to be lost")
         self.producer = Producer(
@@ -45,6 +47,7 @@ class Sender:
             min_acks=min_acks,
             identity=identity,
             directory=directory,
+            security=security,
             on_full="error",  # so that a wish to end is heard while stores are away
         )
         self._first, self._first_stored = self.producer.next_offset, self.producer.stored
@@ -190,8 +193,8 @@ class TopicNow:
         TimedOut: No store answers, or one that may have what others lack does not.
     """
 
-    def __init__(self, topic: str, tower: str) -> None:
-        self._reading = Reading(Selection.of_topics([topic]), (), tower, EARLIEST, LATEST)
+    def __init__(self, topic: str, tower: str, security: LogSecurity) -> None:
+        self._reading = Reading(Selection.of_topics([topic]), (), tower, EARLIEST, LATEST, security=security)
         with closing(self._reading.view()) as view:
             view.refresh()
             if view.away:

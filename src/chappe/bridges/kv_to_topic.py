@@ -15,6 +15,7 @@ from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, ChappeError, Closed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -61,6 +62,7 @@ class DataStoreToTopic(Keeper):
             without losing a key. None: every change is a record, once.
         identity: Under which journal and partition are kept; by default made of the names of store and topic.
         directory: Where they are kept; the user's data directory by default.
+        security: Who it is in the log, as of ``Producer``.
 
     Raises:
         IdentityInUse: The same topic is being fed already by this user.
@@ -78,6 +80,7 @@ class DataStoreToTopic(Keeper):
         compact_s: float | None = None,
         identity: str | None = None,
         directory: str | Path | None = None,
+        security: LogSecurity = None,
     ) -> None:
         own(self)
         if compact_s is not None and not compact_s > 0:
@@ -87,8 +90,9 @@ class DataStoreToTopic(Keeper):
         super().__init__(store, topic, tower, to_topic=True)
         key = repr((self._store.name, topic)).encode()
         name = identity or f"store-{hashlib.sha256(key).hexdigest()[:24]}"
+        self._security = security
         self._compact_s = compact_s
-        self._sender = Sender(topic, tower, listen, min_acks, name, directory)
+        self._sender = Sender(topic, tower, listen, min_acks, name, directory, security)
         self._producer = self._sender.producer
         self._held: dict[bytes, bytes] = {}  # what the topic holds: keys, and digests of their values
         self._version: int | None = None  # of the store, as far as it is written; None: look at all of it
@@ -166,7 +170,7 @@ class DataStoreToTopic(Keeper):
         if isinstance(self._store, MapStore):
             self._store.follow()
         self._producer.flush(LOOK_S)  # what an earlier run had left
-        now = TopicNow(self.topic, self._tower)
+        now = TopicNow(self.topic, self._tower, self._security)
         ours = now.known.get(self.partition)
         if (ours.next if ours else 0) < self._producer.next_offset:
             raise TimedOut("no store that has its earlier records answers")

@@ -29,6 +29,7 @@ from chappe.reading.bounds import Bound, Moment, Reading, bounded
 from chappe.reading.fetch import read_blocks
 from chappe.reading.offsets import EARLIEST, LATEST, Range
 from chappe.reading.selection import Selection
+from chappe.security import LogSecurity
 from chappe.system import time
 
 Start: TypeAlias = Literal["earliest"] | int | datetime
@@ -81,6 +82,7 @@ class Player:
         start: Start = EARLIEST,
         end: datetime | None = None,
         speed: float | None = 1.0,
+        security: LogSecurity = None,
     ) -> None:
         if speed is not None and not 0 < speed < float("inf"):
             raise UsageError(f"a speed is a number above 0, or None for as fast as possible, not {speed!r}")
@@ -88,7 +90,9 @@ class Player:
         self._pace = Pace(speed)
         starting = _bound(start)
         ending: Bound = LATEST if end is None else Moment(as_micros(end))
-        self._wanted = Reading(Selection.of_topics([topic]), (), tower, starting, ending, fail_on_data_loss=False)
+        self._wanted = Reading(
+            Selection.of_topics([topic]), (), tower, starting, ending, fail_on_data_loss=False, security=security
+        )
         self._waiting = self._plan(start if isinstance(start, int) else None)
         last = max([at for _, at, _ in self._waiting], default=0)
         self._last = last if end is None else min(last, as_micros(end))

@@ -17,6 +17,7 @@ from chappe.bridges.keeping import LOOK_S, Sender
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, Closed, UsageError
 from chappe.mesh.messages import Message
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -57,6 +58,7 @@ class Recorder:
         min_acks: Stores that must have each record, at least 1.
         identity: Under which journal and partition are kept; by default made of ``topics`` and ``to``.
         directory: Where they are kept; the user's data directory by default.
+        security: Who it is in the log, as of ``Producer``.
         messages_max: How many messages may wait.
         bytes_max: How many bytes.
 
@@ -75,6 +77,7 @@ class Recorder:
         min_acks: int = 1,
         identity: str | None = None,
         directory: str | Path | None = None,
+        security: LogSecurity = None,
         messages_max: int = SUBSCRIBER_MESSAGES_MAX,
         bytes_max: int = SUBSCRIBER_BYTES_MAX,
     ) -> None:
@@ -82,7 +85,7 @@ class Recorder:
         if not topics:
             raise UsageError("name at least one topic of the mesh to record, or '' for all")
         name = identity or f"record-{hashlib.sha256(repr((to, sorted(topics))).encode()).hexdigest()[:24]}"
-        self._sender = Sender(to, tower, listen, min_acks, name, directory)
+        self._sender = Sender(to, tower, listen, min_acks, name, directory, security)
         self._producer = self._sender.producer
         try:
             self._subscriber = endpoint.subscribe(

@@ -16,6 +16,7 @@ from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BackendFailure, InvalidData, OffsetOutOfRange, UsageError
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -58,6 +59,7 @@ class TopicToDataStore(Keeper):
         topic: The topic of the log.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Interface of the consumer.
+        security: Who it is in the log, as of ``Consumer``.
 
     Raises:
         UsageError: The store is a clone, a map does not hold the keys of places, or an argument is wrong.
@@ -70,6 +72,7 @@ class TopicToDataStore(Keeper):
         *,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
+        security: LogSecurity = None,
     ) -> None:
         own(self)
         if not isinstance(store, SharedMap) and store.role != "master":
@@ -79,12 +82,13 @@ class TopicToDataStore(Keeper):
         super().__init__(store, topic, tower, to_topic=False)
         if isinstance(self._store, MapStore):
             self._store.keep_marks()
+        self._security = security
         self._positions = self._kept()
         self._saved: dict[str, int] = dict(self._positions)
         self._saved_at = time.monotonic()
         self._places: dict[bytes, Place] = {}
         self._done = Taken()
-        self._consumer = Consumer(topic, tower=tower, listen=listen, reset="earliest")
+        self._consumer = Consumer(topic, tower=tower, listen=listen, reset="earliest", security=security)
         for partition, offset in self._positions.items():
             self._consumer.seek(topic, partition, offset)
         self._thread.start()
@@ -120,7 +124,7 @@ class TopicToDataStore(Keeper):
 
     def _begin(self) -> None:
         if self._positions:
-            self._places = TopicNow(self.topic, self._tower).places(self._positions)
+            self._places = TopicNow(self.topic, self._tower, self._security).places(self._positions)
         self._done.ready = True
 
     def _turn(self) -> None:

@@ -41,12 +41,14 @@ def archive(
         str | None, Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")
     ] = None,
     tower: options.Tower = options.TOWER,
+    acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
     """Keep topics as Parquet files, each record exactly once; the same command again goes on."""
     from chappe.spark.archive.reading import parse_wanted
     from chappe.spark.session import check_master
 
+    options.be(acting)
     wanted = parse_wanted(topic)
     if master is not None and master.startswith("sc://"):
         raise UsageError("an archive is written by the driver: give a --master such as spark://HOST:PORT, not sc://")

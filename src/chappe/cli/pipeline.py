@@ -45,12 +45,14 @@ def run(
         Option(metavar="[HOST:]PORT", help="Serve numbers for Prometheus here; without HOST on this machine."),
     ] = None,
     tower: options.Tower = options.TOWER,
+    acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
     from chappe.cli.pipeline_run import Run, parse_address
     from chappe.spark.session import check_master
 
+    options.be(acting)
     where = parse_address(metrics) if metrics is not None else None
     with _problems(as_json):
         pipeline = _read(file, tower)
@@ -61,8 +63,11 @@ def run(
 
 
 @app.command()
-def check(file: File, tower: options.Tower = options.TOWER, as_json: options.Json = False) -> None:
+def check(
+    file: File, tower: options.Tower = options.TOWER, acting: options.Acting = None, as_json: options.Json = False
+) -> None:
     """Check a pipeline: its file, names, options, and its queries as Spark sees them; nothing is started."""
+    options.be(acting)
     with _problems(as_json):
         pipeline = _read(file, tower)
         found = _analyse(pipeline, tower)

@@ -34,6 +34,7 @@ from chappe.reading.offsets import (
 )
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
+from chappe.security import LogSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class Reading:
         columns: What is built of each record.
         fetch_timeout_s: How long stores that are away or behind are waited for.
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
+        security: Who we are, if stores have keys. What is handed to other processes has no passphrase.
     """
 
     selection: Selection
@@ -142,15 +144,18 @@ class Reading:
     columns: tuple[str, ...] = COLUMNS
     fetch_timeout_s: float = PATIENCE_S
     opens: bool = True
+    security: LogSecurity = None
 
     def view(self) -> StoresView:
         """A new picture of the stores; close it."""
-        return StoresView(self.selection, self.stores, self.towers)
+        return StoresView(self.selection, self.stores, self.towers, security=self.security)
 
     def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
         """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
-        patience_s, opens = self.fetch_timeout_s, self.opens
-        return Task(shared, self.fail_on_data_loss, self.towers, self.columns, patience_s, since, until, opens=opens)
+        return Task(
+            shared, self.fail_on_data_loss, self.towers, self.columns, self.fetch_timeout_s, since, until,
+            opens=self.opens, security=self.security,
+        )  # fmt: skip
 
 
 def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:

@@ -23,6 +23,7 @@ from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
 from chappe.reading.offsets import TIME_MAX, TIME_MIN, Range
 from chappe.reading.view import discover
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.transports.queries import StoreClient
 
@@ -43,7 +44,7 @@ CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
 
 _OUTSIDE: Final = {"topic", "partition", "offset"}  # columns that can be told of what is sealed
 
-_clients: dict[str, StoreClient] = {}
+_clients: dict[tuple[str, LogSecurity], StoreClient] = {}
 
 
 class Patience:
@@ -78,6 +79,7 @@ class Task:
         until: Batches that are wholly younger are left out.
         turn: Tasks with different numbers begin with different stores.
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
+        security: Who we are, if stores have keys.
     """
 
     ranges: tuple[Range, ...]
@@ -89,6 +91,7 @@ class Task:
     until: int = TIME_MAX
     turn: int = 0
     opens: bool = True
+    security: LogSecurity = None
 
 
 def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
@@ -134,20 +137,20 @@ def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator
             yield max(start, run[0].base), min(end, run[-1].next), run
 
 
-def client_of(endpoint: str) -> StoreClient:
+def client_of(endpoint: str, security: LogSecurity = None) -> StoreClient:
     """This process's connection to a store."""
-    client = _clients.pop(endpoint, None)
+    client = _clients.pop((endpoint, security), None)
     if type(client) is not StoreClient:  # there is none, or a fork has left it to the parent
-        client = StoreClient(endpoint, TIMEOUT_S)
-    _clients[endpoint] = client  # the most recently used is the last
+        client = StoreClient(endpoint, TIMEOUT_S, security)
+    _clients[endpoint, security] = client  # the most recently used is the last
     if len(_clients) > CLIENTS_MAX:
-        forget_client(next(iter(_clients)))
+        forget_client(*next(iter(_clients)))
     return client
 
 
-def forget_client(endpoint: str) -> None:
+def forget_client(endpoint: str, security: LogSecurity = None) -> None:
     """Close the connection to a store."""
-    client = _clients.pop(endpoint, None)
+    client = _clients.pop((endpoint, security), None)
     if client is not None:
         client.close()
 
@@ -172,7 +175,7 @@ class _Fetch:
         self._ahead: dict[int, _Sent] = {}
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
         # Offsets are known of what is sealed, too.
-        self._reader = reader_here() if set(task.columns) - _OUTSIDE else None
+        self._reader = reader_here(task.security) if set(task.columns) - _OUTSIDE else None
 
     def chunks(self) -> Iterator[tuple[Range, int, int, list[Batch]]]:
         """Range, start, end, and the batches that hold start <= n < end."""
@@ -241,13 +244,13 @@ class _Fetch:
         start = (self._task.turn + index) % len(holders)  # tasks and ranges spread over the stores
         turn = holders[start:] + holders[:start]
         endpoint = next((each for each in turn if each not in self._away), turn[0])
-        client = client_of(endpoint)
+        client = client_of(endpoint, self._task.security)
         return _Sent(client, client.send(_request(wanted, offset)))
 
     def _receive(self, sent: _Sent, wanted: Range, offset: int) -> list[Batch]:
         """The batches of an answer, or none for any reason: the slow path finds out what is the matter."""
-        if sent.client is not _clients.get(sent.client.endpoint):  # closed after it failed another range
-            return []
+        if sent.client is not _clients.get((sent.client.endpoint, self._task.security)):
+            return []  # it was closed after it failed another range
         try:
             answer, raws = sent.client.receive(sent.raw_id)
             return _batches(answer, raws, offset, wanted.end) if isinstance(answer, ReadAnswer) else []
@@ -258,7 +261,7 @@ class _Fetch:
 
     def _fail(self, endpoint: str) -> None:
         self._away[endpoint] = None
-        forget_client(endpoint)
+        forget_client(endpoint, self._task.security)
 
     def _elsewhere(self, wanted: Range, offset: int) -> tuple[int, list[Batch], StoreClient | None]:
         """Ask all stores, with patience; the offset moves on where records are lost and may be.
@@ -286,7 +289,7 @@ class _Fetch:
     def _ask_all(self, wanted: Range, offset: int, stores: Sequence[str]) -> tuple[list[Batch], StoreClient] | _Round:
         said = _Round([], [], [])
         for endpoint in sorted(stores, key=self._away.__contains__):
-            client = client_of(endpoint)
+            client = client_of(endpoint, self._task.security)
             try:
                 answer, raws = client.ask(_request(wanted, offset))
                 assert isinstance(answer, ReadAnswer)
@@ -319,7 +322,7 @@ class _Fetch:
         """Stores may have come back at another address."""
         if self._task.towers is None:
             return stores
-        return list(dict.fromkeys([*discover(self._task.towers), *stores]))
+        return list(dict.fromkeys([*discover(self._task.towers, self._task.security), *stores]))
 
 
 def _request(wanted: Range, offset: int) -> ReadRequest:

@@ -15,6 +15,7 @@ from chappe.reading.bounds import Bound, Moment, Reading, bounded
 from chappe.reading.fetch import read_task
 from chappe.reading.offsets import EARLIEST, LATEST, sort_offsets
 from chappe.reading.selection import Selection
+from chappe.security import LogSecurity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ def read_topic(
     end: Where = "latest",
     columns: Sequence[str] | None = None,
     as_: Frame = "arrow",
+    security: LogSecurity = None,
 ) -> Any:
     """Read what stores have of a topic now, into memory; see ``read_batches`` for topics that do not fit there.
 
@@ -45,6 +47,7 @@ def read_topic(
             partition that is not older.
         end: The same; it is not read any more. Partitions that are not named are read to their end.
         columns: Which of topic, partition, offset, timestamp, key, value and headers, in this order; all by default.
+        security: Who we are, if stores have keys: as of ``Consumer``.
         as_: ``"arrow"`` for a ``pyarrow.Table``, ``"pandas"`` or ``"polars"`` for a DataFrame.
 
     Returns:
@@ -55,7 +58,7 @@ def read_topic(
         UnknownTopic: No store has a topic that was named.
         OffsetOutOfRange: A bound is behind the end, or no store has the records any more.
         TimedOut: No store is there, or one that may have records that others lack does not answer.
-        Sealed: A topic is sealed for a group, and the identity that ``CHAPPE_IDENTITY`` names has no key for some
+        Sealed: A topic is sealed for a group, and the identity of ``security`` has no key for some
             records of it, or there is none; or they are not what they say to be. Columns topic, partition and offset
             can be read without.
     """
@@ -64,7 +67,7 @@ def read_topic(
     convert = _converter(as_)
     import pyarrow as pa
 
-    batches = read_batches(topic, tower=tower, stores=stores, start=start, end=end, columns=columns)
+    batches = read_batches(topic, tower=tower, stores=stores, start=start, end=end, columns=columns, security=security)
     return convert(pa.Table.from_batches(batches, schema=schema(_columns(columns))))
 
 
@@ -76,6 +79,7 @@ def read_batches(
     start: Where = "earliest",
     end: Where = "latest",
     columns: Sequence[str] | None = None,
+    security: LogSecurity = None,
 ) -> Iterator[pa.RecordBatch]:
     """The same as Arrow record batches of a few MiB, read as they are asked for: for data larger than memory.
 
@@ -97,7 +101,8 @@ def read_batches(
     if ending == EARLIEST:
         raise UsageError('end cannot be "earliest": nothing would be read')
     selection = Selection.of_topics(topics)
-    return _batches(Reading(selection, endpoints, tower, _bound(start, "start"), ending, True, _columns(columns)))
+    starting = _bound(start, "start")
+    return _batches(Reading(selection, endpoints, tower, starting, ending, True, _columns(columns), security=security))
 
 
 def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from chappe.errors import ProtocolError, TimedOut
 from chappe.log.storage import PartitionInfo
 from chappe.reading.offsets import Key, Known
 from chappe.reading.selection import Selection
+from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.transports.queries import StoreClient
 
@@ -28,11 +30,11 @@ FULL_SHARE: Final = 50  # ... but at most this part of the time goes into that: 
 DISCOVER_S: Final = 2.0  # how long a tower is listened to
 
 
-def discover(tower: str) -> list[str]:
+def discover(tower: str, security: LogSecurity = None) -> list[str]:
     """The query endpoints of the stores that a tower knows."""
     from chappe.api.log.discovery import discover as ask_tower
 
-    return [each.endpoint for each in ask_tower(tower, timeout=DISCOVER_S)]
+    return [each.endpoint for each in ask_tower(tower, timeout=DISCOVER_S, security=security)]
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class StoresView:
         stores: Query endpoints; empty to ask ``tower`` for them.
         tower: Address of a tower, asked when a store is missing.
         find: Looks stores up at a tower.
+        security: Who we are, if stores have keys.
     """
 
     def __init__(
@@ -59,13 +62,15 @@ class StoresView:
         stores: Sequence[str] = (),
         tower: str | None = None,
         *,
-        find: Callable[[str], list[str]] = discover,
+        find: Callable[[str], list[str]] | None = None,
+        security: LogSecurity = None,
     ) -> None:
         self.known: dict[Key, Known] = {}
         """Of every partition, what all stores together have."""
         self._selection = selection
         self._tower = tower
-        self._find = find
+        self._security = security
+        self._find = find or partial(discover, security=security)
         self._find_at = 0.0
         self._stores = {endpoint: _Store() for endpoint in stores}
         self._answered = False
@@ -140,7 +145,7 @@ class StoresView:
     def _ask(self, endpoint: str, store: _Store) -> set[Key]:
         now = time.monotonic()
         if store.client is None:
-            store.client = StoreClient(endpoint, HEADS_TIMEOUT_S)
+            store.client = StoreClient(endpoint, HEADS_TIMEOUT_S, self._security)
             store.full_at = now
         fresh = now >= store.full_at
         filters = self._selection.filters

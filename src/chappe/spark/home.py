@@ -27,6 +27,7 @@ from chappe.api.log.discovery import discover
 from chappe.errors import ChappeError, Fenced, ProtocolError, TimedOut, UsageError
 from chappe.log.queries import FindSink, SinkAnswer
 from chappe.reading.fetch import Patience, client_of, forget_client
+from chappe.security import LogSecurity
 from chappe.transports.queries import StoreClient
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ FIND_S: Final = 1.0  # a store that has not answered by then counts as away, for
 PAUSE_MAX_S: Final = 1.0  # between two rounds over all stores
 DISCOVER_S: Final = 2.0  # how long a tower is listened to
 
-_known: dict[str, tuple[str, ...]] = {}  # towers: the endpoints that they told
+_known: dict[tuple[str, LogSecurity], tuple[str, ...]] = {}  # towers: the endpoints that they told
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,15 @@ class Stores:
     endpoints: tuple[str, ...]  # query endpoints. With ``towers`` those that were there when the write began
     towers: str | None  # asked again for a store that is not where it was
     patience_s: float  # how long a store that is away is waited for
+    security: LogSecurity = None  # who we are, if they have keys; without a passphrase
 
     def looked_up(self) -> Stores:
         """With the stores that the towers know now, if there are towers and they know any."""
         if self.towers is None:
             return self
-        found = tuple(each.endpoint for each in discover(self.towers, timeout=DISCOVER_S))
+        found = tuple(each.endpoint for each in discover(self.towers, timeout=DISCOVER_S, security=self.security))
         if found:
-            _known[self.towers] = found
+            _known[self.towers, self.security] = found
         return replace(self, endpoints=found) if found else self
 
     def known(self) -> Stores:
@@ -62,9 +64,9 @@ class Stores:
         """
         if self.towers is None:
             return self
-        if self.towers not in _known:
+        if (self.towers, self.security) not in _known:
             return self.looked_up()
-        return replace(self, endpoints=_known[self.towers])
+        return replace(self, endpoints=_known[self.towers, self.security])
 
     def __str__(self) -> str:
         return ", ".join(self.endpoints) or f"the tower {self.towers}"
@@ -88,10 +90,10 @@ class Home:
     committed: int = -1
 
 
-def ask_all(endpoints: Iterable[str], sink: str) -> dict[str, SinkAnswer]:
+def ask_all(endpoints: Iterable[str], sink: str, security: LogSecurity = None) -> dict[str, SinkAnswer]:
     """What each store knows of a sink; those that do not answer are left out."""
     found: dict[str, SinkAnswer] = {}
-    clients = [StoreClient(endpoint, FIND_S) for endpoint in dict.fromkeys(endpoints)]
+    clients = [StoreClient(endpoint, FIND_S, security) for endpoint in dict.fromkeys(endpoints)]
     try:
         asked = [(client, client.send(FindSink(sink))) for client in clients]
         for client, raw_id in asked:
@@ -131,7 +133,7 @@ def settle(
     """
     patience = Patience(stores.patience_s, PAUSE_MAX_S)
     while True:
-        answers = ask_all(stores.endpoints, sink.name)
+        answers = ask_all(stores.endpoints, sink.name, stores.security)
         endpoint = _chosen(stores, answers, sink, batch)
         trouble: ChappeError
         if isinstance(endpoint, ChappeError):
@@ -140,7 +142,7 @@ def settle(
             if not any(answer.home for answer in answers.values()):
                 on_first(stores)
             try:
-                home = _attach(endpoint, answers, sink)
+                home = _attach(endpoint, answers, sink, stores.security)
                 on_settled(stores)
                 return home
             except (TimedOut, ProtocolError) as error:  # also: another one is the home, which all will say next time
@@ -188,15 +190,15 @@ def _preferred(sink: str, store_ids: Iterable[str]) -> str:
     return max(store_ids, key=lambda store_id: hashlib.sha256(f"{sink}\0{store_id}".encode()).digest())
 
 
-def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink) -> Home:
+def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink, security: LogSecurity) -> Home:
     """Tell the home first, then the others. For a sink that nobody knew, all must have it on disk."""
     home = answers[endpoint].store_id
-    answer = client_of(endpoint).attach_sink(sink.name, sink.run, home, sink.lasting)
+    answer = client_of(endpoint, security).attach_sink(sink.name, sink.run, home, sink.lasting)
     others = [each for each, said in answers.items() if each != endpoint and said.home != home]
     is_new = not any(each.home for each in answers.values())
     for other in others if sink.lasting else ():
         try:
-            client_of(other).attach_sink(sink.name, sink.run, home, sink.lasting)
+            client_of(other, security).attach_sink(sink.name, sink.run, home, sink.lasting)
         except (TimedOut, ProtocolError):
             if is_new:
                 raise
@@ -210,9 +212,9 @@ def found_again(stores: Stores, home: Home, sink: str) -> Home:
         TimedOut: It does not for ``patience_s``. Trying again later is safe.
     """
     patience = Patience(stores.patience_s, PAUSE_MAX_S)
-    forget_client(home.endpoint)
+    forget_client(home.endpoint, stores.security)
     while True:
-        for endpoint, answer in ask_all((home.endpoint, *stores.endpoints), sink).items():
+        for endpoint, answer in ask_all((home.endpoint, *stores.endpoints), sink, stores.security).items():
             if answer.store_id == home.store_id:
                 return Home(home.store_id, endpoint, answer.batch)
         if not patience.pause():
@@ -278,7 +280,7 @@ def begin(stores: Stores, sink: Sink, batch: int, origins: Sequence[Origin], aga
 
 def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin], again: str | None) -> None:
     for origin in origins:
-        before = {answer.run for answer in ask_all(stores.endpoints, origin.name).values()}
+        before = {answer.run for answer in ask_all(stores.endpoints, origin.name, stores.security).values()}
         for query in sorted(before - {"", sink.name, again}):
             batches = _batches(stores, query)
             if batches:
@@ -290,7 +292,7 @@ def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin],
 
 def _batches(stores: Stores, query: str) -> str:
     """What a query has committed, as a part of a sentence; empty for nothing."""
-    answers = ask_all(stores.endpoints, query).values()
+    answers = ask_all(stores.endpoints, query, stores.security).values()
     count = 1 + max((answer.batch for answer in answers), default=-1)
     if count:
         return f"{count} batches" if count > 1 else "a batch"
@@ -302,14 +304,14 @@ def _batches(stores: Stores, query: str) -> str:
 def _remember(stores: Stores, *, sink: Sink, origins: Sequence[Origin]) -> None:
     """At every store that answers, before anything is written; the others hear of it with the next run."""
     for origin in origins:
-        answers = ask_all(stores.endpoints, origin.name)
+        answers = ask_all(stores.endpoints, origin.name, stores.security)
         if not answers:
             raise TimedOut(f"no store answers at {stores}; start one or correct the address")
         for endpoint, answer in answers.items():
             if answer.run == sink.name:
                 continue
             try:
-                client_of(endpoint).attach_sink(origin.name, sink.name, answer.store_id, True)
+                client_of(endpoint, stores.security).attach_sink(origin.name, sink.name, answer.store_id, True)
             except Fenced:  # a checkpoint that was brought back; the other query stays remembered
                 continue
             except ChappeError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from chappe.reading.bounds import Bound, Moment, Reading
 from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
+from chappe.security import Keys, LogSecurity
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -30,7 +32,7 @@ D = TypeVar("D")
 NAMES: Final = (
     "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions",
-    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout", "openSealed",
+    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout", "openSealed", "identity",
 )  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
 _DIGITS_MAX: Final = 19  # of a number below 2**63
@@ -93,6 +95,7 @@ class Options:
                 _columns(options),
                 timeout_s,
                 _flag(options, "openSealed", True),
+                identity_of(options),
             ),
             positive(options, "maxRecordsPerTrigger"),
             positive(options, "maxBytesPerTrigger"),
@@ -125,6 +128,20 @@ def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     if stores and towers:
         raise UsageError("give `stores` or `towers`, not both")
     return tuple(dict.fromkeys(stores)), towers or (None if stores else f"{TOWER_HOST}:{TOWER_SUB_PORT}")
+
+
+def identity_of(options: Mapping[str, str]) -> LogSecurity:
+    """The identity that ``identity`` names, by a place that driver and executors have; its key stays there.
+
+    Raises UsageError.
+    """
+    place = options.get("identity")
+    try:
+        if place is not None and not place.strip():
+            raise UsageError("an identity is DIRECTORY/NAME, not empty")
+        return None if place is None else Keys(os.path.abspath(place))
+    except UsageError as error:
+        raise UsageError(f"`identity`: {error}") from None
 
 
 def _words(text: str | None) -> list[str]:
@@ -268,7 +285,8 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 SINK_NAMES: Final = (
-    "stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout"
+    "stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout",
+    "identity",
 )  # fmt: skip
 # Spark hands these over too: they are for itself.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -300,6 +318,7 @@ class SinkOptions:
     write_batch: int = 0
     # the id of a query whose rows another one may write once more, as its checkpoint is gone
     write_again: str | None = None
+    security: LogSecurity = None  # who writes, if stores have keys
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -322,6 +341,7 @@ class SinkOptions:
             seconds(options, "fetchTimeout", PATIENCE_S),
             option(options, "writeBatch", "a number of at least 0", whole_number, 0),
             option(options, "writeAgain", "the id of a query, as the error names it", _query, None),
+            identity_of(options),
         )
 
 

@@ -27,6 +27,7 @@ from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.exactly_once.transactions import sink_address
 from chappe.log.queries import Stage
 from chappe.reading.fetch import client_of
+from chappe.security import LogSecurity
 from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
 from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, found_again, settle
@@ -57,7 +58,7 @@ class _Plan:
     @classmethod
     def make(cls, options: SinkOptions, schema: StructType) -> _Plan:
         columns = Columns.find(schema, options.topic, options.order)
-        stores = Stores(options.stores, options.towers, options.patience_s).known()
+        stores = Stores(options.stores, options.towers, options.patience_s, options.security).known()
         return cls(columns, options.topic, stores, options.min_acks)
 
 
@@ -68,7 +69,7 @@ class _Ending:
         commit(self._plan.stores, [each for each in messages if isinstance(each, Staged)], self._plan.min_acks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        abort([each for each in messages if isinstance(each, Staged)])
+        abort([each for each in messages if isinstance(each, Staged)], self._plan.stores.security)
 
 
 class TopicWriter(_Ending, DataSourceArrowWriter):
@@ -172,7 +173,7 @@ class Staging:
             self._settle_oldest()
         stage = Stage(self._sink.name, self._sink.run, *self._place, self.pieces, encode_topic(piece.topic))
         if piece.topic not in self.topics:
-            refuse_sealed(piece.topic)
+            refuse_sealed(piece.topic, self._stores.security)
         self._send(stage, piece.raw)
         self.pieces += 1
         self.rows += piece.rows
@@ -196,7 +197,7 @@ class Staging:
 
     @property
     def _client(self) -> StoreClient:
-        return client_of(self.home.endpoint)
+        return client_of(self.home.endpoint, self._stores.security)
 
     def _send(self, stage: Stage, raw: bytes) -> None:
         self._unanswered.append((self._client.send(stage, raw), stage, raw))
@@ -247,7 +248,7 @@ def commit(stores: Stores, staged: Sequence[Staged], min_acks: int) -> None:
     home = first.home
     while True:
         try:
-            client_of(home.endpoint).commit(first.sink.name, first.sink.run, first.batch, attempts)
+            client_of(home.endpoint, stores.security).commit(first.sink.name, first.sink.run, first.batch, attempts)
             break
         except TimedOut as error:
             # it may be busy with this very commit: as long as it answers to anything, it is asked again
@@ -257,10 +258,10 @@ def commit(stores: Stores, staged: Sequence[Staged], min_acks: int) -> None:
         _await_copies(stores, home, first.sink.name, {topic for each in staged for topic in each.topics}, min_acks)
 
 
-def abort(staged: Iterable[Staged]) -> None:
+def abort(staged: Iterable[Staged], security: LogSecurity = None) -> None:
     """Let the home forget what was staged; if it cannot be told, it forgets by itself later."""
     for each in staged:
-        client = StoreClient(each.home.endpoint, FIND_S)
+        client = StoreClient(each.home.endpoint, FIND_S, security)
         try:
             client.drop(each.sink.name, each.sink.run, each.batch, [(each.task, each.attempt)])
         except ChappeError as error:
@@ -272,11 +273,12 @@ def abort(staged: Iterable[Staged]) -> None:
 
 def _await_copies(stores: Stores, home: Home, sink: str, topics: Iterable[str], min_acks: int) -> None:
     """Wait until so many stores, the home among them, have all of the sink's records."""
-    heads = _heads(home.endpoint, [(topic, sink_address(sink, topic)) for topic in topics])
+    heads = _heads(home.endpoint, [(topic, sink_address(sink, topic)) for topic in topics], stores.security)
     deadline = time.monotonic() + stores.patience_s
     pause_s = POLL_S
     while True:
-        holding = 1 + sum(_has(endpoint, heads) for endpoint in stores.endpoints if endpoint != home.endpoint)
+        others = [each for each in stores.endpoints if each != home.endpoint]
+        holding = 1 + sum(_has(each, heads, stores.security) for each in others)
         if holding >= min_acks:
             return
         if time.monotonic() >= deadline:
@@ -290,15 +292,15 @@ def _await_copies(stores: Stores, home: Home, sink: str, topics: Iterable[str], 
         pause_s = min(pause_s * 2, POLL_MAX_S)
 
 
-def _heads(endpoint: str, partitions: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def _heads(endpoint: str, partitions: Iterable[tuple[str, str]], security: LogSecurity) -> dict[tuple[str, str], int]:
     """How far a store has each partition: asked for what is behind every end, it only tells the end."""
-    client = client_of(endpoint)
+    client = client_of(endpoint, security)
     return {(topic, name): client.read(topic, name, _BEHIND_ALL, 1)[0].next for topic, name in partitions}
 
 
-def _has(endpoint: str, heads: dict[tuple[str, str], int]) -> bool:
+def _has(endpoint: str, heads: dict[tuple[str, str], int], security: LogSecurity) -> bool:
     try:
-        found = _heads(endpoint, heads)
+        found = _heads(endpoint, heads, security)
     except (TimedOut, ProtocolError) as error:
         logger.warning("%s", error)
         return False

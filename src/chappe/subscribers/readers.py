@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chappe import errors
 from chappe.data.topic import Filter
 from chappe.errors import ChappeError, TooSlow, UsageError, WorkerFailed
+from chappe.security import IDENTITY, PASSPHRASE, LogSecurity
 from chappe.subscribers.work import Calling, Running
 from chappe.subscribers.workers import how_ended, pause_s
 from chappe.system.machine import Wakeup
@@ -44,12 +45,25 @@ TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
 COUNTS: Final = ("read", "done", "again", "replaced")
 
 
+def environment_of(security: LogSecurity) -> dict[str, str]:
+    """What a process is told that is to be the same identity: nothing of it stands in a command line."""
+    found = dict(os.environ)
+    if security == "plain":
+        found.pop(IDENTITY, None)
+    elif security is not None:
+        found[IDENTITY] = os.path.abspath(security.place)
+        if security.passphrase:
+            found[PASSPHRASE] = security.passphrase
+    return found
+
+
 class _Reader:
     """One process after the other. ``last`` is what the present one said at its end."""
 
-    def __init__(self, topic: str, order: bytes) -> None:
+    def __init__(self, topic: str, order: bytes, environment: dict[str, str]) -> None:
         self.topic = topic
         self.order = order
+        self._environment = environment
         self.told: dict[str, int] = {}
         self.before: dict[str, int] = {}  # of those that were replaced
         self.lives = 0  # in a row that got nothing done, and ended soon
@@ -69,7 +83,7 @@ class _Reader:
         command = [sys.executable, "-P", "-m", "chappe.subscribers.reader_process", str(theirs)]
         try:
             self.process = subprocess.Popen(
-                command, bufsize=0, stdin=subprocess.PIPE, pass_fds=(theirs,), process_group=0
+                command, bufsize=0, stdin=subprocess.PIPE, pass_fds=(theirs,), process_group=0, env=self._environment
             )
         except OSError as error:
             os.close(self.out)
@@ -129,6 +143,7 @@ class Readers:
         reset: ResetLike,
         tries: int,
         wakeup: Wakeup,
+        security: LogSecurity,
     ) -> None:
         if identity is None:
             raise UsageError("a reader for each topic takes an identity: one that is replaced goes on from there")
@@ -147,7 +162,7 @@ class Readers:
                 "topic": topic,
                 "workers": workers // len(topics) + (number < workers % len(topics)),
                 "identity": f"{identity}-{_plain(topic)}",
-            }))
+            }), environment_of(security))
             for number, topic in enumerate(topics)
         ]  # fmt: skip
 

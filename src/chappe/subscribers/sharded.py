@@ -21,6 +21,7 @@ from chappe.api.log.consumer import Consumer, ResetLike
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import Closed, MemberStopped, ProtocolError, UsageError, WorkerFailed
 from chappe.log.batch import Record
+from chappe.security import LogSecurity
 from chappe.subscribers import work as working
 from chappe.subscribers.readers import Readers
 from chappe.subscribers.shares import By, Key, Shares, split
@@ -76,8 +77,9 @@ class ShardedConsumer(Closeable):
             takes to start counts.
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
-        tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s`` and
-            ``on_stale``.
+        tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s``,
+            ``on_stale`` and ``security``. Workers read nothing; readers find the key where it is, and are told its
+            passphrase by their environment.
 
     Raises:
         UsageError: An argument is out of its range, or no worker could import the function or start the program.
@@ -104,6 +106,7 @@ class ShardedConsumer(Closeable):
         directory: str | Path | None = None,
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
+        security: LogSecurity = None,
     ) -> None:
         own(self)
         if working.inside:
@@ -141,9 +144,12 @@ class ShardedConsumer(Closeable):
             if reader_per_topic:
                 options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **shared}
                 options |= {"patience_s": patience_s, "directory": None if directory is None else str(directory)}
-                self._readers = Readers(self._work, topics, workers, identity, options, reset, tries, self._wakeup)
+                self._readers = Readers(
+                    self._work, topics, workers, identity, options, reset, tries, self._wakeup, security
+                )
             else:
-                self._consumer = Consumer(*topics, reset=reset, identity=identity, directory=directory, **shared)
+                shared |= {"reset": reset, "identity": identity, "directory": directory, "security": security}
+                self._consumer = Consumer(*topics, **shared)
                 self._consumer.on_ready = self._wakeup.set
         except BaseException:
             self._wakeup.close()

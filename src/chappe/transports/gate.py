@@ -31,7 +31,7 @@ from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.log.guard import Refusal
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import Identity
-from chappe.security import Keys, LogSecurity, is_loopback, permissions_file
+from chappe.security import IDENTITY, PASSPHRASE, Keys, LogSecurity, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, time
 from chappe.transports.refusals import Refusals
@@ -45,8 +45,6 @@ TOPIC_SHOWN: Final = 200  # characters of a topic, where it is refused
 MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
 PLAIN: Final = b"chappe-plain"  # the domain of listeners that are named for those who have no keys
 ORIGINALS: Final = "originals"  # the identity that programs of the original are, which have no keys
-IDENTITY: Final = "CHAPPE_IDENTITY"
-PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 DESCRIPTORS: Final = ("/proc/self/fd", "/dev/fd")  # of this process, on Linux and on macOS
 
 
@@ -373,8 +371,8 @@ def keys_of(security: LogSecurity) -> Keys | None:
         return Keys(place, os.environ.get(PASSPHRASE)) if place else None
     if security == "plain":
         return None
-    if isinstance(security, Keys):
-        return security
+    if isinstance(security, Keys):  # what is handed to other processes has no passphrase
+        return security if security.passphrase else Keys(security.place, os.environ.get(PASSPHRASE))
     raise UsageError(f"security is None, 'plain' or Keys(...), not {security!r}")
 
 

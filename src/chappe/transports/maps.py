@@ -17,8 +17,9 @@ from chappe.defaults import MAP_PORT, SUBSCRIPTION_BYTES_MAX, TOWER_HOST
 from chappe.errors import AddressInUse, UsageError
 from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import BEAT, STATES
+from chappe.security import IDENTITY
 from chappe.transports.addresses import bind, named
-from chappe.transports.gate import IDENTITY, Gate
+from chappe.transports.gate import Gate
 from chappe.transports.zeromq import open_socket
 
 UPDATES_MAX: Final = 10_000  # waiting for one subscriber, or from one server; a slow one loses further ones

@@ -48,12 +48,12 @@ from chappe.log.queries import (
 )
 from chappe.log.storage import PartitionInfo
 from chappe.permissions.rules import STORE
-from chappe.security import LogSecurity
+from chappe.security import IDENTITY, LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import IDENTITY, gate_of, keys_of
+from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 # What is raised for an answer of each kind; a ProtocolError for all others.

@@ -16,7 +16,7 @@ from chappe.errors import ProtocolError, Sealed
 from chappe.log.batch import HEADER, Batch, encode_sealed
 from chappe.log.events import RecordsRefused
 from chappe.runtime.log_node import wall_us
-from chappe.security import Keys, sealed_file
+from chappe.security import Keys, LogSecurity, sealed_file
 from chappe.storage.key_files import watched_permissions
 from chappe.system import time
 from chappe.transports.gate import keys_of
@@ -166,14 +166,14 @@ class Reader:
         return Read(plain, outcome.sender)
 
 
-def reader_here() -> Reader:
-    """Of who reads in bulk, as the identity that the environment names, if it does."""
-    return Reader(keys_of(None))
+def reader_here(security: LogSecurity = None) -> Reader:
+    """Of who reads in bulk, by default as the identity that the environment names, if it does."""
+    return Reader(keys_of(security))
 
 
-def refuse_sealed(topic: str) -> None:
+def refuse_sealed(topic: str, security: LogSecurity = None) -> None:
     """Raise Sealed if a topic is sealed for a group, for who writes it in a way that cannot seal."""
-    keys = keys_of(None)
+    keys = keys_of(security)
     group = None if keys is None else watched_permissions(keys.directory).permissions.group(topic)
     if group is not None:
         raise Sealed(f"topic {topic!r} is sealed for {group.name}, and what Spark writes cannot be: use a Producer")
