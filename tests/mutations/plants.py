@@ -16,6 +16,7 @@ SCENARIOS: Final = {
     "members": ("log", "mix", "kv"),
     "maps": ("maps",),
     "kv-pair": ("kv-pair",),
+    "sealed": (),  # no world has it yet
 }
 TESTS: Final = {
     "log": ("tests/log",),
@@ -30,6 +31,12 @@ TESTS: Final = {
     "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_mesh_member.py"),
     "maps": ("tests/kv/test_map_pair.py", "tests/kv/test_map_server_and_client.py", "tests/kv/test_map_originals.py"),
     "kv-pair": ("tests/kv/test_kv_pair.py", "tests/kv/test_kv_takeover.py"),
+    "sealed": (
+        "tests/sealing",
+        "tests/storage/test_sealed_files.py",
+        "tests/log/test_sealed_batch.py",
+        "tests/api/test_sealed_topics.py",
+    ),
 }
 
 
@@ -1890,5 +1897,117 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "                self._done += core.rest()",
         "                self._done += core.follow(now)",
         "what was confirmed survives",
+    ),
+    Plant(
+        "signatures-are-not-looked-at",
+        "sealed",
+        "sealing/records.py",
+        "        if not self._verifier(who.signs)(frame.signature, to_sign(bound, frame.content)):",
+        "        if False:",
+    ),
+    Plant(
+        "a-number-serves-twice",
+        "sealed",
+        "sealing/records.py",
+        "        number, self._number = self._number, self._number + 1",
+        "        number, self._number = self._number // 2, self._number + 1",
+    ),
+    Plant(
+        "all-lives-have-one-key",
+        "sealed",
+        "sealing/records.py",
+        'b"chappe sealed sender 1", *parts, salt=salt))',
+        'b"chappe sealed sender 1", *parts))',
+    ),
+    Plant(
+        "partitions-are-not-bound",
+        "sealed",
+        "sealing/frames.py",
+        "(len(topic).to_bytes(4), topic, len(partition).to_bytes(4), partition, head)",
+        "(len(topic).to_bytes(4), topic, head)",
+    ),
+    Plant(
+        "members-sign-no-contents",
+        "sealed",
+        "sealing/frames.py",
+        "    return _SIGNED + digest(content) + bound",
+        "    return _SIGNED + bound",
+    ),
+    Plant(
+        "who-is-no-member-seals",
+        "sealed",
+        "sealing/records.py",
+        "    if not ring.keys.has(frame.sender, frame.epoch):",
+        "    if False:",
+    ),
+    Plant(
+        "old-epochs-are-taken-for-ever",
+        "sealed",
+        "sealing/ring.py",
+        "        return following is None or sealed_at <= following.made + CHANGE",
+        "        return True",
+    ),
+    Plant(
+        "who-was-revoked-seals-for-another-day",
+        "sealed",
+        "sealing/records.py",
+        "    if who.revoked is not None and sealed_at > who.revoked:",
+        "    if False:",
+    ),
+    Plant(
+        "who-leaves-can-find-the-next-secret",
+        "sealed",
+        "sealing/epochs.py",
+        "        if former - members.keys():",
+        "        if False:",
+    ),
+    Plant(
+        "who-joins-has-the-secret-of-before",
+        "sealed",
+        "sealing/epochs.py",
+        '    return derived(secret, b"chappe sealed next 1", group.encode(),',
+        '    return secret or derived(secret, b"chappe sealed next 1", group.encode(),',
+    ),
+    Plant(
+        "partitions-go-back-to-earlier-epochs",
+        "sealed",
+        "sealing/records.py",
+        "            if later and frame.epoch < place.epoch:",
+        "            if False:",
+    ),
+    Plant(
+        "sealed-records-pass-for-others",
+        "sealed",
+        "sealing/records.py",
+        "    within = sealed.base <= span.base and span.next <= sealed.next and span.count > 0",
+        "    within = True",
+    ),
+    Plant(
+        "plain-records-come-out-of-sealed-topics",
+        "sealed",
+        "api/log/sealed.py",
+        '            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")',
+        "            return Read(batch)",
+    ),
+    Plant(
+        "stores-merge-what-they-cannot-read",
+        "sealed",
+        "log/writing.py",
+        "small = batch.sealed is None and len(batch.raw)",
+        "small = len(batch.raw)",
+    ),
+    Plant(
+        "journals-hold-plain-records",
+        "sealed",
+        "api/log/topic_writers.py",
+        "            journal.pend(self.core.sealed(body))",
+        "            journal.pend(body)",
+    ),
+    Plant(
+        "producers-seal-for-who-was-revoked",
+        "sealed",
+        "storage/sealed_files.py",
+        "        if gone:",
+        "        if False:",
     ),
 )

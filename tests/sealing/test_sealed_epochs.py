@@ -56,6 +56,17 @@ def test_who_joins_reads_nothing_earlier_unless_it_is_given() -> None:
     assert [group.ring("cat").secret(n) for n in (1, 2, 3, 4)] == [group.ring("bob").secret(n) for n in (1, 2, 3, 4)]
 
 
+def test_no_two_epochs_have_a_secret_in_common() -> None:
+    group = Group()
+    group.join("cat")
+    group.join("dan")
+    group.rotate()
+    group.leave("dan")
+    ring = group.ring("ann")
+    found = [ring.secret(each.number) for each in group.keys.epochs]
+    assert len({each.secret for each in found if each is not None}) == 5
+
+
 def test_who_leaves_reads_nothing_later() -> None:
     group = Group()
     group.join("cat")

@@ -87,6 +87,17 @@ def test_a_member_cannot_speak_for_another() -> None:
     assert isinstance(group.opened(forged(group, raw, epoch=1, sender="ann", signer="bob")), Refused)
 
 
+def test_a_member_cannot_put_other_contents_under_the_signature_of_another() -> None:
+    group = Group()
+    was = decode(group.sealed())
+    secret = group.ring("bob").newest
+    assert secret is not None
+    other = b"!" * len(TEXT)
+    content = _cipher(secret, "ann", was.salt).seal(was.number, other, beside(was.head, b"patients/1", b"P"))
+    outcome = group.opened(encode(was.head, was.signature, content))
+    assert outcome == Refused("they are not as ann has signed them, for this topic and these offsets")
+
+
 def test_a_member_cannot_sign_what_another_sealed() -> None:
     group = Group()
     was = decode(group.sealed())
@@ -177,7 +188,7 @@ def test_a_sender_that_only_newer_files_have_is_waited_for_and_a_stranger_is_not
     raw = group.sealed("cat")
     group.identities = known
     outcome = group.opened(raw)
-    assert outcome == Lacking("the permissions here do not have cat")
+    assert outcome == Lacking("the permissions here do not have cat, who is said to have sealed them")
     outcome = group.opened(raw, keys=old)
     assert outcome == Lacking("they are sealed in epoch 2, and the keys here end with 1")
     del group.identities["ann"]

@@ -136,16 +136,14 @@ class Opener:
         refusal = _misplaced(frame, span, ring)
         if refusal:
             return Refused(refusal)
-        who, newest = identities.get(frame.sender), ring.keys.newest.number
+        newest = ring.keys.newest.number
         late = f"they are sealed in epoch {frame.epoch}, and the keys here end with {newest}"
+        who = identities.get(frame.sender)
         if who is None:  # a new member begins with a new epoch, and files come one after the other
-            known = ring.keys.has(frame.sender, frame.epoch)
-            lacks = late if frame.epoch > newest else f"the permissions here do not have {frame.sender}"
-            return (
-                Lacking(lacks)
-                if known or frame.epoch > newest
-                else Refused(f"{lacks}, who is said to have sealed them")
-            )
+            if frame.epoch > newest:
+                return Lacking(late)
+            stranger = f"the permissions here do not have {frame.sender}, who is said to have sealed them"
+            return Lacking(stranger) if ring.keys.has(frame.sender, frame.epoch) else Refused(stranger)
         if not who.signs:
             return Refused(f"the permissions have no key by which {frame.sender} signs")
         bound = beside(frame.head, encode_topic(topic), encode_topic(partition))

@@ -1,0 +1,50 @@
+"""Sealed topics by the command line alone, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Shell
+
+pytestmark = pytest.mark.process
+
+
+def keys(shell: Shell, *arguments: str) -> Any:
+    done = shell.run("keys", *arguments, "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    for name, role in (("sensor", "producer"), ("report", "consumer"), ("eve", "consumer")):
+        keys(shell, "add", name, "--role", role)
+    made = keys(shell, "seal", "ward", "--topic", "secret/*", "--name", "sensor", "--name", "report")
+    assert (made["epoch"], made["members"], made["file"]) == (1, ["report", "sensor"], "keys/sealed-ward.keys")
+
+    process = shell.start("up", "data", "--tower", "127.0.0.1:0", "--as", "keys/hub", "--json")
+    assert process.stdout is not None
+    shell.env["CHAPPE_TOWER"] = json.loads(process.stdout.readline())["tower"]
+    sent = shell.run("produce", "secret/a", "--as", "keys/sensor", stdin=b"planted one\nplanted two\n")
+    assert sent.returncode == 0, sent.stderr.decode()
+
+    def read(name: str) -> tuple[int, bytes, str]:
+        done = shell.run("consume", "secret/a", "--until-end", "--output", "raw", "--as", f"keys/{name}")
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    assert read("report")[:2] == (0, b"planted one\nplanted two\n")
+    code, out, error = read("eve")
+    assert (code, out) == (1, b"")
+    assert "topic 'secret/a' is sealed, and cannot be read: eve is not of the group ward" in error
+    assert not [path for path in (shell.directory / "data").rglob("*.seg") if b"planted" in path.read_bytes()]
+
+    assert keys(shell, "rotate", "ward", "--older-than", "1") == {"group": "ward", "rotated": False}
+    assert keys(shell, "rotate", "ward")["epoch"] == 2
+    assert shell.run("produce", "secret/a", "--as", "keys/sensor", stdin=b"three\n").returncode == 0
+    assert sorted(read("report")[1].splitlines()) == [b"planted one", b"planted two", b"three"]
+    keys(shell, "revoke", "report")
+    code, out, error = read("report")
+    assert code != 0
+    assert (out, "was revoked" in error) == (b"", True)
