@@ -44,7 +44,8 @@ def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:
     assert keys(shell, "rotate", "ward")["epoch"] == 2
     assert shell.run("produce", "secret/a", "--as", "keys/sensor", stdin=b"three\n").returncode == 0
     assert sorted(read("report")[1].splitlines()) == [b"planted one", b"planted two", b"three"]
-    keys(shell, "revoke", "report")
+    revoked = shell.run("keys", "revoke", "report")
+    assert b"needs the new keys/permissions.toml; and members of the group keys/sealed-ward.keys" in revoked.stderr
     code, out, error = read("report")
     assert code != 0
     assert (out, "was revoked" in error) == (b"", True)

@@ -107,7 +107,7 @@ def test_older_or_damaged_keys_change_nothing(home: Path, tmp_path: Path, caplog
     assert "is not there, or not usable" in Member(home, "ann").refusal
 
 
-def test_keys_of_another_authority_are_none(home: Path, tmp_path: Path) -> None:
+def test_keys_of_another_authority_are_none(home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = tmp_path / "other"
     permissions.init(other)
     permissions.add(other, "ann", "member")
@@ -117,6 +117,7 @@ def test_keys_of_another_authority_are_none(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not as the authority signed it"):
         permissions.rotate(home, "ward")
     permissions.add(home, "cat", "member")  # which does not need them
+    assert "the group has no new keys: remove the file, then `chappe keys rotate`" in caplog.text
     sealed_file(home, "ward").unlink()
     made = permissions.rotate(home, "ward")
     assert made is not None

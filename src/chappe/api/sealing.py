@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,8 @@ from chappe.sealing.primitives import KEY_BYTES
 from chappe.security import sealed_file
 from chappe.storage.key_files import authority_check
 from chappe.storage.sealed_files import read_sealed
+
+logger = logging.getLogger(__name__)
 
 
 class Keepers:
@@ -36,8 +39,9 @@ class Keepers:
         for group in self._found.sealed:
             try:
                 former = self.read(group.name)
-            except ConfigError:
-                continue  # another authority's, or damaged: `rotate` makes it anew, and says so
+            except ConfigError as error:
+                logger.warning("%s; the group has no new keys: remove the file, then `chappe keys rotate`", error)
+                continue
             self._write(self._first(group) if former is None else self._changed(group, former, self._keeper.changed))
 
     def rotate(self, name: str, older_than: timedelta | None = None) -> GroupKeys | None:

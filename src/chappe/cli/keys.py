@@ -93,7 +93,7 @@ def add(
     hosts = _hosts(host)
     made = permissions.add(directory, name, role, hosts=hosts, endpoint=endpoint, days=days, passphrase=passphrase)
     text = f"made {directory / name}, {role}, for {', '.join(hosts)}; its machine needs:\n  "
-    text += " ".join(str(each) for each in _needed(directory, name))
+    text += " ".join(str(each) for each in _needed(directory, name)) + also(directory)
     tell(as_json, {**_facts(made, directory), "hosts": list(hosts)}, text)
 
 
@@ -113,7 +113,7 @@ def revoke(name: Name, directory: Directory = DIRECTORY, as_json: options.Json =
     from chappe.api import permissions
 
     made = permissions.revoke(directory, name)
-    text = f"revoked {name}; every machine needs the new {permissions_file(directory)}"
+    text = f"revoked {name}; every machine needs the new {permissions_file(directory)}{also(directory)}"
     tell(as_json, _facts(made, directory), text)
 
 
@@ -222,6 +222,12 @@ def _needed(directory: Path, name: str) -> tuple[Path, ...]:
     """What the machine of an identity has to have."""
     own = (certificate_file(directory, name), key_file(directory, name))
     return (authority_file(directory), permissions_file(directory), *own)
+
+
+def also(directory: Path) -> str:
+    """What members of groups need, if there are groups."""
+    found = sorted(directory.glob(sealed_file(Path(), "*").name))
+    return "".join(f"; and members of the group {each}" for each in found)
 
 
 def _hosts(given: list[str] | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
-from chappe.cli.keys import DIRECTORY, Directory
+from chappe.cli.keys import DIRECTORY, Directory, also
 from chappe.errors import UsageError
 from chappe.security import permissions_file
 
@@ -104,5 +104,5 @@ def sign(
 
     path = permissions_file(directory) if file is None else file
     made = permissions.sign(path)
-    text = f"signed {path}: version {made.version}, {len(made.rules)} rules; every machine needs it"
+    text = f"signed {path}: version {made.version}, {len(made.rules)} rules; every machine needs it{also(path.parent)}"
     tell(as_json, {"file": str(path), "version": made.version, "rules": len(made.rules)}, text)
