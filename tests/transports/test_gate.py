@@ -264,6 +264,27 @@ def test_whoever_expires_is_cut_off(home: Path, sockets: ExitStack) -> None:
     assert "it refused us" in client.refusal()
 
 
+@pytest.mark.parametrize(("days", "why"), [(-1, "compare the clocks of both"), (1, "sensor expired on")])
+def test_a_clock_that_is_off_by_a_day_refuses_and_says_why(
+    home: Path, sockets: ExitStack, days: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / "permissions.toml"
+    path.write_text(with_line(path.read_text(), "sensor", "expires", datetime.now(UTC) + timedelta(hours=12)))
+    permissions.sign(path)
+    server = Server(Keys(home / "hub"), sockets)
+    watched, refused = server.gate._watched, server.gate.refusals
+    off = lambda key: watched.permissions.holder(key, datetime.now(UTC) + timedelta(days=days))  # noqa: E731
+    monkeypatch.setattr(watched, "holder", off)
+    told: list[str] = []
+    monkeypatch.setattr(refused, "add", lambda count, text: told.append(text))
+
+    client = Client(server.endpoint, Keys(stale(home) / "sensor"), sockets)  # whose clock is right
+
+    assert "it refused us" in client.refusal()
+    assert why in told[0]
+    assert server.nobody()
+
+
 def test_a_server_that_is_revoked_is_dialled_no_more(home: Path, sockets: ExitStack) -> None:
     permissions.add(home, "other", "producer")
     server = Server(Keys(stale(home) / "other"), sockets, name="other")  # which does not see it
