@@ -14,6 +14,7 @@ STRANGERS = 5_000
 WATCHED_S = 5.0
 LISTENERS = {
     "log": "a tower and a store: a producer's first record is stored",
+    "keys": "the same with keys",
     "map": "a map server: a new client has written",
     "mesh": "an endpoint: a peer is there",
     "web": "a WebSocket face: a client is there",
@@ -60,7 +61,7 @@ def strangers(settings: Settings) -> list[Line]:
         with Children(settings.work / f"strangers-{kind}") as children:
             listener = children.start(MEMBERS, kind, directory=str(settings.work / "store"))
             found = listener.hear()
-            user = children.start(MEMBERS, "user", kind=kind, address=found["address"])
+            user = children.start(MEMBERS, "user", kind=kind, address=found["address"], identity=found.get("identity"))
             others = children.start(MEMBERS, "strangers")
             user.hear()
             others.hear()

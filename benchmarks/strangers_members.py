@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from benchmarks.link import orders, say, tether
-from chappe import Endpoint, MapServer, Producer, SharedMap, Store, Tower
+from chappe import Endpoint, Keys, MapServer, Producer, SharedMap, Store, Tower
 
 LONG_S = 120.0
 CONNECT_S = 5.0
@@ -33,6 +34,20 @@ def log(options: Options) -> None:
     home = options["directory"]
     with Tower("127.0.0.1:0") as tower, Store(home, tower=tower.address):
         say(address=tower.address, ports=_listening())
+        sys.stdin.read()
+
+
+def keys(options: Options) -> None:
+    """A tower and a store that have keys."""
+    from chappe.api import permissions
+
+    _more_descriptors()
+    home = Path(options["directory"]) / "keys"
+    permissions.init(home, "hub", "server")
+    permissions.add(home, "all", "member")
+    hub = Keys(home / "hub")
+    with Tower("127.0.0.1:0", security=hub) as tower, Store(home / "kept", tower=tower.address, security=hub):
+        say(address=tower.address, ports=_listening(), identity=str(home / "all"))
         sys.stdin.read()
 
 
@@ -65,6 +80,8 @@ def web(options: Options) -> None:
 def user(options: Options) -> None:
     """Each order: a new member does one thing with a listener of that kind, and says how long that took."""
     kind, address = options["kind"], options["address"]
+    if options["identity"] is not None:
+        os.environ["CHAPPE_IDENTITY"] = options["identity"]
     say(ready=True)
     for _ in orders():
         began = time.monotonic()
@@ -97,7 +114,13 @@ def _use_web(address: str) -> None:
         client.recv(LONG_S)
 
 
-USES: dict[str, Callable[[str], None]] = {"log": _use_log, "map": _use_map, "mesh": _use_mesh, "web": _use_web}
+USES: dict[str, Callable[[str], None]] = {
+    "log": _use_log,
+    "keys": _use_log,
+    "map": _use_map,
+    "mesh": _use_mesh,
+    "web": _use_web,
+}
 
 
 def strangers(options: Options) -> None:
@@ -140,6 +163,7 @@ def _listening() -> list[int]:
 
 ROLES: dict[str, Callable[[Options], None]] = {
     "log": log,
+    "keys": keys,
     "map": map,
     "mesh": mesh,
     "web": web,
