@@ -824,9 +824,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "what-came-back-is-waited-for",
         "mesh",
-        "mesh/forwarding/published.py",
-        "            self.order.came_back(keys, given)\n",
-        "",
+        "mesh/forwarding/order.py",
+        "            if number in former.left:\n",
+        "            if not former.left:\n",
         "what waited goes on once it may",
     ),
     Plant(
