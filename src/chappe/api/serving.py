@@ -1,12 +1,25 @@
-"""What a server beside an endpoint needs to be as careful as it: TLS, and which hosts it may listen on."""
+"""What servers over HTTP need to be as careful as others: TLS, which hosts they may listen on, whom they answer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ssl import SSLContext
+from urllib.parse import urlsplit
 
 from chappe.errors import UsageError
 from chappe.security import Security, Tls, check_reach, is_loopback
 from chappe.transports.tls import contexts
+
+
+def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
+    """Whether a client of a server on loopback may have dialled the ``Host`` that it names."""
+    if len(found) != 1:
+        return False
+    try:
+        host = urlsplit(f"//{found[0]}").hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(host) or host in {urlsplit(each).hostname for each in named}
 
 
 def server_tls(security: Security, host: str) -> SSLContext | None:

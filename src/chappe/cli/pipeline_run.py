@@ -22,6 +22,7 @@ from rich.text import Text
 
 from chappe.api.log.lines import readable_name
 from chappe.cli.console import Terminated, exit_code, say, warn
+from chappe.cli.metrics import MetricsServer
 from chappe.cli.screen import Fitting, Screen
 from chappe.cli.units import human_bytes
 from chappe.errors import AddressInUse, ChappeError, UsageError
@@ -287,22 +288,20 @@ class Metrics:
 
     def __init__(self, pipeline: str, running: Running, host: str, port: int) -> None:
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError as error:
             raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
         registry = CollectorRegistry()
         registry.register(_Collector(pipeline, running))
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = MetricsServer(make_wsgi_app(registry), host, port)
         except (OSError, OverflowError) as error:
             raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         """Free the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
 
 class _Collector:

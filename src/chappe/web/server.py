@@ -28,7 +28,7 @@ from chappe import defaults
 from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.api.serving import server_tls
+from chappe.api.serving import may_be_dialled, server_tls
 from chappe.defaults import (
     HANDSHAKE_TIMEOUT_S,
     HANDSHAKES_MAX,
@@ -76,17 +76,6 @@ def may_connect(found: Sequence[str], named: frozenset[str]) -> bool:
     except UsageError:  # such as `null`, of files and of frames that hide where they are from
         return False
     return origin in named or is_loopback(urlsplit(origin).hostname or "")
-
-
-def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
-    """Whether a client of a server on loopback may have dialled the ``Host`` that it names."""
-    if len(found) != 1:
-        return False
-    try:
-        host = urlsplit(f"//{found[0]}").hostname or ""
-    except ValueError:
-        return False
-    return is_loopback(host) or host in {urlsplit(each).hostname for each in named}
 
 
 def _normal(origin: str) -> str:
