@@ -26,7 +26,7 @@ from chappe.sim.journals import Gathered, Journal
 from chappe.sim.pubsub import Link
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.world import KEYED, LogWorld, contents
+from chappe.sim.scenarios.log.world import KEYED, LogWorld, contents, opened
 from chappe.sim.world import Excused, Violation
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
@@ -58,6 +58,7 @@ class ProducerHost(NodeHost):
             limits=world.limits,
             subscriptions=self.member.subscriptions,
             kept=self.part.kept,
+            seal=world.seal,
         )
         super().__init__(world, name, self.member)
         self.key: Key = (topic, address)
@@ -253,7 +254,7 @@ class ProducerHost(NodeHost):
         """An offset that a sender got is never used for another record."""
         if self.journal is None or self.journal.rolled_back:
             return
-        for offset, value in enumerate(batch.values(), batch.base):
+        for offset, value in enumerate(opened(batch).values(), batch.base):
             if self.journal.given.get(offset, value) != value:
                 self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
 

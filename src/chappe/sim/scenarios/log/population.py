@@ -17,7 +17,7 @@ from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.originals import OriginalHost, OriginalProducer, OriginalStore
 from chappe.sim.scenarios.log.sinks import Query
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.world import LogWorld
+from chappe.sim.scenarios.log.world import SEALED, LogWorld
 
 TOPICS = ("a", "ab", "b.x")
 SINKS = 0.35  # of the worlds have some
@@ -49,13 +49,18 @@ class PopulatedLog(LogWorld):
             self.add_producer()
         for _ in range(self.few(rng.randint(1, 3))):
             self.add_consumer()
-        if rng.random() < 0.15:
+        originals = rng.random() < 0.15
+        if originals:
             self.add_original_producer()
         if rng.random() < self.original_stores:
             self.add_original_store()
+            originals = True
         late = Random(f"originals {self.seed}")
         if not self.settings.plain and late.random() < self.original_stores:
             self.clock.after(late.uniform(0.3, 3.0), self._add_late_original)
+            originals = True
+        alone = not (originals or self.lasts or self.settings.plain)
+        self.sealed = alone and Random(f"sealed {self.seed}").random() < SEALED
         if self.sink_rng.random() < self.sinks:
             for _ in range(self.sink_rng.choice((1, 1, 2))):
                 home = self.sink_rng.choice(self.disks)

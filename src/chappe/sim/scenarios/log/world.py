@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.batch import Batch
+from chappe.log.batch import Batch, encode_sealed
 from chappe.log.beacon import Discovery
 from chappe.log.consumer import LogConsumer
 from chappe.log.producer import LogProducer
@@ -61,13 +61,29 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
 
 LASTS = 0.15  # of the worlds have consumers that begin with the newest record of each key
 KEYED = 0.1
+SEALED = 0.12  # of the worlds without originals have producers that seal
 ALONE = 0.06  # of the worlds have a producer that is restored where it reaches nobody for long
 
 Content = tuple[bytes | None, bytes | None]  # value, key
 
 
+def opaque(raw: bytes) -> bytes:
+    """A batch as a producer of a sealed topic publishes it; what it is sealed with is no affair of these worlds."""
+    batch = Batch.parse(raw, check=False)
+    return encode_sealed(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max, raw)
+
+
+def opened(batch: Batch) -> Batch:
+    """What ``opaque`` was given, as far as the batch has it."""
+    if batch.sealed is None:
+        return batch
+    whole = Batch.parse(batch.sealed, check=False)
+    return whole if whole.count == batch.count else Batch.parse(whole.slice(batch.base, batch.next), check=False)
+
+
 def contents(batch: Batch, start: int) -> list[Content]:
     """Values and keys of a batch from offset ``start`` on."""
+    batch = opened(batch)
     values = batch.values()[start - batch.base :]
     keys = batch.keys()
     return [(value, None) for value in values] if keys is None else list(
@@ -160,6 +176,7 @@ class LogWorld(World):
         self.disk_of: dict[str, SimDisk] = {}  # by the address of a store, in whichever life
         self.retained: dict[str, int] = {}  # topic: records kept, if the world has retention
         self.begun: dict[Key, int] = {}  # where stores began that knew no other which has what came before
+        self.sealed = False  # whether producers seal what they send
         self.originals: dict[str, dict[Key, list[bytes]]] = {}  # what original stores have, by name
         self._addresses = 0
         towers = min(self.towers_max, self.rng.choice((1, 1, 2)))
@@ -178,6 +195,10 @@ class LogWorld(World):
 
     def part(self, host: Any) -> None:
         """A host is dead."""
+
+    def seal(self, raw: bytes) -> bytes:
+        """What a producer publishes instead of a batch."""
+        return opaque(raw) if self.sealed else raw
 
     def more(self, share: float) -> bool:
         """Whether something happens that plain worlds do not have."""
