@@ -6,7 +6,7 @@
 None            plain, and only on this machine: other addresses are refused until a choice is made
 ``"plain"``     plain everywhere: for networks where everybody may read, forge and join
 ``Tls(...)``    TLS 1.3, both sides with a certificate of the same authority; ``chappe keys`` makes them
-``Keys(...)``   the same, with all files that ``chappe keys`` made for an identity
+``Keys(...)``   the same, with all files of an identity; only identities that its permissions allow take part
 ``"anonymous"`` TLS 1.2 without certificates, as an unconfigured original: keeps out passive listeners only
 =============== ===========================================================================================
 """

@@ -114,13 +114,14 @@ class Peer:
         wanted: Sequence[bytes] = (),
         key: bytes = b"",
         named: Sequence[bytes] = (),
+        identity: str = "",
     ) -> None:
-        """``key`` and ``named`` are those of its certificate, if it has one."""
+        """``key``, ``named`` and ``identity`` are those of its certificate, if it has one."""
         self.rig = rig
         self.id = id
         self.conn = rig.open()
         if key:
-            rig.core.handle_secured(self.conn, key, named)
+            rig.core.handle_secured(self.conn, key, named, identity)
         self.heard: list[bytes] = []
         self.labels: dict[tuple[bytes, tuple[bytes, ...]], int] = {}  # of the trees that it told of
         version = 2 if chappe else 1

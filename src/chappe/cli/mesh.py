@@ -16,7 +16,7 @@ from chappe.cli.console import check_reader, say, warn
 from chappe.cli.options import PASSPHRASE
 from chappe.defaults import MESH_PORT
 from chappe.errors import ChappeError, UsageError
-from chappe.security import Tls, is_loopback
+from chappe.security import Keys, is_loopback, permissions_file
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 PANEL: Final = "Mesh"
 HERE: Final = f"127.0.0.1:{MESH_PORT}"
 RETRY_S: Final = 1.0  # between attempts to reach a peer
-_TROUBLES: Final = ("MessagesDropped", "PeerBlocked", "PeerRefused", "RecordingStopped", "RecordingIncomplete")
+_TROUBLES: Final = (
+    "MessagesDropped", "PeerBlocked", "PeerRefused", "RefusedByPeer", "RecordingStopped", "RecordingIncomplete",
+)  # fmt: skip
 CHUNK: Final = 256  # messages printed at once
 POLL_S: Final = 0.25
 
@@ -68,20 +70,20 @@ class Trust:
     ] = False
     acting: options.Acting = None  # the words above say otherwise, if one is given
 
-    def security(self) -> Security:
+    def security(self) -> Security | Keys:
         """What they ask for; raises UsageError if they contradict each other."""
         if (self.tls is not None) + self.anonymous + self.plain > 1:
             raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:
-            return Tls.of(*self.tls, passphrase=os.environ.get(PASSPHRASE))
+            keys = Keys(self.tls[0] / self.tls[1], os.environ.get(PASSPHRASE))
+            return keys if permissions_file(keys.directory).exists() else keys.tls()  # earlier versions made none
         if self.anonymous or self.plain:
             return "anonymous" if self.anonymous else "plain"
         options.be(self.acting)  # for what of the log is beside it
-        keys = options.keys_of(self.acting)
-        return keys.tls() if keys is not None else None
+        return options.keys_of(self.acting)
 
 
-def addresses(security: Security, texts: Iterable[str]) -> list[tuple[str, int]]:
+def addresses(security: Security | Keys, texts: Iterable[str]) -> list[tuple[str, int]]:
     """Hosts and ports; raises UsageError if one is malformed, or on another machine and no security was chosen."""
     found = [address(each) for each in texts]
     for host, _ in found:

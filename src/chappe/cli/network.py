@@ -17,7 +17,7 @@ from chappe.errors import UsageError
 if TYPE_CHECKING:
     from chappe import Endpoint
     from chappe.mesh.network import Network, NetworkEndpoint
-    from chappe.security import Security
+    from chappe.security import Keys, Security
 
 ANSWER_S: Final = 5.0  # a peer that stands gets this long to say what it knows
 SETTLE_S: Final = 5.0  # then what is still changing is shown as it is
@@ -65,7 +65,7 @@ class Map:
                 raise UsageError(f"--map only looks, and ends: leave out {name}")
 
 
-def show(how: Map, security: Security, endpoint_id: str | None, peers: list[str], as_json: bool) -> None:
+def show(how: Map, security: Security | Keys, endpoint_id: str | None, peers: list[str], as_json: bool) -> None:
     """Join, look, and print. Raises PeeringError if a peer does not answer."""
     from chappe import Endpoint
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from chappe import Endpoint
-    from chappe.security import Security
+    from chappe.security import Keys, Security
 
 LOOPBACK: Final = "127.0.0.1"
 STEP_S: Final = 0.5
@@ -140,7 +140,7 @@ def node(
         say("node stopped")
 
 
-def _security(said: NodeFile, trust: mesh.Trust) -> Security:
+def _security(said: NodeFile, trust: mesh.Trust) -> Security | Keys:
     """What the options ask for; what the file says if they ask for nothing."""
     if trust == mesh.Trust():
         certificates = None if said.tls is None else (Path(said.tls.directory), said.tls.name)
@@ -149,7 +149,7 @@ def _security(said: NodeFile, trust: mesh.Trust) -> Security:
 
 
 def _web(
-    said: WebSocketSection | None, security: Security, websocket: str | None, origins: list[str]
+    said: WebSocketSection | None, security: Security | Keys, websocket: str | None, origins: list[str]
 ) -> dict[str, Any] | None:
     """The arguments of the WebSocket face, if it is wanted."""
     where = websocket if websocket is not None else None if said is None else str(said.listen)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chappe import Endpoint
     from chappe.bridges.player import Player, Start
     from chappe.bridges.recorder import Recorded, Recorder
-    from chappe.security import Security
+    from chappe.security import Keys, Security
     from chappe.spark.archive.replay import Replay
 
 PATIENCE_S: Final = 5.0  # then it is said that nobody peers
@@ -295,7 +295,7 @@ def _replay_archive(
 def _replay_topic(
     topic: str,
     peers: list[str] | None,
-    security: Security,
+    security: Security | Keys,
     speed: float | None,
     between: tuple[Start, datetime | None],
     tower: str,

@@ -54,9 +54,17 @@ class PeerAdded(LinkStatus):
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused(LinkStatus):
-    """Somebody with a valid certificate stated an id that is in the mesh with another key; told once for each key."""
+    """Somebody with a valid certificate may not take part by the permissions, or stated an id that is in the mesh with
+    another key; told once for each key and reason."""
 
     _text: ClassVar[str] = "refused to peer with"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedByPeer(LinkStatus):
+    """A peer that dialled us refuses us and says why; told once for each reason."""
+
+    _text: ClassVar[str] = "was refused by"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.runtime.dials import Dials
 from chappe.runtime.listening import Listeners, listening_socket
+from chappe.runtime.mesh_rules import RulesWatch
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
@@ -47,11 +48,16 @@ class MeshNode:
 
     Args:
         security: What its connections are made of; None for plain ones.
+        rules: Who may do what; None if nobody is asked.
         perform: What to do with ``Deliver``, ``Resolve`` and ``Report``; called with the lock held.
     """
 
     def __init__(
-        self, core: EndpointCore, security: Contexts | None, perform: dict[type, Callable[[Any], None]]
+        self,
+        core: EndpointCore,
+        security: Contexts | None,
+        perform: dict[type, Callable[[Any], None]],
+        rules: RulesWatch | None = None,
     ) -> None:
         own(self)
         need_descriptors()
@@ -84,6 +90,9 @@ class MeshNode:
         self._listeners = Listeners(self.turns, self._room_for_more, self._accepted)
         self._dials = Dials(self.turns, self._dialled, self._not_dialled)
         self._next_conn = 1
+        self._rules = rules
+        if rules is not None:
+            self.perform(self._ask(core.set_rules, rules.rules))
         self.turns.start()
 
     # -- from any thread ------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ class MeshNode:
                 self._write(link)  # TLS has something to say, and perhaps what waited for it
                 was_handshaking = link.handshaking
                 if link.key is not None and not was_handshaking:
-                    self.core.handle_secured(link.number, link.key, link.named)
+                    self.core.handle_secured(link.number, link.key, link.named, link.identity)
             frames = link.frames(self.core.messages_max(link.number))
             if not frames:
                 self.core.handle_heard(link.number, time.monotonic())
@@ -481,6 +490,8 @@ class MeshNode:
 
     def _own_due(self) -> float:
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due)
+        if self._rules is not None:
+            due = min(due, self._rules.due)
         if self.unfinished.links:
             due = min(due, self.unfinished.due())
         if self._dials.under_way:
@@ -496,8 +507,15 @@ class MeshNode:
             self._listeners.go_on()
         if now >= self._held_look_at:
             self._look_at_held(now)
+        if self._rules is not None and now >= self._rules.due:
+            self._look_at_rules(self._rules)
         for link in self.unfinished.too_late(now):
             self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
         self._dials.handle_timeout(now)
         for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
             self._drop(link)
+
+    def _look_at_rules(self, watch: RulesWatch) -> None:
+        rules = watch.look()
+        if rules is not None:
+            self.perform(self._ask(self.core.set_rules, rules))

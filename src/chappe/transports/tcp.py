@@ -15,7 +15,7 @@ from typing import Final
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, UNFINISHED_BYTES_MAX
 from chappe.mesh.flows import portion
-from chappe.transports.tls import Contexts, Wire, explain, key_of, named_ids
+from chappe.transports.tls import Contexts, Wire, explain, key_of, named_identity, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
 WRITE_BYTES: Final = 256 * KIB  # joined for one write
@@ -62,6 +62,7 @@ class Link:
         "drained",
         "established",
         "handshaking",
+        "identity",
         "key",
         "lost",
         "more",
@@ -89,6 +90,7 @@ class Link:
         self._wire: Wire | None = None if security is None else security.wrap(host)
         self._check_id = security is not None and security.check == "id"
         self.named: frozenset[bytes] = frozenset()  # the ids that the peer's certificate names
+        self.identity = ""  # that it names
         self.key: bytes | None = None  # of this certificate
         self.stated: bytes | None = None  # the id that the peer says it has
         self._parts: list[bytes] = []  # of a frame that is not complete
@@ -194,6 +196,7 @@ class Link:
     def _secured(self, wire: Wire) -> None:
         self.handshaking = False
         self.named = named_ids(wire.tls)
+        self.identity = named_identity(wire.tls)
         self.key = key_of(wire.tls)
         if self._check_id and not self.named:
             raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys add`")

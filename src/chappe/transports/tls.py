@@ -218,6 +218,13 @@ def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
     return frozenset(ids)
 
 
+def named_identity(tls: ssl.SSLObject) -> str:
+    """The identity that the peer's certificate names: its only common name; empty without one."""
+    found: dict[str, Any] = tls.getpeercert() or {}
+    names = [value for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return names[0] if len(names) == 1 else ""
+
+
 def key_of(tls: ssl.SSLObject) -> bytes | None:
     """What tells the key of the peer's certificate from others; None without one.
 

@@ -50,8 +50,9 @@ from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
+from chappe.mesh.refusals import Refusal
 from chappe.runtime.tap_node import TapNode
-from chappe.security import Keys, Security, check_reach, check_security
+from chappe.security import Keys, Security, check_reach
 from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
 
@@ -122,7 +123,7 @@ class Endpoint(Closeable, Host):
         )
         recording = as_recording(recording_directory, output_generator_file_cap)
         self._keys = security if isinstance(security, Keys) else None
-        super().__init__(id, check_security(security), options, recording)
+        super().__init__(id, security, options, recording)
         at_exit.add(self)
 
     # -- peers ----------------------------------------------------------------------------------------
@@ -405,6 +406,16 @@ class Endpoint(Closeable, Host):
         """How many messages this endpoint has dropped, for whatever reason: statuses tell where and why."""
         with self._lock:
             return self.core.dropped
+
+    @property
+    def refused(self) -> int:
+        """How often something was refused to neighbours by the permissions; ``refusals`` tells to whom, and what."""
+        return self.core.router.refusals.total
+
+    def refusals(self) -> list[Refusal]:
+        """What was refused to neighbours by the permissions so far: of each identity and verb how often."""
+        with self._lock:
+            return self.core.router.refusals.listed()
 
     # -- the end --------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
+from chappe.api.mesh.identity import watch_rules
 from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.api.taps import MeshTap
 from chappe.core import Report
@@ -25,7 +26,7 @@ from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.recorder import Recorder, RecordingOptions
 from chappe.runtime.tap_node import Feed, TapNode
-from chappe.security import Security
+from chappe.security import Keys, Security, check_security
 from chappe.storage.recordings.files import RecordingFiles
 from chappe.system import machine, time
 from chappe.system.forking import own
@@ -46,13 +47,14 @@ class Host:
     def __init__(
         self,
         id: str | UUID | None,
-        security: Security,
+        security: Security | Keys,
         options: EndpointOptions,
         recording: RecordingOptions | None = None,
     ) -> None:
         own(self)
-        self.security = security
-        made = contexts(security)
+        self.security = check_security(security)
+        made = contexts(self.security)
+        rules = watch_rules(security) if isinstance(security, Keys) else None
         raw_id = own_id(id, made)
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
@@ -71,7 +73,7 @@ class Host:
         self._threads: list[threading.Thread] = []
         try:
             perform: dict[type, Callable[[Any], None]] = {Deliver: self._deliver, Resolve: self._resolve}
-            self.node = MeshNode(self.core, made, {**perform, Report: self._report})
+            self.node = MeshNode(self.core, made, {**perform, Report: self._report}, rules)
         except BaseException:
             if files is not None:
                 files.close()

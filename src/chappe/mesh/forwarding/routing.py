@@ -51,6 +51,8 @@ from chappe.mesh.messages import (
     parse_message,
 )
 from chappe.mesh.policy import Policy
+from chappe.mesh.refusals import Refusals
+from chappe.mesh.rules import MeshRules
 from chappe.mesh.subscriptions import Subscriptions
 from chappe.mesh.topology import Topology
 
@@ -104,6 +106,8 @@ class Router:
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
         self._contain = contain
+        self.rules: MeshRules | None = None  # who may do what; None where everybody may everything
+        self.refusals = Refusals()
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
         self.reached = 0  # how many receivers elsewhere the last publication went to

@@ -40,6 +40,7 @@ class Code(IntEnum):
 
     PEER_INCOMPATIBLE = 2
     PEER_INVALID = 3
+    PEER_UNAVAILABLE = 4  # it may not take part now
     DISCONNECTED = 5  # it was closed during the handshake
     TIMED_OUT = 6
     INVALID_MESSAGE = 20

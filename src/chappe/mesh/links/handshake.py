@@ -85,12 +85,13 @@ class Established:
 class Failed:
     """Close after what was to be sent. ``code`` is one of Broker's error codes, ``reason`` a sentence for people.
 
-    ``refused``: the peer stated an id that it may not have.
+    ``refused``: the peer stated an id that it may not have, or may not take part. ``told``: we may not, it says.
     """
 
     code: int
     reason: str
     refused: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Handshake:
     """The handshake of the connection ``conn``. Every method returns what to do, in order.
 
     Args:
-        refusal: Why no endpoint with this id is taken over this connection; None if one is.
+        refusal: Why no endpoint with this id is taken over this connection, and the code for that; None if one is.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Handshake:
         peers: PeerTable,
         now: float,
         version_max: int = VERSIONS[-1],
-        refusal: Callable[[bytes], str | None] = lambda peer_id: None,
+        refusal: Callable[[bytes], tuple[Code, str] | None] = lambda peer_id: None,
     ) -> None:
         assert len(own) == ID_BYTES
         assert own != NOBODY
@@ -238,7 +239,8 @@ class Handshake:
     def _handle_drop_conn(self, drop: DropConn) -> list[Step]:
         if drop.code == Code.REDUNDANT and self._peers.has_other(self.conn, drop.sender):
             return self._end(Redundant(drop.sender))
-        return self._end(Failed(drop.code, f"the peer refused the connection: {drop.reason}"))
+        told = drop.code == Code.PEER_UNAVAILABLE
+        return self._end(Failed(drop.code, f"the peer refused the connection: {drop.reason}", told=told))
 
     def _check_sender(self, sender: bytes) -> list[Step]:
         """Refuse ids that cannot be; else remember who is there."""
@@ -251,11 +253,10 @@ class Handshake:
 
     def _check_key(self) -> list[Step]:
         assert self.peer_id is not None
-        why = self._refusal(self.peer_id)
-        if why is None:
+        refusal = self._refusal(self.peer_id)
+        if refusal is None:
             return []
-        drop = DropConn(self._own, Code.LOGIC_ERROR, why)  # dialling again helps once the other is gone
-        return [_send(drop), *self._end(Failed(Code.LOGIC_ERROR, why, refused=True))]
+        return [_send(DropConn(self._own, *refusal)), *self._end(Failed(*refusal, refused=True))]
 
     # -- filters ----------------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ class Link:
         self.peer_id = NOBODY  # until it is established
         self.key = b""  # what tells the key of the peer's certificate from others; empty without certificates
         self.named: Collection[bytes] = ()  # the endpoint ids that this certificate names
+        self.identity = ""  # that this certificate names
         self.chappe = False  # it speaks version 2 of the protocol
         self.established_at: float | None = None
         self.ended = False  # nothing that came with what ended it counts any more

@@ -14,7 +14,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import BINDINGS_MAX, CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
 from chappe.mesh.actions import Action, Close, Resolve
-from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved
+from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
 from chappe.mesh.links.dialling import Dialling, Target
@@ -24,6 +24,7 @@ from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import EndpointOptions, Link, PeerInfo
 from chappe.mesh.links.peers import PeerStatus, PeerTable
 from chappe.mesh.messages import ASKED, BYE, PING, Message, pack_ping, pack_pong, ping_token
+from chappe.mesh.rules import JOIN, MeshRules
 
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
 _STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
@@ -46,7 +47,7 @@ class Peerings:
         self._closing: dict[int, Link] = {}  # only to be emptied
         self._awaited: dict[int, bytes] = {}  # ticket: peer
         self.heartbeats = Heartbeats(own_id, options.heartbeat_s, self.router.congestion)
-        self._refused: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()  # ids and keys that were reported
+        self._refused: OrderedDict[tuple[bytes, bytes, str], None] = OrderedDict()  # id, key and reason, if reported
         self._closed = False
         self._byes = 0
         self._leaving: dict[int, float] = {}  # connections on which no goodbye was said yet, and since when it is due
@@ -67,23 +68,46 @@ class Peerings:
         target.conn = conn
         return self._open(conn, target.address, target, now)
 
-    def handle_secured(self, conn: int, key: bytes, named: Collection[bytes]) -> None:
+    def handle_secured(self, conn: int, key: bytes, named: Collection[bytes], identity: str = "") -> None:
         """The TLS of a connection stands, and nothing that came over it was handed in yet.
 
         Args:
             key: 16 bytes that tell the key of the peer's certificate from others.
             named: The endpoint ids that the certificate names.
+            identity: That it names.
         """
         link = self.links.get(conn)
         if link is not None:
-            link.key, link.named = key, named
+            link.key, link.named, link.identity = key, named, identity
 
-    def _refusal(self, conn: int, peer_id: bytes) -> str | None:
-        """Why a peer may not have the id that it states; whom its certificate names may, wherever else that id is."""
+    def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
+        """Other permissions are in force, or somebody has expired: cut the links of who may not take part any more."""
+        self.router.rules = rules
+        self._refused.clear()
+        actions: list[Action] = []
+        for link in list(self.links.values()) if rules is not None else ():
+            why = self._forbidden(link)
+            if why and link.established_at is not None and not link.ended:
+                self.router.refusals.add(link.identity, JOIN)
+                actions += self._end(link, PeerRemoved, why, now)
+        return actions + self._resolve_awaited() + self._say_goodbyes()
+
+    def _forbidden(self, link: Link) -> str:
+        """Why a peer may not take part; empty if it may."""
+        rules = self.router.rules
+        return "" if rules is None else rules.refusal(link.identity, link.named)
+
+    def _refusal(self, conn: int, peer_id: bytes) -> tuple[Code, str] | None:
+        """Why a peer is not taken, or not with the id that it states; whom its certificate names may have that."""
         link = self.links[conn]
+        why = self._forbidden(link)
+        if why:
+            self.router.refusals.add(link.identity, JOIN)
+            return Code.PEER_UNAVAILABLE, why
         if not link.key or peer_id in link.named or not self.router.topology.has_other_key(peer_id, link.key):
             return None
-        return f"the endpoint id {UUID(bytes=peer_id)} is in the mesh with another key"
+        # dialling again helps once the other is gone
+        return Code.LOGIC_ERROR, f"the endpoint id {UUID(bytes=peer_id)} is in the mesh with another key"
 
     def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
         """``Dial`` failed; ``reason`` is a part of a sentence."""
@@ -142,11 +166,14 @@ class Peerings:
     def _report_refused(self, link: Link, failed: Failed) -> list[Action]:
         """Whoever was refused will try again; once is enough."""
         peer_id = link.handshake.peer_id
-        if not failed.refused or peer_id is None or (peer_id, link.key) in self._refused:
+        told = failed.told and link.target is None  # who dialled hears it anyway
+        if not (failed.refused or told) or peer_id is None or (peer_id, link.key, failed.reason) in self._refused:
             return []
-        self._refused[peer_id, link.key] = None
+        self._refused[peer_id, link.key, failed.reason] = None
         if len(self._refused) > BINDINGS_MAX:
             self._refused.popitem(last=False)
+        if told:
+            return [Report(RefusedByPeer(peer_id, link.address, failed.reason))]
         return [Report(PeerRefused(peer_id, link.address, failed.reason))]
 
     def _wake(self, conns: Sequence[int], now: float) -> list[Action]:

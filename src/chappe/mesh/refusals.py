@@ -1,0 +1,39 @@
+"""What was refused to neighbours by the permissions: counted by who and what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.defaults import REFUSALS_MAX
+
+OTHERS: Final = ""  # beyond the bound
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How often something was refused to an identity: ``verb`` is one of the permissions, or ``join``."""
+
+    identity: str
+    verb: str
+    count: int
+
+
+class Refusals:
+    """The counts of one endpoint; they only rise."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, identity: str, verb: str, count: int = 1) -> None:
+        """Count."""
+        key = identity, verb
+        if key not in self._counts and len(self._counts) >= REFUSALS_MAX:
+            key = OTHERS, verb
+        self._counts[key] = self._counts.get(key, 0) + count
+        self.total += count
+
+    def listed(self) -> list[Refusal]:
+        """Everything, by who and what."""
+        return [Refusal(*key, count) for key, count in sorted(self._counts.items())]

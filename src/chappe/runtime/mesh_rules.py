@@ -1,0 +1,40 @@
+"""When an endpoint of the mesh takes other rules: once another file is in force, or somebody in it has expired."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from chappe.defaults import RULES_LOOK_S
+from chappe.mesh.rules import MeshRules
+from chappe.permissions.rules import CLOCK_SKEW
+from chappe.storage.key_files import WatchedPermissions
+from chappe.system import time
+
+
+class RulesWatch:
+    """Looks at the permissions of a directory now and then; ``due`` is when it does next."""
+
+    def __init__(self, permissions: WatchedPermissions) -> None:
+        self._permissions = permissions
+        self.due = time.monotonic()
+        self._end: datetime | None = None  # of what the rules say now; None if nothing ends any more
+        self.rules = self._made()
+
+    def look(self) -> MeshRules | None:
+        """The rules, if others are in force than at the last look."""
+        self.due = time.monotonic() + RULES_LOOK_S
+        if not self._permissions.refresh() and (self._end is None or _utc() < self._end):
+            return None
+        self.rules = self._made()
+        return self.rules
+
+    def _made(self) -> MeshRules:
+        now, found = _utc(), self._permissions.permissions
+        begin = found.issued - CLOCK_SKEW
+        end = begin if now < begin else found.next_expiry(now)
+        self._end = end if end > now else None
+        return MeshRules(found, now)
+
+
+def _utc() -> datetime:
+    return datetime.fromtimestamp(time.time_ns() / 1e9, UTC)
