@@ -323,9 +323,9 @@ def test_with_keys_who_may_administer_looks_and_nobody_else(stack: ExitStack, tm
     for port, host in ((forwarder.tap(), "127.0.0.1"), (endpoint.tap("0.0.0.0"), "hub@127.0.0.1")):
         assert look(port, keys["admin"], host=host) == Shown([], 0)
         assert look(port, keys["reader"], "open/", host=host) == Shown([], 0)
-        with pytest.raises(ChappeError, match="refuses: reader may not administer '' and all that begins so"):
+        with pytest.raises(ChappeError, match="refuses: reader may not administer all topics: no rule"):
             look(port, keys["reader"], host=host)
-        with pytest.raises(ChappeError, match="refuses: reader may not administer 'o' and all"):
+        with pytest.raises(ChappeError, match="reader may not administer all topics that begin with 'o'"):
             look(port, keys["reader"], "open/", "o", host=host)
         with closing(Tap("127.0.0.1", port, security="plain")) as stranger:
             wait_until(lambda: "one of us has keys" in refusal(stranger))

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
-TOPIC_SHOWN: Final = 200  # characters of a topic, where it is refused
+SHOWN: Final = 200  # characters of a topic or key that is refused
 MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
 PLAIN: Final = b"chappe-plain"  # the domain of listeners that are named for those who have no keys
 ORIGINALS: Final = "originals"  # the identity that programs of the original are, which have no keys
@@ -180,8 +180,7 @@ class Gate:
     def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> str:
         """Why an identity may not do this with a topic, or all that begin so; empty if it may."""
         found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
-        what = f"{topic[:TOPIC_SHOWN]!a}{' and all that begins so' if subtree else ''}"
-        return "" if found.allowed else f"{name} may not {verb} {what}: {found.why}"
+        return "" if found.allowed else str(Refusal(name, verb, topic[:SHOWN], found.why, subtree))
 
     def refuse(self, text: str) -> None:
         """Count and log that somebody who was let in asked for what is not allowed."""
