@@ -14,7 +14,8 @@ from tests.interop.broker_original import VARIABLE, Original, find_bindings
 from tests.interop.originals import eventually
 from tests.waiting import PATIENCE_S
 
-from chappe import Endpoint, Received, Subscriber
+from chappe import Endpoint, Keys, Received, Subscriber
+from chappe.api import permissions
 from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.data.text import to_text
@@ -71,7 +72,7 @@ def original(bindings: Path, stack: ExitStack) -> Callable[..., Original]:
 
 @pytest.fixture
 def endpoint(stack: ExitStack) -> Callable[..., Endpoint]:
-    def make(security: Security = None, **options: Any) -> Endpoint:
+    def make(security: Security | Keys = None, **options: Any) -> Endpoint:
         return stack.enter_context(Endpoint(security=security, **options))
 
     return make
@@ -143,6 +144,30 @@ def test_events_of_every_type_pass_both_ways(
         received = subscriber.get(LONG_S)
         assert received is not None
         assert (received.topic, type(received.data), received.data) == ("/ours/x", type(value), value)
+
+
+def test_an_original_takes_part_by_the_identity_that_its_certificate_names(
+    original: Callable[..., Original], endpoint: Callable[..., Endpoint], tmp_path: Path
+) -> None:
+    home = tmp_path / "of_identities"
+    permissions.init(home, "ours", "member")
+    permissions.add(home, "theirs", "member", endpoint=None)
+    files = {"openssl_cafile": "authority.pem", "openssl_certificate": "theirs.pem", "openssl_key": "theirs.key"}
+    theirs = original(plain=False, tls={option: str(home / file) for option, file in files.items()})
+    ours = endpoint(Keys(home / "ours"))
+    statuses = ours.statuses()
+    subscriber = ours.subscribe("/ours")
+    theirs.peer_nosync(ours.listen(HOST), 1)
+    both_know(ours, theirs)
+    through(lambda: theirs.publish("/ours/x", "1"), lambda: subscriber.get(0.1) is not None)
+
+    permissions.revoke(home, "theirs")
+
+    removed = next(each for each in iter(partial(statuses.get, LONG_S), None) if isinstance(each, PeerRemoved))
+    assert removed.reason.startswith("theirs was revoked on")
+    eventually(lambda: ours.refused > 2, "the original was not refused again")  # it goes on dialling
+    assert {(each.identity, each.verb) for each in ours.refusals()} == {("theirs", "join")}
+    assert ours.peers() == []
 
 
 def test_statuses_come_in_order_and_a_goodbye_is_answered(
