@@ -165,6 +165,8 @@ class Guard:
                 return [prefix] if decisions.may_somewhere(who, GIVERS if rest else STORES) else []
             case b"I":
                 return [prefix]
+            case b"V" | b"P":  # permissions that are handed on, which the sockets see to
+                return [] if rest else [prefix]
         return []
 
     def subscribed(self, who: str, prefix: bytes) -> list[bytes]:

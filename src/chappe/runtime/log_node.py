@@ -48,6 +48,7 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dealers import Dealers
+from chappe.transports.handing_on import PERMISSIONS
 from chappe.transports.publishing import RETRY_S, PublishingSocket
 
 logger = logging.getLogger(__name__)
@@ -442,6 +443,8 @@ class Node:
 
     def _on_subscription(self, frames: list[zmq.Frame]) -> Sequence[Action]:
         found = self._pub.subscription(frames)
+        if self.guard is not None and found == (PERMISSIONS, True):
+            self._meeting.joined()
         return () if found is None else self.role.handle_subscription(*found, time.monotonic())
 
     def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:

@@ -28,6 +28,7 @@ from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
+from chappe.transports.handing_on import KINDS, PERMISSIONS, Member, Middle
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,9 @@ class Meets(Protocol):
     def report(self, event: object) -> None:
         """See ``Node.report``."""
 
+    def publish(self, frames: list[bytes]) -> None:
+        """See ``Node.publish``."""
+
 
 class Meeting(Protocol):
     """How one node meets others; made for it, and opened once.
@@ -142,6 +146,9 @@ class Meeting(Protocol):
 
     def look(self) -> None:
         """What is to be done once a second where there are keys."""
+
+    def joined(self) -> None:
+        """Somebody wants to be told of permissions."""
 
     def close(self) -> None:
         """Before its sockets are closed."""
@@ -224,6 +231,9 @@ class _Listening:
             if self.gate is not None:
                 self._node.suspect(heard.drain)
 
+    def joined(self) -> None:
+        """See ``Meeting.joined``."""
+
     def close(self) -> None:
         """See ``Meeting.close``."""
         for each in self._others:
@@ -252,6 +262,7 @@ class AtTowers(_Listening):
 
     def __init__(self, towers: Sequence[TowerAddress], listen: str, gate: Gate | None = None) -> None:
         super().__init__(gate)
+        self._permissions: Member | None = None
         self._towers = towers
         self._listen = listen
         self._host = reachable_host(listen)
@@ -270,6 +281,10 @@ class AtTowers(_Listening):
         beacon_sub = node.keep(open_socket(zmq.SUB, self.gate))
         for kind in (BEACON, GOODBYE, WELCOME):
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
+        if self.gate is not None:
+            self._permissions = Member(self.gate, lambda frames: self._send(frames))
+            for kind in KINDS:
+                beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
         # Both are refused together, which is told once.
         telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
@@ -294,7 +309,10 @@ class AtTowers(_Listening):
 
     def beacon(self, action: Beacon) -> None:
         """See ``Meeting.beacon``."""
-        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
+        self._send(action.frames)
+
+    def _send(self, frames: Sequence[bytes]) -> None:
+        self._beacon_pub.send_multipart(frames, zmq.NOBLOCK)
         self._node.suspect(self._drain_beacon_pub)
 
     def _drain_beacon_pub(self) -> bool:
@@ -304,6 +322,9 @@ class AtTowers(_Listening):
         return self._discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
 
     def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
+        if self._permissions is not None and frames[0] in KINDS:
+            self._permissions.hear(frames)
+            return ()
         return self._discovery.handle_beacon(frames, time.monotonic())
 
 
@@ -317,11 +338,14 @@ class _Dialling:
         self._where = forwarders
         self._gate = gate
         self._dialled: list[_Dialled] = []
+        self._permissions: Member | None = None
         self.names: list[str] = []
 
     def hear(self, node: Meets) -> Forwarders:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
+        if self._gate is not None:
+            self._permissions = Member(self._gate, node.publish)
         self.names = [_name(self._gate, STORE, each) for each in self._where]
         self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
@@ -329,7 +353,8 @@ class _Dialling:
             drain = node.hear(sub, partial(self._on_message, place))
             dialled = Dialled(sub, self._gate, node.report, STORE)
             self._dialled.append(_Dialled(sub, drain, dialled))
-            sub.setsockopt(zmq.SUBSCRIBE, INFO)
+            for kind in (INFO,) if self._permissions is None else (INFO, *KINDS):
+                sub.setsockopt(zmq.SUBSCRIBE, kind)
             _watch(node, dialled)
             dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
         return self.known
@@ -353,6 +378,9 @@ class _Dialling:
                 self._node.suspect(each.drain)
 
     def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
+        if self._permissions is not None and frames[0] in KINDS:
+            self._permissions.hear(frames)
+            return ()
         if frames[0][:1] != INFO:
             return self._node.on_message(frames, self.names[place].removeprefix("#"))
         message = decode(frames)
@@ -393,6 +421,9 @@ class AtForwarders:
         self._dialling.look()
         if self._publishing is not None:
             self._publishing.look()
+
+    def joined(self) -> None:
+        """See ``Meeting.joined``."""
 
     def close(self) -> None:
         """See ``Meeting.close``."""
@@ -439,6 +470,7 @@ class AsForwarder(_Listening):
                     f"and there is none: `chappe keys add {ORIGINALS} --role member`"
                 )
             self.strangers = ORIGINALS
+        self._permissions: Middle | None = None
         self.originals = originals
         self._host = address.host
         self._peers = _Dialling(peers, gate)
@@ -452,6 +484,9 @@ class AsForwarder(_Listening):
         sub = open_socket(zmq.SUB, self.gate)
         drain = node.hear(sub, node.on_message) if self.gate is None else node.hear_frames(sub, self._on_frames)
         self._heard[""] = _Dialled(sub, drain, Dialled(sub, None, node.report))  # which dials originals, at most
+        if self.gate is not None:
+            self._permissions = Middle(self.gate, node.publish)
+            sub.setsockopt(zmq.SUBSCRIBE, PERMISSIONS)
         in_port = bind(sub, self._host, self.address.in_port, self.gate)
         out_port = bind(pub, self._host, self.address.out_port, self.gate)
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
@@ -470,7 +505,11 @@ class AsForwarder(_Listening):
         )
 
     def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
-        return self._node.on_message([each.bytes for each in frames], user_of(frames[0]) or self.strangers)
+        who = user_of(frames[0])
+        if self._permissions is not None and who and frames[0].bytes == PERMISSIONS:
+            self._permissions.hear([each.bytes for each in frames])
+            return ()
+        return self._node.on_message([each.bytes for each in frames], who or self.strangers)
 
     def _introduce(self, node: Meets, where: TowerAddress, known: Introducer) -> Introducer:
         """Let programs find the forwarder that look for a tower."""
@@ -510,6 +549,13 @@ class AsForwarder(_Listening):
         """See ``Meeting.look``."""
         super().look()
         self._peers.look()
+        if self._permissions is not None:
+            self._permissions.look()
+
+    def joined(self) -> None:
+        """See ``Meeting.joined``."""
+        if self._permissions is not None:
+            self._permissions.joined()
 
     def close(self) -> None:
         """See ``Meeting.close``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 
 import zmq
@@ -16,7 +17,8 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
-from chappe.transports.gate import Gate
+from chappe.transports.gate import LOOK_S, Gate
+from chappe.transports.handing_on import FRAME_BYTES_MAX, PERMISSIONS, Middle
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)
@@ -32,9 +34,7 @@ class TowerNode:
         own(self)
         need_descriptors()
         self.malformed = 0
-        self.turns = Turns(
-            self._handle, lambda: self.core.next_timeout(), lambda reason: self.halt_event.set(), what="tower"
-        )
+        self.turns = Turns(self._handle, self._due, lambda reason: self.halt_event.set(), what="tower")
         self.halt_event = self.turns.machine.event()
         self.gate = gate
         self._sub = new_socket(zmq.XSUB, gate)
@@ -44,6 +44,10 @@ class TowerNode:
             each.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)
             each.setsockopt(zmq.SNDHWM, BEACONS_MAX)
             each.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
+        self._permissions = None if gate is None else Middle(gate, self._hand_on)
+        self._look_at = math.inf if gate is None else -math.inf  # whether permissions are to be handed on
+        if gate is not None:
+            self._sub.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         try:
@@ -77,7 +81,11 @@ class TowerNode:
         # What is sent on one socket may swallow what the descriptor of it tells: both are looked at each time.
         more = self._beacons()
         more = self._subscriptions() or more
-        self._perform(self.core.handle_timeout(time.monotonic()))
+        now = time.monotonic()
+        self._perform(self.core.handle_timeout(now))
+        if self._permissions is not None and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._permissions.look()
         return more or any(int(each.getsockopt(zmq.EVENTS)) & zmq.POLLIN for each in (self._sub, self._pub))
 
     def _beacons(self) -> bool:
@@ -87,6 +95,9 @@ class TowerNode:
                 frames = self._sub.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
+            if self._permissions is not None and frames[0].bytes == PERMISSIONS:
+                self._permissions.hear([each.bytes for each in frames])
+                continue
             try:
                 peer = str(frames[0].get("Peer-Address"))
             except zmq.ZMQError:
@@ -105,7 +116,15 @@ class TowerNode:
             except zmq.Again:
                 return False
             self._perform(self.core.handle_subscription(frames[0], time.monotonic()))
+            if self._permissions is not None and frames[0] == b"\1" + PERMISSIONS:
+                self._permissions.joined()
         return True
+
+    def _hand_on(self, frames: list[bytes]) -> None:
+        self._pub.send_multipart(frames)
+
+    def _due(self) -> float:
+        return min(self.core.next_timeout(), self._look_at)
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:

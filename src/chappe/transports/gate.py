@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
+OFFER_S: Final = 0.05  # between two files that others hand on: a signature, of a large one, takes milliseconds
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
 SHOWN: Final = 200  # characters of a topic or key that is refused
 MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
@@ -67,6 +68,7 @@ class Gate:
         self._admitted: set[bytes] = set()  # keys; as many as there are identities
         self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
         self._decisions = Decisions(self._watched.permissions, datetime.now(UTC))
+        self._offered_at = -math.inf
 
     def decisions(self) -> Decisions:
         """What the permissions in force decide."""
@@ -89,6 +91,18 @@ class Gate:
         """Raise NotPermitted if there is no topic with which we may do this."""
         if not self._decisions.may_somewhere(self.name, (verb,)):
             raise NotPermitted(f"{self.name} may not {verb}: no rule allows it; {self._remedy}")
+
+    @property
+    def raw(self) -> bytes:
+        """The permissions in force, as the authority signed them."""
+        return self._watched.raw
+
+    def offer(self, raw: bytes) -> None:
+        """Take permissions that another member hands on, if they are newer; not many in a second."""
+        now = time.monotonic()
+        if now >= self._offered_at + OFFER_S and raw != self._watched.raw:
+            self._offered_at = now
+            self._watched.offer(raw)
 
     def knows(self, name: str) -> bool:
         """Whether the permissions name an identity, whatever it may."""
