@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,12 +35,12 @@ def rogue(home: Path, name: str) -> Keys:
     """The keys of somebody who goes by a version that allows everything to everybody, and takes no other."""
     there = home.parent / f"{home.name}-of-{name}"
     there.mkdir()
-    path = home / "permissions.toml"
-    before = path.read_bytes()
-    rules(home, (["introduce", "store"], "hub", ["*"]), (["everything"], "*", ["*"]))
-    for each in ("authority.pem", "permissions.toml", f"{name}.pem", f"{name}.key"):
+    for each in ("authority.pem", "authority.key", "permissions.toml", f"{name}.pem", f"{name}.key"):
         (there / each).write_bytes((home / each).read_bytes())
         (there / each).chmod((home / each).stat().st_mode)
-    path.write_bytes(before)
+    path = there / "permissions.toml"
+    path.write_text(re.sub(r"(?m)^version = \d+", "version = 1", path.read_text()))  # an old one, which nobody takes
+    rules(there, (["introduce", "store"], "hub", ["*"]), (["everything"], "*", ["*"]))
+    (there / "authority.key").unlink()
     watched_permissions(there).offer = lambda raw: False  # type: ignore[method-assign]
     return Keys(there / name)
