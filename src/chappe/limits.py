@@ -63,6 +63,9 @@ class LogLimits:
     staged_forget_s: float = defaults.STAGED_FORGET_S
     last_bytes_max: int = 64 * MIB  # the newest record of each key, of all topics that somebody asked for
     last_piece_bytes: int = 256 * KIB  # read for that in one go: some 10 ms
+    # While somebody publishes, a store asks it for its clock at most this often, or never (infinity): it may be gone
+    # when a consumer wants to know how old its records are. Clocks are set rarely.
+    clock_pause_s: float = 60.0
     damage_reports_max: int = 20  # holes reported at once: whoever reads the log is to see something else, too
 
 

@@ -142,7 +142,7 @@ def test_who_leaves_takes_its_subscriptions_along_and_is_told_nothing_more() -> 
     rig.add("B", "t")
     rig.publish("A")
 
-    assert rig.node.remove("A", NOW) == [Unsubscribe(each + b"A") for each in (b"A", b"F", b"K")]
+    assert rig.node.remove("A", NOW) == [Unsubscribe(each + b"A") for each in (b"A", b"T", b"F", b"K")]
     assert rig.node.remove("A", NOW) == []
     assert rig.node.next_timeout() == math.inf
     assert rig.node.handle_message(Fetch("A", "ME", "t", 0, 1), NOW, WALL) == []

@@ -47,7 +47,7 @@ class Rig:
 
 
 def test_one_set_of_subscriptions_serves_all_topics() -> None:
-    assert Rig().started == [Subscribe(b"AP"), Subscribe(b"FP"), Subscribe(b"KP")]
+    assert Rig().started == [Subscribe(b"AP"), Subscribe(b"TP"), Subscribe(b"FP"), Subscribe(b"KP")]
 
 
 def test_each_topic_has_offsets_of_its_own_under_one_address() -> None:

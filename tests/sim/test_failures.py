@@ -58,6 +58,7 @@ CANNOT: Final[dict[type, str]] = {
     core.Report: HERE,
     core.Halt: HERE,
     log.Deliver: HERE,
+    log.ClockRead: HERE,
     log.Progress: HERE,
     log.Of: "what it carries is listed itself",
     log.Broken: HERE,

@@ -10,7 +10,9 @@ import pytest
 from chappe.log.batch import encode_batch
 from chappe.log.messages import (
     Ack,
+    AskClock,
     BatchMessage,
+    ClockTold,
     Fetch,
     GetHeads,
     Head,
@@ -49,6 +51,8 @@ def summary(found: Passed | None) -> tuple[bytes, str, str, str, int, int, bytes
         (GetHeads("t", "C"), (b"t", "get-heads", "C", "", -1, 1, b"")),
         (StoreHello("C", "S"), (b"", "store-hello", "S", "C", -1, 1, b"")),
         (StoreInfo("", "S", "id", "tcp://h:1"), (b"", "store-info", "S", "", -1, 1, b"")),
+        (AskClock("P", "C", 1), (b"", "ask-clock", "C", "P", -1, 1, b"")),
+        (ClockTold("C", "P", "S", 1, 2), (b"", "clock", "P", "C", -1, 1, b"")),
         (
             BatchMessage("t", "P", "t", encode_batch(10, [b"x" * 999, b"two"], 0)),
             (b"t", "batch", "P", "", 10, 2, b"x" * CONTENT_BYTES),

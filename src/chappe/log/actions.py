@@ -88,6 +88,13 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class ClockRead:
+    """The clock of a partition's producer was told, or is waited for no longer: its records can be judged."""
+
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Persist:
     """Write a batch to the producer's own journal of a topic before what follows."""
 
@@ -198,7 +205,7 @@ class Relay:
 
 
 Action: TypeAlias = (
-    Publish | Subscribe | Unsubscribe | Ask | Reply | Write | Retain | Transact | Deliver | Persist | Progress | Trim
-    | Of | Broken | Resume | Claim | Disclaim | Beacon | Connect | Disconnect | TakeOver | Gone | Forward | Relay
-    | Report | Halt
+    Publish | Subscribe | Unsubscribe | Ask | Reply | Write | Retain | Transact | Deliver | ClockRead | Persist
+    | Progress | Trim | Of | Broken | Resume | Claim | Disclaim | Beacon | Connect | Disconnect | TakeOver | Gone
+    | Forward | Relay | Report | Halt
 )  # fmt: skip

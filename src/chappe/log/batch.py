@@ -496,3 +496,9 @@ def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | 
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((name, value.encode() if isinstance(value, str) else bytes(value)) for name, value in pairs)
+
+
+class StampedHere(Batch):
+    """A single record, as originals publish it: without a time, so it has that of its arrival here, by our clock."""
+
+    __slots__ = ()

@@ -17,18 +17,21 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import BEACON_INTERVAL_S, RETRY_S
+from chappe.defaults import BEACON_INTERVAL_S, HEAD_IDLE_S, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
-from chappe.log.batch import Batch, encode_batch
+from chappe.log.batch import Batch, StampedHere, encode_batch
+from chappe.log.clock import Clock
+from chappe.log.clocks import Clocks
 from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
 from chappe.log.gap import UNDECIDED, GapState, Load
 from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
+    ClockTold,
     ConsumerHello,
     GetHeads,
     Head,
@@ -46,6 +49,7 @@ __all__ = ["EARLIEST", "LAST", "LATEST", "LogConsumer", "Reset"]
 
 MATCHING_MAX: Final = 10_000  # topics remembered
 MEET_S: Final = 0.3  # members are met within milliseconds: after the first store, others get this long
+LIVE_S: Final = 2 * HEAD_IDLE_S  # a producer speaks at least this often
 ALONE_S: Final = BEACON_INTERVAL_S + MEET_S  # once a second members say that they are there, and producers their heads
 
 
@@ -55,6 +59,7 @@ class LogConsumer:
     Args:
         reset: Where to start in partitions without a position.
         positions: Next offsets from an earlier life, by (topic, partition).
+        ages: Whether it is asked how old records are (``judge``).
     """
 
     def __init__(
@@ -64,9 +69,12 @@ class LogConsumer:
         reset: Reset,
         positions: dict[Key, int] | None = None,
         limits: LogLimits = LOG_LIMITS,
+        *,
+        ages: bool = False,
     ) -> None:
         self._limits = limits
         self.address = address
+        self.clocks = Clocks(address) if ages else None
         self._raw = encode_topic(address)
         self._filters = list(filters)
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
@@ -84,6 +92,8 @@ class LogConsumer:
         """Subscribe to what is wanted and to what is meant for us."""
         # Batches first, here and in _subscribe: who asks for single records and not for batches seems an original.
         actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
+        if self.clocks is not None:
+            actions.append(Subscribe(b"C" + self._raw))
         actions.append(Subscribe(b"I"))
         for each in self._filters:
             actions += self._subscribe(each)
@@ -120,6 +130,25 @@ class LogConsumer:
         paused = delivery.queued_bytes >= self._limits.consumer_queue_bytes
         delivery.queued_bytes -= size
         return self._gaps.look(now) if paused else []
+
+    def judge(
+        self, key: Key, batch: Batch, arrived: float, max_age_s: float, now: float, wall_us: int
+    ) -> tuple[Clock | None, list[Action]]:
+        """The clock that tells how old records are; None while it is asked for. See ``Clocks.judge``."""
+        assert self.clocks is not None
+        if isinstance(batch, StampedHere):
+            return self.clocks.own(now, wall_us), []
+        span = batch.timestamp_min, batch.timestamp_max
+        part = self._delivery.partitions.get(key)
+        live = part is not None and part.gap.heard_at > now - LIVE_S
+        stores = len(self._sources.stores)
+        return self.clocks.judge(key[1], span, arrived, max_age_s, live=live, stores=stores, now=now, wall_us=wall_us)
+
+    def clock(self, partition: str, batch: Batch, now: float, wall_us: int) -> Clock:
+        """The same, by what is known."""
+        assert self.clocks is not None
+        here = isinstance(batch, StampedHere)
+        return self.clocks.own(now, wall_us) if here else self.clocks.clock(partition, now, wall_us)
 
     @property
     def paused(self) -> bool:
@@ -236,7 +265,7 @@ class LogConsumer:
             case BatchMessage(_, partition, topic, body, direct):
                 return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct):
-                batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
+                batch = StampedHere.parse(encode_batch(sequence, [content], wall_us), check=False)
                 return self._arrived(topic, partition, batch, now, live=not direct)
             case Head(_, partition, topic, sequence, direct):
                 return self._heard_head(topic, partition, sequence, now, live=not direct)
@@ -245,6 +274,8 @@ class LogConsumer:
                 return [self._hello(store)]
             case StoreInfo(_, store, _, endpoint):
                 return self.handle_timeout(now) if self._sources.found(store, endpoint, now) else []
+            case ClockTold() if self.clocks is not None:
+                return self.clocks.told(message, now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
@@ -296,6 +327,8 @@ class LogConsumer:
             self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now)
         actions += self._sources.polls(self._filters, now)
+        if self.clocks is not None:
+            actions += self.clocks.handle_timeout(now)
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
 
     def next_timeout(self) -> float:
@@ -303,6 +336,8 @@ class LogConsumer:
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
         if not self.paused:
             due = min(due, self._last.next_timeout())
+        if self.clocks is not None:
+            due = min(due, self.clocks.next_timeout())
         return min(due, self._settle_at) if self._sources.told and self._delivery.partitions else due
 
     # -- for people and checkers --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from chappe.log.batch import Batch
 from chappe.log.beacon import CONSUMING
 from chappe.log.consumer import LogConsumer
 from chappe.log.member import REQUESTS, Carrying
-from chappe.log.messages import BatchMessage, Head, Message, RecordMessage, StoreHello, StoreInfo
+from chappe.log.messages import BatchMessage, ClockTold, Head, Message, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
 from chappe.log.sources import ANSWER_S
 
@@ -138,7 +138,7 @@ class ConsumingMember(Carrying[LogConsumer]):
             if message.direct:
                 return self._hand([message.topic], message, now, wall_us)
             return self._hand(self._who_wants(message.subject), message, now, wall_us)
-        if isinstance(message, StoreHello):
+        if isinstance(message, StoreHello | ClockTold):
             return self._hand([message.topic], message, now, wall_us)
         if not isinstance(message, StoreInfo):
             return []

@@ -11,6 +11,8 @@ a subscription to records            to what of it who subscribes may ``consume`
 a subscription to what is meant      of one identity at a time, so that nobody hears what another one asked for
 for one address
 what stores say of themselves        who says it may ``store`` something
+what a clock shows                   who asks may ``consume`` or ``store`` something; who says it may ``produce`` or
+                                     ``store`` something
 ===================================  ==========================================================================
 
 What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
@@ -28,7 +30,9 @@ import msgspec
 from chappe.data.topic import decode_topic, encode_topic, shown
 from chappe.log.messages import (
     Ack,
+    AskClock,
     BatchMessage,
+    ClockTold,
     ConsumerHello,
     Fetch,
     GetHeads,
@@ -118,6 +122,10 @@ class Guard:
                 return message if wanted == subjects else replace(message, subjects=wanted)
             case StoreHello() | StoreInfo():
                 return message if self._may_somewhere(who, STORES) else None
+            case AskClock(_, requester):
+                return message if self._may_somewhere(who, READERS) and self._answers_to(who, requester) else None
+            case ClockTold():
+                return message if self._may_somewhere(who, GIVERS) else None
 
     def _may(self, who: str, verbs: Verbs, topic: str) -> bool:
         if self._decisions().may(who, verbs, topic):
@@ -157,11 +165,11 @@ class Guard:
             case b"M" | b"R" | b"H":
                 scopes = decisions.scopes(who, READERS, decode_topic(rest))
                 return [kind + encode_topic(text) + (b"\0" if exact else b"") for text, exact in scopes]
-            case b"S" | b"D" | b"E" | b"A" | b"K" | b"L":
+            case b"S" | b"D" | b"E" | b"A" | b"K" | b"L" | b"C":
                 return [prefix] if rest else []
             case b"W" | b"G":
                 return [prefix] if decisions.may_somewhere(who, STORES) else []
-            case b"F":
+            case b"F" | b"T":
                 return [prefix] if decisions.may_somewhere(who, GIVERS if rest else STORES) else []
             case b"I":
                 return [prefix]
@@ -177,7 +185,7 @@ class Guard:
             records = kind in (b"M", b"R", b"H")
             verb = CONSUME if records or kind in (b"S", b"D", b"E") else STORE
             self._tell(who, verb, decode_topic(rest) if records else "", prefix=records)
-        elif kind in b"SDEAKL" and not self._claim(who, prefix):
+        elif kind in b"SDEAKLC" and not self._claim(who, prefix):
             self._refused(Refusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
             return []
         return scope

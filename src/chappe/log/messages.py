@@ -3,7 +3,7 @@
 Header frame: id octet, topic, NUL, version 1, fields. Strings have a length octet, longstrs four, numbers
 are big endian. RECORD, DIRECT-RECORD and the two batch messages carry a second frame.
 
-Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I are chappe's; they reach only members that
+Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I T C are chappe's; they reach only members that
 subscribed to them, which an original never does.
 
 Departure: the original accepts cut-off frames with stale fields; here they are a ProtocolError. Trailing
@@ -32,6 +32,8 @@ CACHED_HEADER_BYTES_MAX: Final = 1024  # longer than any header that is made of 
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _FETCH: Final = struct.Struct(">QI")
+_CLOCK: Final = struct.Struct(">QQQQ")
+UNKNOWN_US: Final = (1 << 64) - 1  # the error of a clock that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,35 @@ class StoreInfo:
     endpoint: str
 
 
+@dataclass(frozen=True, slots=True)
+class AskClock:
+    """T (chappe): what time is it where partition ``topic`` is made?"""
+
+    topic: str
+    address: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTold:
+    """C (chappe): the answer, in microseconds since 1970, of the producer itself or of a store that has asked it.
+
+    ``error_us``: it is wrong by at most so much; or UNKNOWN_US. ``ago_us``: ``source`` has read it so long ago.
+    """
+
+    topic: str
+    address: str
+    source: str
+    number: int
+    wall_us: int
+    error_us: int = 0
+    ago_us: int = 0
+
+
 Message: TypeAlias = (
     RecordMessage | Fetch | Ack | Head | GetHeads | ConsumerHello | StoreHello | BatchMessage | Stored | StoreInfo
-)
+    | AskClock | ClockTold
+)  # fmt: skip
 
 
 def _head(id_: bytes, topic: str) -> bytes:
@@ -183,6 +211,11 @@ def encode(message: Message) -> list[bytes]:
             return [_head(b"A", topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
         case StoreInfo(topic, address, store_id, endpoint):
             return [_head(b"I", topic) + _string(address) + _string(store_id) + _string(endpoint)]
+        case AskClock(topic, address, number):
+            return [_head(b"T", topic) + _string(address) + _U64.pack(number)]
+        case ClockTold(topic, address, source, number, wall_us, error_us, ago_us):
+            numbers = _CLOCK.pack(number, wall_us, error_us, ago_us)
+            return [_head(b"C", topic) + _string(address) + _string(source) + numbers]
 
 
 class _Reader:
@@ -239,6 +272,13 @@ def _decode_store_info(topic: str, r: _Reader) -> StoreInfo:
     return message
 
 
+def _decode_clock_told(topic: str, r: _Reader) -> ClockTold:
+    message = ClockTold(topic, r.string(), r.string(), r.u64(), r.u64(), r.u64(), r.u64())
+    if message.wall_us >= 1 << 63 or message.ago_us >= 1 << 63:
+        raise ProtocolError("a clock beyond all times")
+    return message
+
+
 _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"F": lambda topic, r: Fetch(topic, r.string(), r.string(), r.u64(), r.u32()),
     b"K": lambda topic, r: Ack(topic, r.string(), r.u64()),
@@ -249,6 +289,8 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"L": lambda topic, r: StoreHello(topic, r.string()),
     b"A": lambda topic, r: Stored(topic, r.string(), r.string(), r.u64()),
     b"I": _decode_store_info,
+    b"T": lambda topic, r: AskClock(topic, r.string(), r.u64()),
+    b"C": _decode_clock_told,
 }
 
 

@@ -64,7 +64,7 @@ def subscriptions_of(address: str) -> list[Action]:
     """What a producer with this address listens to."""
     raw = encode_topic(address)
     # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
-    return [Subscribe(b"A" + raw), Subscribe(b"F" + raw), Subscribe(b"K" + raw)]
+    return [Subscribe(id_ + raw) for id_ in (b"A", b"T", b"F", b"K")]
 
 
 class LogProducer:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from chappe.log.actions import Action
+from chappe.log.actions import Action, Publish
 from chappe.log.answering import KeptBytes
-from chappe.log.messages import Ack, Fetch, Message, Stored
+from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, Message, Stored
 from chappe.log.producer import STORES, LogProducer, subscriptions_of
 from chappe.log.subscriptions import Subscriptions
 
@@ -65,8 +65,10 @@ class LogProducers:
         return list(subscriptions_of(self.address))
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """An acknowledgement or a request for what somebody missed."""
+        """An acknowledgement, a request for what somebody missed, or a question for the time here."""
         match message:
+            case AskClock(_, asker, number):
+                return [Publish(ClockTold(asker, self.address, self.address, number, wall_us))]
             case Stored() | Ack() | Fetch():
                 part = self._parts.get(message.subject)
                 return [] if part is None else part.handle_message(message, now, wall_us)

@@ -8,7 +8,7 @@ from chappe.data.topic import encode_topic
 from chappe.log.actions import Action, Claim, Disclaim
 from chappe.log.beacon import PRODUCING
 from chappe.log.member import Carrying
-from chappe.log.messages import Ack, Fetch, Message, Stored
+from chappe.log.messages import Ack, AskClock, Fetch, Message, Stored
 from chappe.log.producer import STORES, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
@@ -77,9 +77,9 @@ class ProducingMember(Carrying[LogProducers]):
         return actions
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """An acknowledgement, or a request for what somebody missed."""
+        """An acknowledgement, or a question."""
         match message:
-            case Stored() | Ack() | Fetch():
+            case Stored() | Ack() | Fetch() | AskClock():
                 part = self._parts.get(message.topic)
                 return [] if part is None else self._tell(part, part.handle_message, message, now, wall_us, now=now)
         return []

@@ -24,6 +24,7 @@ from chappe.log.actions import Action, Publish, Reply, Retain, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
@@ -31,7 +32,9 @@ from chappe.log.gap import Gap, Gaps, GapState, Load
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
+    AskClock,
     BatchMessage,
+    ClockTold,
     ConsumerHello,
     Fetch,
     GetHeads,
@@ -85,6 +88,7 @@ class LogStore:
         self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self.subscriptions, limits)
         self._unfilled = self._backfill.unfilled
         self._last = LastValues(storage, limits)
+        self._clocks = Clocks(address, limits.clock_pause_s)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._duties: dict[str, Callable[[float], list[Action]]] = {
@@ -102,7 +106,8 @@ class LogStore:
         """Subscribe to everything that is published and to what is meant for us."""
         raw = encode_topic(self.address)
         # S before W and D: who hears of these alone takes us for an original. M before R: this takes that back.
-        prefixes = [b"M", b"R", b"H", b"F", b"G", b"I", b"S" + raw, b"W" + raw, b"D" + raw, b"E" + raw]
+        own = [each + raw for each in (b"C", b"S", b"W", b"D", b"E")]
+        prefixes = [b"M", b"R", b"H", b"F", b"G", b"I", b"T", *own]
         holes = self.storage.holes()
         for hole in holes:
             self._unfilled.miss((hole.topic, hole.partition), hole.first, hole.last + 1)
@@ -133,11 +138,14 @@ class LogStore:
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
                 key, batch = (topic, partition), Batch.parse(body)
+                self._clocks.published(partition, now)
                 filling = self._backfill.fill(key, batch, now) if direct else []
                 return filling + self._arrived(key, batch, now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct) if topic and partition:
                 return self._record((topic, partition), sequence, content, now, wall_us, live=not direct)
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
+                if not self._clocks.knows(partition):
+                    self._clocks.published(partition, now)
                 return self._heard_head((topic, partition), sequence + 1, now)
             case Fetch(_, requester, _, _, _) if requester != self.address:
                 if not self.subscriptions.original(encode_topic(requester)):
@@ -153,6 +161,10 @@ class LogStore:
             case StoreInfo(_, store, _, endpoint) if store != self.address:
                 self._sources.found(store, endpoint, now)
                 return self._sources.polls(EVERYTHING, now)
+            case AskClock(_, requester, _) if requester not in self._sources.stores and requester != self.address:
+                return self._clocks.answer(message, now)
+            case ClockTold() if message.topic == self.address:
+                return self._clocks.told(message, now)
         return []
 
     def handle_query(
@@ -250,14 +262,14 @@ class LogStore:
         actions += self._sources.polls(EVERYTHING, now)
         if now >= self._answering.due:
             actions += self._answering.serve(now)
-        actions += self.transactions.handle_timeout(now)
+        actions += self.transactions.handle_timeout(now) + self._clocks.handle_timeout(now)
         self._last.handle_timeout(now)
         return actions + self._gaps.look(now) + self._writer.write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
         due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
-        return min(due, self._sources.next_timeout(), self._gaps.next_timeout())
+        return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
 
     def _tell_newcomers(self, now: float) -> list[Action]:
         self._timers.set("info", now + INFO_S)

@@ -17,7 +17,9 @@ from chappe.errors import ProtocolError
 from chappe.log.batch import Batch
 from chappe.log.messages import (
     Ack,
+    AskClock,
     BatchMessage,
+    ClockTold,
     ConsumerHello,
     Fetch,
     GetHeads,
@@ -49,7 +51,7 @@ MALFORMED: Final = "malformed"
 KINDS: Final = {
     b"M": "record", b"D": "record, direct", b"R": "batch", b"S": "batch, direct", b"H": "head", b"E": "head, direct",
     b"F": "fetch", b"G": "get-heads", b"K": "ack", b"A": "stored", b"L": "store-hello", b"W": "consumer-hello",
-    b"I": "store-info",
+    b"I": "store-info", b"T": "ask-clock", b"C": "clock",
 }  # fmt: skip
 _BY_TOPIC: Final = (b"M", b"R", b"H", b"G")  # of which the first name is the topic
 _MESH_KINDS: Final = {DATA: "data", COMMAND: "command"}
@@ -101,7 +103,7 @@ def _told(at_us: int, kind: str, size: int, message: LogMessage) -> Passed:
                           message.sequence, size=size)  # fmt: skip
         case GetHeads():
             return Passed(at_us, encode_topic(message.topic), kind, message.address, size=size)
-        case ConsumerHello() | StoreHello() | StoreInfo():
+        case ConsumerHello() | StoreHello() | StoreInfo() | AskClock() | ClockTold():
             return Passed(at_us, b"", kind, message.address, "", message.topic, size=size)
 
 

@@ -160,6 +160,7 @@ class Host(machine.Machine, Station):
         super().__init__(ground, name)
         self.driver = self._scheduler = ground.scheduler
         self.killed = False
+        self.ahead_ns = 0  # its time of day, of the world's
         self.members: list[weakref.ref[Any]] = []
         self._directory = directory
 

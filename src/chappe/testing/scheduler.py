@@ -97,8 +97,11 @@ class Scheduler:
         return monotonic() if self.is_outside() else self._began + self.clock.now
 
     def time_ns(self) -> int:
-        """As ``time.time_ns``."""
-        return time_ns() if self.is_outside() else self._began_ns + int(self.clock.now * 1e9)
+        """As ``time.time_ns``, on the host of this thread."""
+        if self.is_outside():
+            return time_ns()
+        ahead_ns: int = getattr(machine.current(), "ahead_ns", 0)
+        return self._began_ns + int(self.clock.now * 1e9) + ahead_ns
 
     def sleep(self, seconds: float) -> None:
         """As ``time.sleep``, and at once."""

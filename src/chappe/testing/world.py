@@ -126,6 +126,10 @@ class World:
             assert self.now < end, f"what was waited for is not so after {timeout:g} s"
             self._scheduler.wait(lambda: False, 0.001)
 
+    def set_clock(self, name: str, seconds: float) -> None:
+        """Set the time of day of a host: so far ahead of the world's, or behind it. Its steady clock goes on."""
+        self.host(name).ahead_ns = round(seconds * 1e9)
+
     def be_patient(self, seconds: float) -> None:
         """Let whoever waits in vain wait so long, ten minutes by default, until NothingHappens is raised."""
         self._scheduler.patience_s = seconds

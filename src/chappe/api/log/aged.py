@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from chappe.api.ages import OnStale, Stale
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.data.topic import shown
 from chappe.errors import TooSlow
-from chappe.log.batch import Batch, Record
+from chappe.log.clock import Clock
 from chappe.log.events import RecordsTooOld
-from chappe.runtime.log_node import wall_us
+from chappe.system import time
+
+Olds: TypeAlias = Callable[[int], bool]  # whether a timestamp is too old
 
 
 class Aged:
@@ -21,37 +24,48 @@ class Aged:
     """
 
     def __init__(self, max_age_s: float, on_stale: OnStale, report: Callable[[object], object]) -> None:
+        self.max_age_s = max_age_s
         self.stale = Stale(max_age_s, on_stale, lambda count, age_s: report(RecordsTooOld(count, age_s, max_age_s)))
-        self._max_us = int(max_age_s * 1e6)
 
-    def is_old(self, batch: ConsumedBatch) -> bool:
-        """Whether records of a batch are too old; it is looked into only if some may be."""
-        before = self._before()
-        return batch.batch.timestamp_min < before and _count(batch, before) > 0
+    def is_old(self, batch: ConsumedBatch, clock: Clock) -> bool:
+        """Whether records of a batch are too old."""
+        return _count(batch, self.olds(batch, clock)) > 0
 
-    def drop(self, batch: ConsumedBatch) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
+    def olds(self, batch: ConsumedBatch, clock: Clock) -> Olds:
+        """Tells of timestamps of a batch whether they are too old now: by the clock, or since they came here."""
+        now = time.monotonic()
+        if now - batch.arrived > self.max_age_s:
+            return lambda timestamp: True
+        return clock.olds(self.max_age_s, now)
+
+    def young_until(self, batch: ConsumedBatch, clock: Clock) -> float:
+        """Until when no record of a batch needs to be looked at."""
+        known = clock.young_until(batch.batch.timestamp_min, self.max_age_s)
+        return min(known, batch.arrived + self.max_age_s)
+
+    def drop(self, batch: ConsumedBatch, clock: Clock) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
         """The first young neighbours in a batch, and the batch from the next young record on, for later.
 
         What is too old in front of either is counted. The time that it takes is that of what it goes past: young and
         old may take turns all through a batch.
         """
-        before, base, end = self._before(), batch.batch.base, batch.next
+        old, base, end = self.olds(batch, clock), batch.batch.base, batch.next
         raw = batch.batch.timestamp_bytes()
-        if batch.batch.timestamp_min >= before:
-            return batch, None
         if raw is None:
-            self.stale.drop(len(batch), _age_s(batch.batch.timestamp_min))
+            if not old(batch.batch.timestamp_min):
+                return batch, None
+            self.stale.drop(len(batch), _age_s(batch, batch.batch.timestamp_min, clock))
             return None, None
         stamps = raw.cast("q")
 
         def run(start: int, young: bool) -> int:
-            return next((at for at in range(start, end) if (stamps[at - base] >= before) is not young), end)
+            return next((at for at in range(start, end) if old(stamps[at - base]) is young), end)
 
         def skip(start: int) -> int:
             after = run(start, young=False)
             if after > start:
                 oldest = min(stamps[start - base : after - base])
-                self.stale.drop(after - start, _age_s(oldest))
+                self.stale.drop(after - start, _age_s(batch, oldest, clock))
             return after
 
         first = skip(batch.first)
@@ -59,43 +73,27 @@ class Aged:
             return None, None
         last = run(first, young=True)
         rest = skip(last)
-        left = None if rest == end else ConsumedBatch(batch.topic, batch.partition, batch.batch, rest, batch.sender)
-        return _cut(batch, first, last), left
+        return batch.cut(first, last), None if rest == end else batch.cut(rest)
 
-    def drop_old(self, record: Record) -> bool:
-        """Whether a record is too old now; if what is too old is dropped, it is counted."""
-        if record.timestamp >= self._before():
-            return False
-        if not self.stale.ends:
-            self.stale.drop(1, _age_s(record.timestamp))
-        return True
+    def drop_one(self, batch: ConsumedBatch, timestamp: int, clock: Clock) -> None:
+        """A record of a batch is too old."""
+        self.stale.drop(1, _age_s(batch, timestamp, clock))
 
-    def error(self, waiting: Iterable[ConsumedBatch]) -> TooSlow:
-        """The first of what waits is too old: what ends the consumer."""
-        batches = list(waiting)
-        first = batches[0]
+    def error(self, batches: Sequence[tuple[ConsumedBatch, Clock]]) -> TooSlow:
+        """The first of what waits is too old: what ends the consumer. Each comes with the clock of its producer."""
+        first, clock = batches[0]
         oldest = min(first.batch.timestamps()[first.first - first.batch.base :])
         what = f"a record of topic {first.topic!r}, partition {shown(first.partition)},"
-        count = sum(_count(each, self._before()) for each in batches)
-        return self.stale.error(what, _age_s(oldest), count)
-
-    def _before(self) -> int:
-        """Records with an earlier time are too old."""
-        return wall_us() - self._max_us
+        count = sum(_count(each, self.olds(each, of)) for each, of in batches)
+        return self.stale.error(what, _age_s(first, oldest, clock), count)
 
 
-def _age_s(timestamp: int) -> float:
-    return (wall_us() - timestamp) / 1e6
+def _age_s(batch: ConsumedBatch, timestamp: int, clock: Clock) -> float:
+    now = time.monotonic()
+    return max(clock.age_s(timestamp, now), now - batch.arrived)
 
 
-def _count(batch: ConsumedBatch, before: int) -> int:
-    if batch.batch.timestamp_min >= before:
-        return 0
-    if batch.batch.timestamp_max < before:
-        return len(batch)
-    return sum(each < before for each in batch.batch.timestamps()[batch.first - batch.batch.base :])
-
-
-def _cut(batch: ConsumedBatch, first: int, end: int) -> ConsumedBatch:
-    kept = batch.batch if end == batch.next else Batch.parse(batch.batch.slice(first, end), check=False)
-    return ConsumedBatch(batch.topic, batch.partition, kept, first, batch.sender)
+def _count(batch: ConsumedBatch, old: Olds) -> int:
+    if batch.batch.timestamp_bytes() is None:
+        return len(batch) if old(batch.batch.timestamp_min) else 0
+    return sum(map(old, batch.batch.timestamps()[batch.first - batch.batch.base :]))

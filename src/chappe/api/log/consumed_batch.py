@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,29 @@ class ConsumedBatch:
     ``sender`` is the identity that sealed and signed them, if the topic is sealed for a group.
     """
 
-    __slots__ = ("batch", "first", "partition", "sender", "topic")
+    __slots__ = ("arrived", "batch", "first", "partition", "sender", "topic")
 
-    def __init__(self, topic: str, partition: str, batch: Batch, first: int, sender: str | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: str,
+        batch: Batch,
+        first: int,
+        sender: str | None = None,
+        arrived: float = -math.inf,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.batch = batch
         self.first = first
         self.sender = sender
+        self.arrived = arrived  # when it came here, where ages matter
+
+    def cut(self, first: int, end: int | None = None) -> ConsumedBatch:
+        """Its records from ``first`` on, up to ``end``."""
+        whole = end is None or end == self.next
+        kept = self.batch if whole else Batch.parse(self.batch.slice(first, end), check=False)
+        return ConsumedBatch(self.topic, self.partition, kept, first, self.sender, self.arrived)
 
     @property
     def next(self) -> int:

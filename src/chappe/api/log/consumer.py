@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Final, Literal
@@ -20,12 +21,14 @@ from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import Closed, OffsetOutOfRange, Sealed, TimedOut, TooSlow, UsageError
-from chappe.log.actions import Deliver
+from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Record
+from chappe.log.clock import Clock
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
 from chappe.log.events import ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
 from chappe.log.sources import Key
 from chappe.permissions.rules import CONSUME
+from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Where, consuming
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
@@ -35,6 +38,7 @@ from chappe.system.forking import own
 LOOK_S: Final = 0.05  # how often those who wait for the end look for what no record tells
 RECHECK_KEYS_S: Final = 0.2  # how often it is looked whether keys have come for what waits for them
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
+CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at once
 ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
@@ -53,8 +57,8 @@ class Consumer(Closeable):
             Positions that retention removed restart there too, with an event.
         identity: A name whose committed positions survive restarts; see ``commit``.
         directory: Where identities are kept; the user's data directory by default.
-        max_age_s: How old a record may be when you get it, by its timestamp; None: as old as it likes. The loop over a
-            batch looks at each record when its turn comes.
+        max_age_s: How old a record may be when you get it, by its timestamp and its producer's clock, which is asked
+            for; None: as old as it likes. The loop over a batch looks at each record when its turn comes.
         on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
@@ -98,8 +102,9 @@ class Consumer(Closeable):
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
-            new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed)
-        )
+            new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed),
+            ages=max_age_s is not None,
+        )  # fmt: skip
         self._ahead_of_all = beginning is LAST
         self._queue: deque[ConsumedBatch] = deque()
         self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
@@ -109,6 +114,7 @@ class Consumer(Closeable):
         self._error: OffsetOutOfRange | None = None
         self._forbidden: UsageError | None = None
         self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
+        self._undecided = False  # it is asked how old the first of the queue is
         self._ended: tuple[TooSlow, dict[Key, int]] | None = None  # and where we were
         self._opening = Opening(where.keys, self._report)
         self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
@@ -120,7 +126,7 @@ class Consumer(Closeable):
             raise
         self.lock = self._lock = self._node.lock
         with self._lock:
-            self._node.start(self._core, self._report, {Deliver: self._deliver})
+            self._node.start(self._core, self._report, {Deliver: self._deliver, ClockRead: self._judged})
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -198,17 +204,23 @@ class Consumer(Closeable):
 
     def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
         """The next batch that is not too old, ``rest`` first; the lock is held."""
-        while True:
-            come = self._next() if rest is None else (rest, 0)
-            if come is None:
+        if rest is not None:  # was taken once already, and is taken once more
+            self._put_back(rest)
+            self._taken[rest.topic, rest.partition] = rest.first
+        while (come := self._next()) is not None:
+            found, size = come
+            clock = self._clock(aged, found)
+            if clock is None:
+                self._put_back(found)
+                self._release(size)
+                self._wait_for_clocks(aged)
                 return None
-            (found, size), rest = come, None
             young: ConsumedBatch | None = found
             left: ConsumedBatch | None = None
             if not aged.stale.ends:
-                young, left = aged.drop(found)
+                young, left = aged.drop(found, clock)
             self._release(size - (0 if left is None else len(left.batch.raw)))
-            if aged.stale.ends and aged.is_old(found):
+            if aged.stale.ends and aged.is_old(found, clock):
                 raise self._end(aged, found)
             self._taken[found.topic, found.partition] = found.next
             if young is not None and left is not None:
@@ -216,6 +228,26 @@ class Consumer(Closeable):
                 self._taken[found.topic, found.partition] = young.next
             if young is not None:
                 return young
+        return None
+
+    def _put_back(self, batch: ConsumedBatch) -> None:
+        """A batch is the first of the queue again."""
+        self._queue.appendleft(batch)
+        self._release(-len(batch.batch.raw))
+
+    def _clock(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+        """The clock that tells how old a batch is; None while it is asked for; the lock is held."""
+        key, now = (batch.topic, batch.partition), time.monotonic()
+        clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now, wall_us())
+        self._node.perform(actions)
+        return clock
+
+    def _wait_for_clocks(self, aged: Aged) -> None:
+        """The first of the queue cannot be judged yet: ask about what waits behind it, too; the lock is held."""
+        if not self._undecided:
+            self._undecided = True
+            for each in list(islice(self._queue, 1, CLOCKS_AT_ONCE)):
+                self._clock(aged, each)
 
     def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
         """Hear no more: the first record of ``stale`` is too old; the lock is held."""
@@ -225,7 +257,9 @@ class Consumer(Closeable):
         self._open = None
         size = sum([len(each.batch.raw) for each in self._queue])
         self._queue.clear()
-        self._ended = aged.error(waiting), {**self._core.positions(), **self._taken}
+        now = time.monotonic()
+        clocks = [self._core.clock(each.partition, each.batch, now, wall_us()) for each in waiting]
+        self._ended = aged.error(list(zip(waiting, clocks, strict=True))), {**self._core.positions(), **self._taken}
         for wanted in self._core.filters:
             self._node.perform(self._core.unsubscribe(wanted))
         self._release(size)  # or else its node would take it for one that is behind
@@ -234,11 +268,7 @@ class Consumer(Closeable):
     def _rest(self) -> ConsumedBatch | None:
         """What a loop over records that was left early did not get to."""
         batch, left = self._open, length_hint(self._ahead)
-        return (
-            None
-            if batch is None or not left
-            else ConsumedBatch(batch.topic, batch.partition, batch.batch, batch.next - left, batch.sender)
-        )
+        return None if batch is None or not left else batch.cut(batch.next - left)
 
     def _release(self, size: int) -> None:
         """So many bytes of the queue were taken out: more may be read."""
@@ -329,13 +359,29 @@ class Consumer(Closeable):
         return records if self._aged is None else self._young(self._aged, batch, records)
 
     def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
+        clock: Clock | None = None
+        young_until, monotonic = -math.inf, time.monotonic
         for record in records:
-            if not aged.drop_old(record):
+            if monotonic() < young_until or (clock is not None and not aged.olds(batch, clock)(record.timestamp)):
+                yield record
+                continue
+            # It was young when it was taken: now it may be old, or else its producer's clock was set.
+            while (clock := self._clock_in_loop(aged, batch)) is None:
+                self._node.pump(LOOK_S, self._has_come)
+            young_until = aged.young_until(batch, clock)
+            if not aged.olds(batch, clock)(record.timestamp):
                 yield record
             elif aged.stale.ends:
                 with self._lock:
-                    stale = ConsumedBatch(batch.topic, batch.partition, batch.batch, record.offset, batch.sender)
-                    raise self._end(aged, stale)
+                    raise self._end(aged, batch.cut(record.offset))
+            else:
+                aged.drop_one(batch, record.timestamp, clock)
+
+    def _clock_in_loop(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+        with self._lock:
+            clock = self._clock(aged, batch)
+            self._undecided = clock is None
+            return clock
 
     # -- positions --------------------------------------------------------------------------------------------
 
@@ -377,6 +423,7 @@ class Consumer(Closeable):
             gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
             self._queue.clear()
             self._queue.extend(kept)
+            self._undecided = False
             rest = self._rest()
             self._open = None
             if rest is not None and (rest.topic, rest.partition) != (topic, partition):
@@ -485,7 +532,7 @@ class Consumer(Closeable):
     def _has_come(self) -> bool:
         """Whether ``take`` has something to return, or to raise."""
         waits = len(self._queue) == self._stalled and time.monotonic() < self._recheck_at
-        return (bool(self._queue) and not waits) or self._error is not None
+        return (bool(self._queue) and not waits and not self._undecided) or self._error is not None
 
     def _unread(self, since: float) -> dict[Key, int] | None:
         """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
@@ -522,7 +569,13 @@ class Consumer(Closeable):
     def _deliver(self, action: Deliver) -> None:
         if self._ended is not None:
             return
-        self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start))
+        arrived = -math.inf if self._aged is None else time.monotonic()
+        self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start, arrived=arrived))
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def _judged(self, action: ClockRead) -> None:
+        self._undecided = False
         if self.on_ready is not None:
             self.on_ready()
 

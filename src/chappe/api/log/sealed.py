@@ -223,7 +223,7 @@ class Opening:
             self._waits.pop((found.topic, found.partition), None)
         if outcome.sender is None:
             return found
-        return ConsumedBatch(found.topic, found.partition, outcome.batch, found.first, outcome.sender)
+        return ConsumedBatch(found.topic, found.partition, outcome.batch, found.first, outcome.sender, found.arrived)
 
     def tell(self) -> None:
         """Report what was refused and not told yet."""

@@ -397,3 +397,4 @@ class LogFaults(Schedule):
     def clock_jump(self) -> None:
         """The time of day is set; the monotonic clock goes on."""
         self.world.clock.wall_jump_us += self.rng.choice((-3_600, -1, 5, 86_400)) * 1_000_000
+        self.world.see("on_clock_set", None)

@@ -122,7 +122,7 @@ class ProducerHost(NodeHost):
         if core.held(self.world.now) or core.pending:
             if not core.full:
                 late = self._value()
-                self._pend(core.append(late), (late, None, (), self.world.clock.wall_us))
+                self._pend(core.append(late), (late, None, (), self.wall_us))
             return
         if rng.random() < 0.3:
             values = [self._value() for _ in range(count)]
@@ -141,11 +141,11 @@ class ProducerHost(NodeHost):
                 if rng.random() < 0.02:
                     value = None
                 headers = (("h", b"x"),) if rng.random() < 0.02 else ()
-                stamp = self.world.clock.wall_us - rng.randrange(10**7) if rng.random() < 0.05 else None
+                stamp = self.wall_us - rng.randrange(10**7) if rng.random() < 0.05 else None
                 offset = core.append(value, key, headers, stamp)
                 if core.full and not self._flush(offset):
                     return
-                self._pend(offset, (value, key, headers, self.world.clock.wall_us if stamp is None else stamp))
+                self._pend(offset, (value, key, headers, self.wall_us if stamp is None else stamp))
         self._flush(core.next_offset)
         if rng.random() < self._hurries and self.alive:
             core.hurry(self.world.now, rng.random() < 0.5)
@@ -169,7 +169,7 @@ class ProducerHost(NodeHost):
         """Publish what is gathered; returns whether it is. If not, what comes from ``offset`` on is taken back."""
         if not self.alive:
             return False
-        actions = self.core.flush(self.world.now, self.world.clock.wall_us)
+        actions = self.core.flush(self.world.now, self.wall_us)
         if actions and self.doomed:
             if self.journal is not None and self.world.rng.random() < 0.5:
                 with suppress(StorageError):
@@ -311,9 +311,11 @@ class ConsumerHost(NodeHost):
 
     def __init__(
         self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int],
-        home: ConsumerHost | None = None, reset: Reset = EARLIEST,
+        home: ConsumerHost | None = None, reset: Reset = EARLIEST, ages: bool = False,
     ) -> None:  # fmt: skip
-        self.core: LogConsumer = world.cores.consumer(world.address(), filters, reset, positions, world.limits)
+        self.core: LogConsumer = world.cores.consumer(
+            world.address(), filters, reset, positions, world.limits, ages=ages
+        )  # fmt: skip
         self.reset = reset
         self.home = home or self
         self.lodgers = {self.core.address: self}  # consumers in its node

@@ -124,6 +124,11 @@ class NodeHost(Host):
     def _dialled(self) -> list[Link]:
         return list(dict.fromkeys((*self.links.values(), *self.ears.values())))
 
+    @property
+    def wall_us(self) -> int:
+        """Its time of day."""
+        return self.world.wall_us(self.name)
+
     def paused(self) -> bool:
         """Whether the core wants nothing more for now."""
         return bool(getattr(self.role, "paused", False))
@@ -155,7 +160,7 @@ class NodeHost(Host):
         """A peer published something that we subscribed to."""
         if isinstance(message, Fetch):
             self.world.see("on_fetched", self, message)
-        self.call(self.role.handle_message, message, self.world.now, self.world.clock.wall_us)
+        self.call(self.role.handle_message, message, self.world.now, self.wall_us)
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""

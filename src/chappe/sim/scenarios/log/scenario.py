@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from chappe.sim.scenarios.log.aging import Ages, begin_snails
 from chappe.sim.scenarios.log.checkers import all_checkers
 from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.exactly_once import ExactlyOnce
@@ -24,7 +25,13 @@ class Log(PopulatedLog):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.watch(
-            ExactlyOnce(self, self.queries), Lasts(self), Ends(self), *all_checkers(self), Originals(self), Shared(self)
+            ExactlyOnce(self, self.queries),
+            Lasts(self),
+            Ends(self),
+            Ages(self),
+            *all_checkers(self),
+            Originals(self),
+            Shared(self),
         )
         self._faults: LogFaults | None = None
 
@@ -38,7 +45,11 @@ class Log(PopulatedLog):
             drawn = {name: self.last_rng.choice(choices) for name, choices in LAST_CHOICES.items()}
             self.limits = replace(self.limits, **drawn)
         self.trace(None, "%s, queues %d", self.limits, self.net.queue_max)
+        if self.ages:
+            self.limits = replace(self.limits, clock_pause_s=self.age_rng.choice((5.0, 60.0)))
         self.populate()
+        if self.ages:
+            begin_snails(self)
         self._faults = self.faults_kind(self)
 
     def plan(self, until: float) -> float:

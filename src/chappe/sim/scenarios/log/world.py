@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -56,9 +57,10 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
     drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
     drawn |= {name: news_rng.choice(choices) for name, choices in NEWS_CHOICES.items()}
     drawn |= {name: more_rng.choice(choices) for name, choices in MORE_CHOICES.items() if more_rng}
-    return LogLimits(**drawn, **FIXED)
+    return LogLimits(**drawn, **FIXED, clock_pause_s=math.inf)  # worlds without ages are what they were before
 
 
+AGES = 0.1  # of the worlds have consumers that take nothing too old, and clocks that differ
 LASTS = 0.15  # of the worlds have consumers that begin with the newest record of each key
 KEYED = 0.1
 SEALED = 0.12  # of the worlds without originals have producers that seal
@@ -162,6 +164,9 @@ class LogWorld(World):
         self.last_rng = Random(f"newest records {seed}")
         self.lasts = not self.settings.plain and self.last_rng.random() < LASTS
         self.keyed = 0.6 if self.lasts else KEYED  # of the records have a key
+        self.age_rng = Random(f"ages {seed}")
+        self.ages = not self.settings.plain and self.age_rng.random() < AGES
+        self.ahead_us: dict[str, int] = {}  # clocks of hosts, where they differ
         self.alone = not self.settings.plain and self.restore_rng.random() < ALONE
         self.behind: SimDisk | None = None  # of the store that has less than the others when a journal is restored
         self.journals: list[Journal] = []
@@ -208,6 +213,17 @@ class LogWorld(World):
         """A fresh address."""
         self._addresses += 1
         return f"{self.rng.getrandbits(24):06X}{self._addresses:026X}"
+
+    def wall_us(self, name: str) -> int:
+        """The time of day of a host."""
+        if self.ages and name not in self.ahead_us:
+            self.set_clock(name)
+        return self.clock.wall_us + self.ahead_us.get(name, 0)
+
+    def set_clock(self, name: str) -> None:
+        """Set the time of day of a host, to anything."""
+        self.ahead_us[name] = int(self.age_rng.choice((0.0, 0.3, 5.0, 60.0, 600.0)) * self.age_rng.uniform(-1e6, 1e6))
+        self.see("on_clock_set", name)
 
     def write_s(self) -> float:
         """How long the next write takes."""

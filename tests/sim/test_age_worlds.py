@@ -1,0 +1,42 @@
+"""Worlds whose consumers take nothing too old, and whose clocks differ; faults planted there must show in some seed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from chappe.log import clocks
+from chappe.log.clock import Clock
+from chappe.sim.scenarios.log import world
+from chappe.sim.scenarios.log.forwarding import Forward
+from chappe.sim.scenarios.log.scenario import Log
+
+SEEDS = range(16)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "AGES", 1.0)
+
+
+def failures(kind: type[Log]) -> dict[int, str]:
+    found = {seed: kind(seed).play().failure for seed in SEEDS}
+    return {seed: failure for seed, failure in found.items() if failure is not None}
+
+
+@pytest.mark.parametrize("kind", [Forward, Log])
+def test_what_is_old_is_told_and_what_is_fresh_is_not(kind: type[Log]) -> None:
+    assert failures(kind) == {}
+
+
+def test_who_believes_its_own_clock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks.Clocks, "clock", lambda self, partition, now, wall_us: self.own(now, wall_us))
+    found = failures(Log).values()
+    assert any("too old, which is" in each for each in found)
+    assert any("takes (" in each for each in found)
+
+
+def test_who_calls_old_without_asking_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "seen", property(lambda self: math.inf if self.known else -math.inf))
+    assert any("too old, which is" in each for each in failures(Log).values())
