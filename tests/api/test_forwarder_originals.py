@@ -15,7 +15,18 @@ from chappe import Consumer, Forwarder, Keys, Producer
 from chappe.api import permissions
 from chappe.api.identity import new_address
 from chappe.errors import AddressInUse, UsageError
-from chappe.log.messages import Ack, Fetch, GetHeads, Head, Message, RecordMessage, decode, encode
+from chappe.log.messages import (
+    Ack,
+    ConsumerHello,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    StoreHello,
+    decode,
+    encode,
+)
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
 
 
@@ -121,6 +132,8 @@ class Listener(Node):
                     self._fetch(message.address)
                 elif not message.direct:
                     self.doubled += 1
+            elif isinstance(message, StoreHello):  # it may have answered GET-HEADS before it knew that we listen
+                self.publish(ConsumerHello(message.address, self.address, (self.topic,)))
             elif isinstance(message, Head) and message.sequence >= len(self.got.setdefault(message.address, [])):
                 self._fetch(message.address)
 
