@@ -137,8 +137,9 @@ class FrameOf:
 
 def test_who_gets_the_descriptor_of_one_that_left_is_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an original would get nothing: single records are kept from who gets batches."""
-    peers = {7: ("10.0.0.1", 1)}
-    monkeypatch.setattr(publishing, "_peer", peers.get)
+    ours = ("10.0.0.9", 9)
+    ends = {7: (("10.0.0.1", 1), ours)}
+    monkeypatch.setattr(publishing, "_ends", ends.get)
     greedy, before, after = publishing.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
 
     def spared(prefix: bytes) -> bool:
@@ -149,7 +150,24 @@ def test_who_gets_the_descriptor_of_one_that_left_is_somebody_else(monkeypatch: 
     assert not spared(b"Rtopic")
     assert spared(b"Mtopic")
     assert greedy.subscriptions() == {"10.0.0.1:1": [b"Mtopic", b"Rtopic"]}
-    peers[7] = ("10.0.0.2", 1)
+    ends[7] = (("10.0.0.2", 1), ours)
     greedy.count(after, b"Rtopic", False)
     assert not spared(b"Mtopic")
     assert greedy.subscriptions() == {"10.0.0.2:1": [b"Mtopic"]}
+
+
+def test_who_is_dialled_again_over_the_same_descriptor_has_another_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it subscribes to anew would be taken for what it has: it would get nothing any more."""
+    where = ("10.0.0.1", 1)
+    ends = {7: (where, ("10.0.0.9", 9))}
+    monkeypatch.setattr(publishing, "_ends", ends.get)
+    greedy, before, after = publishing.Greedy(), cast("zmq.Frame", FrameOf(7)), cast("zmq.Frame", FrameOf(-1))
+    first = greedy.count(before, b"Rtopic", True)
+    assert first is not None
+    first.honoured[b"Rtopic"] = [b"Rtopic"]
+    greedy.count(after, b"Rtopic", False)
+    ends[7] = (where, ("10.0.0.9", 10))
+    again = greedy.count(before, b"Rtopic", True)
+    assert again is not None
+    assert again is not first
+    assert not again.honoured

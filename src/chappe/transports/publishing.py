@@ -207,7 +207,7 @@ PREFIX_BYTES: Final = 64  # each counts so much more than its length
 class Connection:
     """One of a publishing socket; with keys ``who`` it is, and what was honoured of each prefix, nothing if refused."""
 
-    peer: Any  # its address: a descriptor may be another connection's by now
+    ends: Any  # both addresses: a descriptor may be another connection's by now, also to the same peer if we dial it
     prefixes: set[bytes] = field(default_factory=set)
     size: int = 0
     who: str = ""
@@ -244,11 +244,11 @@ class Greedy:
         if self._ended:  # what is new may have the descriptor of one that ended
             self._forget_ended()
         connection = self._connections.get(descriptor)
-        if connection is not None and on and prefix in connection.honoured and _peer(descriptor) != connection.peer:
+        if connection is not None and on and prefix in connection.honoured and _ends(descriptor) != connection.ends:
             self._forget(descriptor)  # it ended, and another one has its descriptor
             connection = None
         if connection is None:
-            connection = self._connections[descriptor] = Connection(_peer(descriptor))
+            connection = self._connections[descriptor] = Connection(_ends(descriptor))
         (connection.prefixes.add if on else connection.prefixes.discard)(prefix)
         size = PREFIX_BYTES + len(prefix)
         change = size if on else -min(size, connection.size)
@@ -265,7 +265,7 @@ class Greedy:
     def subscriptions(self) -> dict[str, list[bytes]]:
         """See ``PublishingSocket.subscriptions``."""
         self._forget_ended()
-        return {f"{each.peer[0]}:{each.peer[1]}": sorted(each.prefixes) for each in self._connections.values()}
+        return {_shown(each.ends): sorted(each.prefixes) for each in self._connections.values()}
 
     def judge_again(self, guard: Guard) -> None:
         """Cut off those to whom something else would be granted by now."""
@@ -279,7 +279,7 @@ class Greedy:
         """Which connection ended is not told, so they are looked for when it matters."""
         self._ended = False
         for descriptor, connection in list(self._connections.items()):
-            if connection.peer is None or _peer(descriptor) != connection.peer:
+            if connection.ends is None or _ends(descriptor) != connection.ends:
                 self._forget(descriptor)
 
     def _forget(self, descriptor: int) -> Connection:
@@ -289,12 +289,12 @@ class Greedy:
 
     def _cut(self, descriptor: int) -> None:
         connection = self._forget(descriptor)
-        peer = _peer(descriptor)
-        if peer is None or peer != connection.peer:
+        ends = _ends(descriptor)
+        if ends is None or ends != connection.ends:
             return  # that one has ended; another one has its descriptor, and is counted anew
         if not _shut_down(descriptor):
             return  # it has just ended by itself
-        raise ProtocolError(f"the member at {peer[0]}:{peer[1]} subscribed to more than anybody needs, and was cut off")
+        raise ProtocolError(f"the member at {_shown(ends)} subscribed to more than anybody needs, and was cut off")
 
 
 def _shut_down(descriptor: int) -> bool:
@@ -314,10 +314,15 @@ def _descriptor(frame: zmq.Frame) -> int:
         return -1
 
 
-def _peer(descriptor: int) -> Any:
-    """The address at the other end; None if there is none any more."""
+def _ends(descriptor: int) -> Any:
+    """The addresses of both ends, the other one first; None if there is none any more."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as doubled:
-            return doubled.getpeername()
+            return doubled.getpeername(), doubled.getsockname()
     except OSError:
         return None
+
+
+def _shown(ends: Any) -> str:
+    peer = ends[0]
+    return f"{peer[0]}:{peer[1]}"
