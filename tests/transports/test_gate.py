@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, Clock, until
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
@@ -249,6 +249,19 @@ def test_whoever_is_revoked_is_cut_off_and_the_others_are_back(home: Path, socke
 
     assert "it refused us" in gone.refusal()
     until(lambda: subscription() == (b"\1", "sensor"), "who has done nothing")
+
+
+def test_permissions_are_looked_at_though_a_clock_was_put_forward_and_back(
+    home: Path, sockets: ExitStack, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(Keys(home / "hub"), sockets)
+    looks: list[float] = []
+    monkeypatch.setattr(server.gate, "look", lambda: looks.append(clock.forward_s))
+    clock.forward_s = 1e6
+    until(lambda: 1e6 in looks)
+    clock.forward_s = 0.0
+    looks.clear()
+    until(lambda: 0.0 in looks)
 
 
 def test_whoever_expires_is_cut_off(home: Path, sockets: ExitStack) -> None:
