@@ -16,7 +16,7 @@ from chappe.errors import ConfigError, PeerUnavailable, UsageError
 from chappe.mesh.events import PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.refusals import Refusal
 from chappe.runtime.mesh_rules import RulesWatch
-from chappe.storage.key_files import WatchedPermissions
+from chappe.storage.key_files import WatchedPermissions, watched_permissions
 from chappe.system import time
 
 
@@ -177,3 +177,12 @@ def test_permissions_that_begin_later_are_in_force_then(home: Path, clock: list[
     found = watch.look()
     assert found is not None
     assert found.refusal("sensor") == ""
+
+
+def test_another_file_counts_also_if_others_of_this_process_have_taken_it_first(home: Path) -> None:
+    watch = RulesWatch(watched_permissions(home))
+    permissions.revoke(home, "sensor")
+    assert watched_permissions(home).refresh()
+    found = watch.look()
+    assert found is not None
+    assert found.refusal("sensor").startswith("sensor was revoked")

@@ -16,6 +16,7 @@ class RulesWatch:
 
     def __init__(self, permissions: WatchedPermissions) -> None:
         self._permissions = permissions
+        self._seen = permissions.changes  # others of this process may have taken another file first
         self.due = time.monotonic()
         self._end: datetime | None = None  # of what the rules say now; None if nothing ends any more
         self.rules = self._made()
@@ -23,8 +24,10 @@ class RulesWatch:
     def look(self) -> MeshRules | None:
         """The rules, if others are in force than at the last look."""
         self.due = time.monotonic() + RULES_LOOK_S
-        if not self._permissions.refresh() and (self._end is None or _utc() < self._end):
+        self._permissions.refresh()
+        if self._permissions.changes == self._seen and (self._end is None or _utc() < self._end):
             return None
+        self._seen = self._permissions.changes
         self.rules = self._made()
         return self.rules
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.permissions.in_force import InForce
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY_FILE_BYTES_MAX: Final = 1 << 16
+Stamp: TypeAlias = tuple[int, int, int]
 PEM_END: Final = b"-----END "
 NEEDS: Final = "keys need the package cryptography: pip install 'chappe[tls]'"
 
@@ -55,6 +56,15 @@ def read_private(path: Path) -> bytes:
     """What a private file holds. Raises UsageError if others can read it, or we cannot."""
     check_private(path)
     return _read(path, KEY_FILE_BYTES_MAX, "`chappe keys add` makes keys")
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """What is another once the file is; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_permissions(directory: Path) -> Permissions:
@@ -184,7 +194,7 @@ class WatchedPermissions:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
-        self._stamp = self._look()
+        self._stamp = stamp_of(permissions_file(self.directory))
         self._now = read_in_force(directory)
 
     @property
@@ -225,7 +235,7 @@ class WatchedPermissions:
         return self.permissions.holder(public, datetime.now(UTC))
 
     def _refresh(self) -> bool:
-        stamp = self._look()
+        stamp = stamp_of(permissions_file(self.directory))
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -245,7 +255,7 @@ class WatchedPermissions:
 
     def _keep(self, raw: bytes) -> None:
         """Have the file for the next start, too."""
-        if authority_key_file(self.directory).exists() or self._look() != self._stamp:
+        if authority_key_file(self.directory).exists() or stamp_of(permissions_file(self.directory)) != self._stamp:
             return
         try:
             with NamedTemporaryFile(dir=self.directory, prefix=".permissions.toml.", delete=False) as file:
@@ -262,14 +272,7 @@ class WatchedPermissions:
         except OSError as error:
             logger.info("permissions that were handed on are kept in memory alone: %s", error.strerror)
             return
-        self._stamp = self._look()
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = permissions_file(self.directory).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        self._stamp = stamp_of(permissions_file(self.directory))
 
 
 _guard = threading.Lock()

@@ -17,7 +17,7 @@ from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
 from chappe.sealing.ring import Ring
 from chappe.security import Keys, authority_file, sealed_file
-from chappe.storage.key_files import authority_check, curve_keys, signing_key, watched_permissions
+from chappe.storage.key_files import Stamp, authority_check, curve_keys, signing_key, stamp_of, watched_permissions
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class SealedGroups:
         self._watched = watched_permissions(keys.directory)
         self._seen = self._watched.changes
         self._rings: dict[str, Ring] = {}
-        self._stamps: dict[str, tuple[int, int, int] | None] = {}
+        self._stamps: dict[str, Stamp | None] = {}
         self._groups: dict[str, Group | None] = {}
         self._look_at = -math.inf
         self.changes = 0  # rises when something is other than it was
@@ -79,7 +79,7 @@ class SealedGroups:
             self.changes += 1
             self._groups.clear()
         for group in self.permissions.sealed:
-            stamp = _stamp(sealed_file(self.keys.directory, group.name))
+            stamp = stamp_of(sealed_file(self.keys.directory, group.name))
             if stamp != self._stamps.get(group.name):
                 self._stamps[group.name] = stamp
                 self._take(group.name)
@@ -138,11 +138,3 @@ class SealedGroups:
             return
         self.changes += 1
         self._rings[group] = Ring(found, self.keys.name, self._private)
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

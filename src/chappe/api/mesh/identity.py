@@ -5,7 +5,7 @@ from __future__ import annotations
 from chappe.errors import UsageError
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
-from chappe.storage.key_files import WatchedPermissions
+from chappe.storage.key_files import watched_permissions
 
 
 def watch_rules(keys: Keys) -> RulesWatch:
@@ -16,7 +16,7 @@ def watch_rules(keys: Keys) -> RulesWatch:
         ConfigError: The authority has not signed them so, or they are malformed.
         ChappeError: The package cryptography is missing.
     """
-    made = RulesWatch(WatchedPermissions(keys.directory))
+    made = RulesWatch(watched_permissions(keys.directory))
     why = made.rules.refusal(keys.name)
     if why:
         raise UsageError(f"{keys.place} cannot be used: {why}, by {permissions_file(keys.directory)}")

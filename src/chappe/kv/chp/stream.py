@@ -26,6 +26,7 @@ from chappe.errors import ProtocolError
 from chappe.kv.chp.messages import KTHXBAI, NUMBERS, SESSION_BYTES, STEPS, TTL_MS_MAX, UUID_BYTES
 
 MARK: Final = b"CHAPPE"
+_STEPS: Final = 3  # the tag of ``Steps``
 DENIED: Final = "denied: "  # how the reason of ``Refused`` begins where permissions are it; why follows
 ENTRY_BYTES: Final = 64  # that an entry counts beside its key, body and properties
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS)]
@@ -88,7 +89,7 @@ def denied(why: str) -> Step:
     return Step((), ((KTHXBAI, why.encode("utf-8", "surrogateescape")),))
 
 
-class Steps(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class Steps(msgspec.Struct, frozen=True, array_like=True, tag=_STEPS):
     """Steps of a writer, numbered from ``first`` on."""
 
     stream: Number
@@ -219,7 +220,7 @@ def from_client(frames: Sequence[bytes]) -> FromClient:
 
 def is_steps(frames: Sequence[bytes]) -> bool:
     """Whether a message of a client, not looked at yet, can be nothing but steps."""
-    return frames[1][1:2] == bytes([Steps.__struct_config__.tag])  # type: ignore[list-item]
+    return frames[1][1:2] == bytes([_STEPS])
 
 
 def from_server(frames: Sequence[bytes]) -> FromServer:
