@@ -17,7 +17,6 @@ from benchmarks.children import ROOT, ChildFailed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
 from benchmarks.forwarding import forwarding
-from benchmarks.keys import keys
 from benchmarks.latency import latency
 from benchmarks.live import batches, records
 from benchmarks.many import many
@@ -29,7 +28,7 @@ from benchmarks.mesh_versions import mesh_versions
 from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
-from benchmarks.sealed import sealed
+from benchmarks.secured import secured, secured_latency
 from benchmarks.settings import Settings
 from benchmarks.sharded import sharded
 from benchmarks.stored import acknowledged, catch_up
@@ -38,13 +37,13 @@ from benchmarks.strangers import strangers
 PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "batches": batches,
     "records": records,
-    "keys": keys,
-    "sealed": sealed,
+    "secured": secured,
     "stored": acknowledged,
     "durable": durable,
     "catch-up": catch_up,
     "forward": forwarding,
     "latency": latency,
+    "secured-latency": secured_latency,
     "readiness": readiness,
     "partitions": partitions,
     "memory": memory,

@@ -27,7 +27,7 @@ KEPT_RATE = 0.99  # of the rate wanted; a sender that falls behind measures some
 
 
 @dataclass(slots=True)
-class _Contestant:
+class Contestant:
     """A paced sender and its receiver."""
 
     name: str
@@ -36,6 +36,7 @@ class _Contestant:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def round(self, rate: int, seconds: float) -> dict[str, Any]:
+        """One round at a steady pace."""
         count = int(rate * seconds)
         self.receiver.order(count=count)
         sent = self.sender.ask(count=count, rate=rate)
@@ -44,19 +45,23 @@ class _Contestant:
         return {**received, **cpu_us}
 
     def middle(self, name: str) -> float:
+        """The median of a number over the rounds."""
         return float(median(each[name] for each in self.found))
 
     def __str__(self) -> str:
         return f"{self.middle('p50_us'):.0f} / {self.middle('p99_us'):.0f} us"
 
     def cpu_us(self) -> str:
+        """Processor time of both for a record."""
         return f"{self.middle('sender_cpu_us'):.0f} and {self.middle('receiver_cpu_us'):.0f}"
 
     def numbers(self) -> dict[str, float]:
+        """All medians."""
         return {name: self.middle(name) for name in NUMBERS}
 
 
-def _chappe(children: Children, settings: Settings, *, stored: bool) -> _Contestant:
+def chappe_paced(children: Children, settings: Settings, *, stored: bool) -> Contestant:
+    """A producer and a consumer that have met, perhaps with a store."""
     address = tower(children)
     if stored:
         start_store(children, settings, address, "latency")
@@ -64,28 +69,30 @@ def _chappe(children: Children, settings: Settings, *, stored: bool) -> _Contest
     receiver = children.member("timing_consumer", tower=address)
     sender.hear()
     receiver.hear()
-    return _Contestant("chappe with a store" if stored else "chappe", sender, receiver)
+    return Contestant("chappe with a store" if stored else "chappe", sender, receiver)
 
 
-def _raw(children: Children) -> _Contestant:
+def _raw(children: Children) -> Contestant:
     sender = children.raw("paced_publisher", single=True)
     receiver = children.raw("timing_subscriber", single=True, endpoint=sender.hear()["endpoint"])
     receiver.hear()
     sender.hear()
-    return _Contestant("raw pyzmq", sender, receiver)
+    return Contestant("raw pyzmq", sender, receiver)
 
 
-def _nats(children: Children, settings: Settings) -> _Contestant:
+def _nats(children: Children, settings: Settings) -> Contestant:
     assert settings.peer_python is not None
     _, port = brokers.nats(children, settings.work / "nats-latency", str(Path(settings.peer_python).parent))
     receiver = children.peer("nats_core", "consumer", port=port)
     receiver.hear()
     sender = children.peer("nats_core", "producer", port=port)
     sender.hear()
-    return _Contestant("NATS core", sender, receiver)
+    return Contestant("NATS core", sender, receiver)
 
 
-def _measure(settings: Settings, start: Callable[[Children], _Contestant], name: str, rate: int = RATE) -> _Contestant:
+def measure_alone(
+    settings: Settings, start: Callable[[Children], Contestant], name: str, rate: int = RATE
+) -> Contestant:
     """One contestant alone: a second one's idle timers would be in the way."""
     python = settings.peer_python or ""
     with Children(settings.work / f"latency-{name}-{rate}", python) as children:
@@ -96,7 +103,7 @@ def _measure(settings: Settings, start: Callable[[Children], _Contestant], name:
         return contestant
 
 
-def _line(rate: int, stored: bool, ours: _Contestant, raw: _Contestant, beside: str, note: str) -> Line:
+def _line(rate: int, stored: bool, ours: Contestant, raw: Contestant, beside: str, note: str) -> Line:
     p50, p99 = ours.middle("p50_us"), ours.middle("p99_us")
     kept = ours.middle("rate") >= KEPT_RATE * rate
     notes = [
@@ -122,7 +129,7 @@ def _beside(settings: Settings) -> tuple[str, str]:
     if settings.peer_python is None:
         return "", ""
     try:
-        return f"; NATS core: {_measure(settings, partial(_nats, settings=settings), 'nats')}", ""
+        return f"; NATS core: {measure_alone(settings, partial(_nats, settings=settings), 'nats')}", ""
     except (brokers.Absent, ChildFailed) as error:
         return "", f"NATS core skipped: {error}".replace("\n", " ")
 
@@ -132,10 +139,10 @@ def latency(settings: Settings) -> list[Line]:
     nats, skipped = _beside(settings)
     lines = []
     for rate, stores in ((RATE, (False, True)), (SLOW_RATE, (False,))):
-        raw = _measure(settings, _raw, "raw", rate)
+        raw = measure_alone(settings, _raw, "raw", rate)
         for stored in stores:
-            start = partial(_chappe, settings=settings, stored=stored)
-            ours = _measure(settings, start, f"chappe-{int(stored)}", rate)
+            start = partial(chappe_paced, settings=settings, stored=stored)
+            ours = measure_alone(settings, start, f"chappe-{int(stored)}", rate)
             beside = f"raw pyzmq: {raw}{nats if rate == RATE else ''}"
             lines.append(_line(rate, stored, ours, raw, beside, skipped if rate == RATE else ""))
     return lines

@@ -40,6 +40,9 @@ def _publisher(options: Options) -> zmq.Socket[bytes]:
     sock.set_hwm(SINGLES_QUEUED if options["single"] else FRAMES_QUEUED)
     sock.setsockopt(zmq.XPUB_NODROP, 1)
     sock.setsockopt(zmq.LINGER, 0)
+    if options.get("curve"):
+        (sock.curve_publickey, sock.curve_secretkey), _ = _keys(options)
+        sock.curve_server = True
     port = sock.bind_to_random_port("tcp://127.0.0.1")
     say(endpoint=f"tcp://127.0.0.1:{port}")
     if not sock.poll(SILENCE_MS):
@@ -49,11 +52,18 @@ def _publisher(options: Options) -> zmq.Socket[bytes]:
     return sock
 
 
+def _keys(options: Options) -> list[tuple[bytes, bytes]]:
+    """The publisher's pair of keys and the subscriber's."""
+    return [(public.encode(), secret.encode()) for public, secret in options["curve"]]
+
+
 def _subscriber(options: Options) -> zmq.Socket[bytes]:
     sock: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     sock.set_hwm(SINGLES_QUEUED if options["single"] else FRAMES_QUEUED)
     sock.setsockopt(zmq.RCVTIMEO, SILENCE_MS)
     sock.setsockopt(zmq.SUBSCRIBE, b"")
+    if options.get("curve"):
+        (sock.curve_serverkey, _), (sock.curve_publickey, sock.curve_secretkey) = _keys(options)
     sock.connect(options["endpoint"])
     say(ready=True)
     return sock

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import zmq
+
 from benchmarks.children import Child, Children
 from benchmarks.outcome import Rate
 
@@ -73,10 +75,12 @@ class Pair:
         return sent, self.receiver.hear()
 
 
-def raw_pair(children: Children, *, single: bool) -> Pair:
-    """ZeroMQ's PUB and SUB from Python, with nothing else."""
-    sender = children.raw("publisher", single=single)
-    receiver = children.raw("subscriber", single=single, endpoint=sender.hear()["endpoint"])
+def raw_pair(children: Children, *, single: bool, curve: bool = False) -> Pair:
+    """ZeroMQ's PUB and SUB from Python, with nothing else; ``curve``: with its own encryption."""
+    keys = [zmq.curve_keypair() for _ in range(2)] if curve else []
+    pairs = [[each.decode() for each in pair] for pair in keys]
+    sender = children.raw("publisher", single=single, curve=pairs)
+    receiver = children.raw("subscriber", single=single, curve=pairs, endpoint=sender.hear()["endpoint"])
     receiver.hear()
     sender.hear()
     return Pair(sender, receiver)
