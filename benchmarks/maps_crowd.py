@@ -25,7 +25,7 @@ from chappe.kv.chp.source import BUSY_S
 CROWD = "benchmarks.maps_crowd"
 CLIENTS = 10_000
 PROCESSES = 5
-KEYS = {"chappe's clients": 1_000, "clients of the Guide's protocol": 100}  # of the latter each key is a message
+KEYS = {"clients of chappe": 1_000, "clients of the Guide's protocol": 100}  # of the latter each key is a message
 GROWTH_MAX_KIB = 64.0  # for each; ZeroMQ keeps some 30 KiB of buffers for a connection on which it has sent
 CONNECT = 100  # at once in each process, as a kernel lets few connections wait to be accepted
 PAUSE_S = 0.02  # between two looks: what is measured is the server
@@ -157,14 +157,14 @@ def _crowd(settings: Settings, what: str, keys: int) -> Line:
             group.hear()
         before, began, cpu_s = server.rss_mib(), time.monotonic_ns(), server.cpu_s()
         for group in groups:
-            group.order(chappe=what.startswith("chappe"))
+            group.order(chappe=what.endswith("chappe"))
         told = [group.hear() for group in groups]
         after, peak, cpu_s = server.rss_mib(), server.rss_mib("VmHWM"), server.cpu_s() - cpu_s
     seconds = (max(facts["end"] for facts in told) - began) / 1e9
     fewest = min(facts["fewest"] for facts in told)
     clients = each * PROCESSES
     return Line(
-        f"map: {clients:,} of {what} ask for a snapshot of {keys:,} keys at once",
+        f"map: {clients:,} {what} ask for a snapshot of {keys:,} keys at once",
         f"all have it after {seconds:.1f} s; the server takes {peak - before:+.0f} MiB meanwhile",
         f"each gets all keys; < {GROWTH_MAX_KIB:.0f} KiB more for each",
         met=fewest == keys and 1024 * (peak - before) < GROWTH_MAX_KIB * clients,
