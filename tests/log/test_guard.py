@@ -92,7 +92,14 @@ def test_what_producers_and_stores_are_told() -> None:
     assert rig.passes(GetHeads("a/", "C")) == ["con", "keep"]
     assert rig.passes(GetHeads("", "C")) == []
     hello = ConsumerHello("S", "C", ("a/x", "one", "b"))
+    rig.refusals.clear()
     assert rig.guard.message("con", hello) == ConsumerHello("S", "C", ("a/x",))
+    assert [str(each) for each in rig.refusals] == [
+        "con may not consume all topics that begin with 'b': no rule allows it"
+    ]
+    rig.refusals.clear()
+    assert rig.passes(GetHeads("", "C"), ["con", "pro"]) == []
+    assert [each.who for each in rig.refusals] == ["pro"], "who may have some of these topics gets them, and no refusal"
 
 
 def test_a_subscription_to_records_is_narrowed() -> None:

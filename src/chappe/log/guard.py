@@ -115,10 +115,9 @@ class Guard:
             case Stored() | Ack():
                 return message if self._may(who, STORES, message.subject) else None
             case GetHeads(prefix):
-                return message if self._decisions().may_all(who, READERS, prefix) else None
+                return message if self._may_all(who, prefix) else None
             case ConsumerHello(_, _, subjects):
-                decisions = self._decisions()
-                wanted = tuple(each for each in subjects if decisions.may_all(who, READERS, each))
+                wanted = tuple(each for each in subjects if self._may_all(who, each))
                 return message if wanted == subjects else replace(message, subjects=wanted)
             case StoreHello() | StoreInfo():
                 return message if self._may_somewhere(who, STORES) else None
@@ -132,6 +131,13 @@ class Guard:
             return True
         self._tell(who, verbs[0], topic)
         return False
+
+    def _may_all(self, who: str, prefix: str) -> bool:
+        """Whether somebody may have all topics that begin so; of who may have some it is no refusal: he gets these."""
+        scopes = self._decisions().scopes(who, READERS, prefix)
+        if not scopes:
+            self._tell(who, CONSUME, prefix, prefix=True)
+        return scopes == ((prefix, False),)
 
     def _may_somewhere(self, who: str, verbs: Verbs) -> bool:
         if self._decisions().may_somewhere(who, verbs):

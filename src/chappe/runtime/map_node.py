@@ -414,7 +414,8 @@ class MapServerNode(MapNode):
     def _refuse_update(self, who: str, frames: Frames) -> Sequence[object]:
         """Those with keys write by steps."""
         assert self.gate is not None
-        self.gate.refuse(f"{who} writes as programs of others do, which have no keys")
+        assert self.rules is not None
+        self.gate.refuse(self.rules.update(who))
         return []
 
     def look(self) -> None:

@@ -168,9 +168,9 @@ class WitnessNode(MapNode):
         """A claim to a witness with keys: of who may serve what the pair's name says."""
         assert self.gate is not None
         _, pair = decode_claim(frames[-1])
-        why = self.gate.forbids(who, ATTACH_MASTER, pair.decode("utf-8", "replace"), subtree=not pair)
-        if why:
-            self.gate.refuse(why)
+        refusal = self.gate.forbids(who, ATTACH_MASTER, pair.decode("utf-8", "replace"), subtree=not pair)
+        if refusal is not None:
+            self.gate.refuse(refusal)
             return []
         return self._on_claim(frames)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe.kv.chp import stream as say
+from chappe.log.guard import Refusal
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
 from chappe.transports.gate import Gate
 
@@ -54,26 +55,31 @@ class MapRules:
             return frames, True
         message = say.from_client(frames)
         if isinstance(message, say.Hello):
-            why = self.follow(who, peer=message.peer, subtrees=message.subtrees)
-            if not why:
+            refusal = self.follow(who, peer=message.peer, subtrees=message.subtrees)
+            if refusal is None:
                 return frames, True
-            self._gate.refuse(why)
-            return say.encode(say.Refused(message.stream, say.DENIED + why)), False
+            self._gate.refuse(refusal)
+            return say.encode(say.Refused(message.stream, f"{say.DENIED}{refusal}")), False
         if isinstance(message, say.Steps):
             return self._steps(who, message), True
         return frames, True
 
-    def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> str:
-        """Why somebody may not follow the map, or subtrees; empty if he may."""
+    def update(self, who: str) -> Refusal:
+        """Why nobody may publish or push updates, as the Guide's programs do."""
+        return Refusal(who, WRITE, self._name, "it writes as programs of others do, which have no keys")
+
+    def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> Refusal | None:
+        """Why somebody may not follow the map, or subtrees; None if he may."""
         if not peer:
-            return next(filter(None, [self._why(who, ATTACH_CLONE, each, subtree=True) for each in subtrees]), "")
+            return next(filter(None, [self._why(who, ATTACH_CLONE, each, subtree=True) for each in subtrees]), None)
         if who != self._partner:
-            return f"{who} is not the other server of this pair" + (f", {self._partner} is" if self._partner else "")
+            other = f", {self._partner} is" if self._partner else ""
+            return Refusal(who, ATTACH_MASTER, self._name, f"{who} is not the other server of this pair{other}")
         return self._why(who, ATTACH_MASTER, b"", subtree=True)
 
     def is_partner(self, who: str) -> bool:
         """Whether this is the other server."""
-        return bool(who) and not self.follow(who, peer=True, subtrees=())
+        return bool(who) and self.follow(who, peer=True, subtrees=()) is None
 
     def _steps(self, who: str, message: say.Steps) -> list[bytes]:
         """The steps, those that are not allowed as ones that fail and say why."""
@@ -81,10 +87,10 @@ class MapRules:
         for step in message.steps:
             reasons = [self._why(who, WRITE, each[0]) for each in step.sets]
             reasons += [self._why(who, verb, key) for key, _ in step.expected for verb in (WRITE, ATTACH_CLONE)]
-            why = next(filter(None, reasons), "")
-            if why:
-                self._gate.refuse(why)
-            steps.append(say.denied(why) if why else step)
+            refusal = next(filter(None, reasons), None)
+            if refusal is not None:
+                self._gate.refuse(refusal)
+            steps.append(step if refusal is None else say.denied(str(refusal)))
         return say.encode(say.Steps(message.stream, message.first, tuple(steps)))
 
     def _may_all(self, who: str) -> bool:
@@ -94,5 +100,5 @@ class MapRules:
             self._unbound[who] = found
         return found
 
-    def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> str:
+    def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> Refusal | None:
         return self._gate.forbids(who, verb, topic_of(self._name, key), subtree=subtree)

@@ -17,6 +17,7 @@ import zmq
 
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
+from chappe.log.guard import Refusal
 from chappe.permissions.rules import ADMINISTER
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
@@ -157,9 +158,11 @@ class TapNode:
         client, now, wall_us = frames[0], time.monotonic(), time.time_ns() // 1000
         look = decode_look(frames[1])
         self._look(now, wall_us)
-        why = self._forbidden(who, look)
+        refusal = self._forbidden(who, look)
         answer: Refused | Shown | None
-        answer = Refused(why) if why else self._sessions.handle_look(client, look, now, wall_us)
+        answer = (
+            Refused(str(refusal)) if refusal is not None else self._sessions.handle_look(client, look, now, wall_us)
+        )
         if answer is None:
             if self._feed is None:
                 self._feed, self._looked_at = Feed(), now
@@ -170,16 +173,16 @@ class TapNode:
         except zmq.ZMQError:  # it has left, or asks without taking answers
             self._sessions.forget(client)
 
-    def _forbidden(self, who: str, look: Look) -> str:
-        """Why somebody with keys may not see that; empty if he may."""
+    def _forbidden(self, who: str, look: Look) -> Refusal | None:
+        """Why somebody with keys may not see that; None if he may."""
         if self._gate is None:
-            return ""
+            return None
         topics = [each.decode("utf-8", "surrogateescape") for each in look.topics] or [""]
         found = [self._gate.forbids(who, ADMINISTER, each, subtree=True) for each in topics]
-        why = next(filter(None, found), "")
-        if why:
-            self._gate.refuse(why)
-        return why
+        refusal = next(filter(None, found), None)
+        if refusal is not None:
+            self._gate.refuse(refusal)
+        return refusal
 
     def _look(self, now: float, wall_us: int) -> None:
         """Read what has passed, for all who look."""

@@ -191,14 +191,14 @@ class Gate:
         self.refusals.add(1, f"refused {address}: {found}")
         return None
 
-    def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> str:
-        """Why an identity may not do this with a topic, or all that begin so; empty if it may."""
+    def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> Refusal | None:
+        """Why an identity may not do this with a topic, or all that begin so; None if it may."""
         found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
-        return "" if found.allowed else str(Refusal(name, verb, topic[:SHOWN], found.why, subtree))
+        return None if found.allowed else Refusal(name, verb, topic[:SHOWN], found.why, subtree)
 
-    def refuse(self, text: str) -> None:
+    def refuse(self, refusal: Refusal) -> None:
         """Count and log that somebody who was let in asked for what is not allowed."""
-        self.refusals.add(1, text)
+        self.refusals.add_refusal(refusal)
 
     def look(self) -> None:
         """Take a newer file, and cut off those who may not be here any more."""

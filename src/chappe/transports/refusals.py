@@ -22,7 +22,7 @@ class Refusals:
         self.count = 0
         self._lock = threading.Lock()
         self._told: dict[object, float] = {}  # when a reason may be logged again
-        self._who: dict[str, int] = {}
+        self._counts: dict[tuple[str, str], int] = {}  # by identity and verb
 
     def add(self, count: int, text: str, reason: object = None) -> None:
         """So many connections or messages were refused, as the text says; the same ``reason`` may have other words."""
@@ -38,12 +38,16 @@ class Refusals:
 
     def add_refusal(self, refusal: Refusal) -> None:
         """Somebody who was let in may not do what he wants."""
+        key = refusal.who, refusal.verb
         with self._lock:
-            if refusal.who in self._who or len(self._who) < REASONS_MAX:
-                self._who[refusal.who] = self._who.get(refusal.who, 0) + 1
-        self.add(1, f"refused: {refusal}", (refusal.who, refusal.verb))
+            if key in self._counts or len(self._counts) < REASONS_MAX:
+                self._counts[key] = self._counts.get(key, 0) + 1
+        self.add(1, f"refused: {refusal}", key)
 
     def by_identity(self) -> dict[str, int]:
         """How often each identity wanted what it may not."""
+        found: dict[str, int] = {}
         with self._lock:
-            return dict(self._who)
+            for (who, _), count in self._counts.items():
+                found[who] = found.get(who, 0) + count
+        return found

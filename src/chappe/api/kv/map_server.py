@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -32,7 +33,8 @@ from chappe.transports.maps import MapAddress
 class MapServerStatus:
     """What a map server has; ``clients`` are those of chappe that follow, and others that take a snapshot just now.
 
-    ``refused`` counts connections and requests to sockets of its identity that permissions do not allow.
+    ``refused`` counts connections and requests to sockets of its identity that permissions do not allow;
+    ``refusals`` of these what others wanted and may not, by their identity.
     """
 
     address: str
@@ -43,6 +45,7 @@ class MapServerStatus:
     malformed: int
     pair: PairStatus | None = None
     refused: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)
 
 
 class MapServer(MapHost):
@@ -149,6 +152,7 @@ class MapServer(MapHost):
                 self._node.malformed,
                 pair_status(core.star) if isinstance(core, PairedMapServer) else None,
                 0 if self._gate is None else self._gate.refused,
+                {} if self._gate is None else self._gate.refusals.by_identity(),
             )
 
     def __repr__(self) -> str:
