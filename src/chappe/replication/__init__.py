@@ -1,4 +1,5 @@
 """Who is in charge of the copies of something. Cores without I/O.
 
 binary_star/  a pair of servers, of which one is active
+agreement/    what named servers agree on by majority, number by number
 """

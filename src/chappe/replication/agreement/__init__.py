@@ -1,0 +1,5 @@
+"""What some named servers agree on, number by number, by majority: single-decree agreement for each number.
+
+messages.py  what they tell each other, and its bytes
+core.py      one server: it votes, proposes and learns
+"""

@@ -1,0 +1,337 @@
+"""One of N named servers that agree on values 1, 2, 3, ...: each is decided once, by a majority of the N.
+
+Source: Paxos (Lamport, *Paxos Made Simple*), one instance for each number. Departures:
+
+* Number n + 1 is voted on by who knows n, so a server keeps one vote, and of what is decided the newest alone.
+* A **disk** votes, not a name: a value says which disk each server has (``disks_of``), and the next number counts the
+  votes of those. A server that lost its disk comes back with another one, and votes again when a value names that.
+* The **first** value needs all N, each with the disk that it names: there is no value before it that could say whose
+  votes count. Once it is decided a server without memory is somebody who lost it.
+
+What is promised and voted for is on disk before it is said. Messages may be lost, repeated and late. All fields are
+immutable values, so ``copy.copy`` makes a second server in the same state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from chappe.errors import UsageError
+from chappe.replication.agreement.messages import (
+    NO_BALLOT,
+    NUMBER_MAX,
+    VALUE_BYTES_MAX,
+    Accept,
+    Accepted,
+    Ask,
+    Ballot,
+    Decided,
+    Message,
+    Prepare,
+    Promise,
+    Refuse,
+)
+
+SERVERS_MAX: Final = 15
+AGAIN_S: Final = 0.1  # what is not answered is said again
+PAUSES_MAX: Final = 8  # a refused server waits that many times as long at most
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a server keeps: what is decided, and its vote on the next number."""
+
+    disk: int
+    number: int = 0
+    value: bytes = b""
+    promised: Ballot = NO_BALLOT
+    accepted: Ballot = NO_BALLOT
+    proposal: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Have this on disk before what follows. If that fails, leave what follows and call ``handle_not_kept``."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this to a server, by its place among the named ones; it may be lost."""
+
+    server: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Something newer is decided; numbers in between may be passed over."""
+
+    number: int
+    value: bytes
+
+
+Action: TypeAlias = Keep | Tell | Decide
+
+
+class Agreement:
+    """See the module. Every method takes ``now``, monotonic seconds, and returns what is to be done, in order.
+
+    Args:
+        place: Of this server among the named ones, from 0.
+        servers: How many are named.
+        memory: What was kept last; a new one has a disk that was drawn at random, and nothing else.
+        disks_of: The disk of each server as a value names it, 0 where a server has no vote. Raises ProtocolError.
+    """
+
+    def __init__(self, place: int, servers: int, memory: Memory, disks_of: Callable[[bytes], tuple[int, ...]]) -> None:
+        if not 0 <= place < servers <= SERVERS_MAX:
+            raise UsageError(f"at least one server has to be named, and at most {SERVERS_MAX} can be")
+        assert memory.disk > 0
+        self.place = place
+        self.memory = memory
+        self._servers = servers
+        self._disks_of = disks_of
+        self._disks = disks_of(memory.value) if memory.number else ()
+        self._kept: Memory | None = memory  # None: nobody knows what is on the disk
+        # -- its own proposal
+        self._wish = b""
+        self._ballot = NO_BALLOT  # under way
+        self._value: bytes | None = None  # put to the vote; None: still asking
+        self._promises: dict[int, tuple[Ballot, bytes]] = {}
+        self._votes: frozenset[int] = frozenset()
+        self._seen = memory.promised[0]  # the highest round
+        self._refused = 0  # times in a row
+        self._at = math.inf
+
+    # -- looks ------------------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The newest number that is known to be decided."""
+        return self.memory.number
+
+    @property
+    def value(self) -> bytes:
+        """What was decided."""
+        return self.memory.value
+
+    @property
+    def may_vote(self) -> bool:
+        """Whether its votes on the next number count."""
+        return not self.memory.number or self._disks[self.place] == self.memory.disk
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it has not voted on the next number: when a majority says so, nothing newer was decided before."""
+        return self.memory.accepted == NO_BALLOT
+
+    @property
+    def proposing(self) -> bool:
+        """Whether a proposal of its own is under way."""
+        return bool(self._wish)
+
+    def counts(self, place: int, disk: int) -> bool:
+        """Whether the vote of a server with that disk counts for the next number."""
+        return bool(self._disks) and self._disks[place] == disk
+
+    @property
+    def majority(self) -> int:
+        """So many have to vote for the next number."""
+        return self._servers // 2 + 1 if self.memory.number else self._servers
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return self._at
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        found = []
+        if self.memory.accepted > self.memory.promised:
+            found.append(f"voted in {self.memory.accepted}, promised {self.memory.promised}")
+        if self._ballot > self.memory.promised:
+            found.append(f"asks for {self._ballot} that it has not promised itself: {self.memory.promised}")
+        if (self._ballot == NO_BALLOT) and self._value is not None:
+            found.append("votes are counted for no ballot")
+        return found
+
+    def story(self) -> str:
+        """What it knows, for people."""
+        memory = self.memory
+        return f"decided {memory.number}, promised {memory.promised[0]}, voted in {memory.accepted[0]}"
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def start(self) -> list[Action]:
+        """Begin to live: ask the others what is decided."""
+        return self._to_all(Ask(self.memory.number))
+
+    def propose(self, value: bytes, now: float) -> list[Action]:
+        """Have this decided as the next number, unless something else is. Proposing the same again changes nothing."""
+        assert len(value) <= VALUE_BYTES_MAX
+        if self._wish == value or not self.may_vote:
+            return []
+        begun = self._ballot != NO_BALLOT or self._at < math.inf
+        self._wish = value
+        return [] if begun else self._begin(now)
+
+    def withdraw(self) -> None:
+        """Propose no more. What others have voted for already may still be decided."""
+        self._wish = b""
+        self._rest()
+
+    def handle_message(self, sender: int, message: Message, now: float) -> list[Action]:
+        """Another server says something; ``sender`` is its place."""
+        match message:
+            case Decided():
+                return self._learn(message)
+            case Ask():
+                return self._tell_decided(sender) if message.number < self.memory.number else []
+        if message.number <= self.memory.number:
+            return [] if isinstance(message, Promise | Accepted | Refuse) else self._tell_decided(sender)
+        if message.number > self.memory.number + 1:
+            return [Tell(sender, Ask(self.memory.number))]
+        match message:
+            case Prepare() | Accept():
+                return self._vote(sender, message)
+            case Promise():
+                return self._hear_promise(sender, message, now)
+            case Accepted():
+                return self._hear_vote(sender, message.ballot, message.disk)
+            case Refuse():
+                return self._hear_refusal(message, now)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Say again what was not answered, or begin again what was refused."""
+        if now < self._at:
+            return []
+        if self._kept is None and self.memory.number:  # perhaps nobody was told what is decided
+            self._at = now + AGAIN_S
+            return [*self._keep(), Decide(self.memory.number, self.memory.value)]
+        if not self._wish:
+            self._rest()
+            return []
+        if self._ballot == NO_BALLOT:
+            return self._begin(now)
+        self._at = now + AGAIN_S
+        if self._value is None:
+            prepare = Prepare(self.memory.number + 1, self._ballot)
+            return [Tell(each, prepare) for each in self._others() if each not in self._promises]
+        accept = Accept(self.memory.number + 1, self._ballot, self._value)
+        return [Tell(each, accept) for each in self._others() if each not in self._votes]
+
+    def handle_not_kept(self, now: float) -> None:
+        """The disk has refused what was to be kept: nothing that follows from it was said."""
+        self._kept = None
+        self._rest()
+        self._at = now + AGAIN_S
+
+    # -- voting -----------------------------------------------------------------------------------------------
+
+    def _vote(self, sender: int, message: Prepare | Accept) -> list[Action]:
+        memory = self.memory
+        self._seen = max(self._seen, message.ballot[0])
+        if message.ballot < memory.promised:
+            return [Tell(sender, Refuse(message.number, message.ballot, memory.promised))]
+        if isinstance(message, Prepare):
+            self.memory = replace(memory, promised=message.ballot)
+            answer: Message = Promise(message.number, message.ballot, memory.disk, memory.accepted, memory.proposal)
+        else:
+            self._disks_of(message.value)
+            self.memory = replace(memory, promised=message.ballot, accepted=message.ballot, proposal=message.value)
+            answer = Accepted(message.number, message.ballot, memory.disk)
+        return [*self._keep(), Tell(sender, answer)]
+
+    def _keep(self) -> list[Action]:
+        if self._kept == self.memory:
+            return []
+        self._kept = self.memory
+        return [Keep(self.memory)]
+
+    # -- proposing --------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> list[Action]:
+        number = self.memory.number + 1
+        self._seen += 1
+        if not self.may_vote or self._seen > NUMBER_MAX:
+            return []
+        self._ballot = (self._seen, self.memory.disk)
+        self._value = None
+        self._promises = {}
+        self._votes = frozenset()
+        self._at = now + AGAIN_S
+        accepted = (self.memory.accepted, self.memory.proposal)
+        self.memory = replace(self.memory, promised=self._ballot)
+        actions = [*self._keep(), *self._to_all(Prepare(number, self._ballot))]
+        return actions + self._promised(self.place, self.memory.disk, accepted, now)
+
+    def _hear_promise(self, sender: int, message: Promise, now: float) -> list[Action]:
+        if message.ballot != self._ballot or self._value is not None:
+            return []
+        return self._promised(sender, message.disk, (message.accepted, message.value), now)
+
+    def _promised(self, place: int, disk: int, accepted: tuple[Ballot, bytes], now: float) -> list[Action]:
+        if self.memory.number and not self.counts(place, disk):
+            return []
+        self._promises = {**self._promises, place: accepted}
+        if len(self._promises) < self.majority:
+            return []
+        ballot, value = max(self._promises.values())
+        self._value = value if ballot != NO_BALLOT else self._wish
+        self._at = now + AGAIN_S
+        if self.memory.promised != self._ballot:  # it has promised a higher one to somebody else meanwhile
+            return self._pause(now)
+        self.memory = replace(self.memory, accepted=self._ballot, proposal=self._value)
+        actions = [*self._keep(), *self._to_all(Accept(self.memory.number + 1, self._ballot, self._value))]
+        return actions + self._hear_vote(self.place, self._ballot, self.memory.disk)
+
+    def _hear_vote(self, place: int, ballot: Ballot, disk: int) -> list[Action]:
+        value = self._value
+        if ballot != self._ballot or value is None:
+            return []
+        disks = self._disks or self._disks_of(value)
+        if disks[place] != disk:
+            return []
+        self._votes = self._votes | {place}
+        if len(self._votes) < self.majority:
+            return []
+        decided = Decided(self.memory.number + 1, value)
+        return [*self._learn(decided), *self._to_all(decided)]
+
+    def _hear_refusal(self, message: Refuse, now: float) -> list[Action]:
+        self._seen = max(self._seen, message.promised[0])
+        return self._pause(now) if message.ballot == self._ballot else []
+
+    def _pause(self, now: float) -> list[Action]:
+        """Let somebody else finish, each for another while."""
+        self._rest()
+        self._refused = min(self._refused + 1, PAUSES_MAX)
+        self._at = now + AGAIN_S * self._refused * (1 + self.place)
+        return []
+
+    def _rest(self) -> None:
+        self._ballot, self._value, self._at = NO_BALLOT, None, math.inf
+
+    # -- learning ---------------------------------------------------------------------------------------------
+
+    def _learn(self, message: Decided) -> list[Action]:
+        if message.number <= self.memory.number:
+            return []
+        self._disks = self._disks_of(message.value)
+        self.memory = Memory(self.memory.disk, message.number, message.value)
+        self._wish, self._refused = b"", 0
+        self._rest()
+        return [*self._keep(), Decide(message.number, message.value)]
+
+    def _tell_decided(self, sender: int) -> list[Action]:
+        return [Tell(sender, Decided(self.memory.number, self.memory.value))] if self.memory.number else []
+
+    def _others(self) -> list[int]:
+        return [each for each in range(self._servers) if each != self.place]
+
+    def _to_all(self, message: Message) -> list[Action]:
+        return [Tell(each, message) for each in self._others()]
