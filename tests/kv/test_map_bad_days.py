@@ -533,6 +533,24 @@ def test_a_step_that_is_for_servers_of_chappe_waits_until_it_is_known_what_the_s
     assert client.contents() == server.contents() == {"/a": b"1"}
 
 
+def test_what_is_written_before_it_is_known_what_the_server_is_waits_and_is_confirmed() -> None:
+    rig = Rig()
+    server = rig.server()
+    rig.lose = lambda source, target, frames: target == "client" and frames[0] == b"HUGZ"  # not connected yet
+    client = rig.client()
+    rig.run(JOIN_S + 0.2)
+    assert state_of(client) == "active"
+    ticket = client.write((b"/a", b"1"))
+    rig.run(1)
+    assert ticket not in client.outcomes
+    assert server.contents() == {}
+    rig.lose = lambda source, target, frames: False
+    rig.run(1)
+
+    assert client.outcomes[ticket] is True
+    assert client.contents() == server.contents() == {"/a": b"1"}
+
+
 # -- the Guide's servers -----------------------------------------------------------------------------------------------
 
 
@@ -635,6 +653,16 @@ def test_numbers_that_jump_to_and_fro_do_not_make_it_ask_all_the_time(guide: Gui
         guide.rig.run(0.02)
 
     assert guide.asked - asked <= 11
+
+
+def test_a_server_that_says_nothing_is_in_doubt_just_once(guide: Guide) -> None:
+    source = guide.rig.nodes["client"].core.sources[0]  # type: ignore[attr-defined]
+    asked = guide.asked
+    for _ in range(20):
+        guide.rig.run(1)
+        assert not source.doubtful
+
+    assert guide.asked > asked
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

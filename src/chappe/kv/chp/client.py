@@ -316,6 +316,8 @@ class MapClientCore:
             self._current.send(first, steps, actions)
 
     def _send_plain(self, now: float, actions: list[Action]) -> None:
+        if self._current.doubtful:
+            return  # a server of chappe would do it, and not say whose it was
         for number in range(self.done + 1, self._last + 1):
             if len(self._echoes) >= PLAIN_WINDOW:
                 return
@@ -324,8 +326,6 @@ class MapClientCore:
                 continue
             step = pending.step
             if step.expected or len(step.sets) != 1:
-                if self._current.doubtful:
-                    return  # it is sent when HUGZ comes
                 server = self.servers[self._current.server]
                 problem = InvalidOperation(
                     f"the server at {server} is not one of chappe: it sets one key at a time, without looking at it"

@@ -137,7 +137,7 @@ class Source:
         self._queued.clear()
         if self.chappe and self.alive(now):
             self._hello(now, actions)
-        elif self.chappe:  # another program may be there when it is back, one without heartbeats
+        elif self.chappe is not None and not self.alive(now):  # another program may be there when it is back
             self.chappe = self.beat = None
             self._has_beat = False
             self._listen(True, actions)
@@ -153,7 +153,11 @@ class Source:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it is followed as any other, and may be a server of chappe that stood still: no HUGZ has come yet."""
+        """Whether it is followed as any other, and may be a server of chappe: its HUGZ may come a moment later.
+
+        It comes over another connection, which may be made later than the one for requests, as both are tried again in
+        their own time until a server is there; and a server that stood still answers before its next one.
+        """
         return self.chappe is None and self._known_at < math.inf
 
     def alive(self, now: float) -> bool:
@@ -190,6 +194,7 @@ class Source:
             return ""
         if now >= self._known_at:
             self._known_at = math.inf
+            self.chappe = False
         if self.state == "following":
             if not self.alive(now) and not self._has_beat:  # a model 5 server is asked anew: it answers if it lives
                 self._ask(now, actions)
@@ -308,7 +313,7 @@ class Source:
         self._target.position = (b"", sequence)
         self._target.replaced(staged, (), now, actions)
         self.state = "following"
-        self._known_at = now + JOIN_S
+        self._known_at = now + JOIN_S if self.chappe is None else math.inf
         queued = tuple(self._queued)
         self._queued.clear()
         self._update(queued, now, actions)
