@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -49,3 +51,39 @@ def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:
     code, out, error = read("report")
     assert code != 0
     assert (out, "was revoked" in error) == (b"", True)
+
+
+def test_a_revocation_at_one_machine_gives_the_programs_of_another_one_new_keys(shell: Shell) -> None:
+    """``keys`` is the machine of the authority and the server; ``there`` is another one, to which nothing is copied."""
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    for name in ("sensor", "report", "eve"):
+        keys(shell, "add", name, "--role", "member")
+    keys(shell, "seal", "ward", "--topic", "secret/*", "--role", "member")
+    there = shell.directory / "there"
+    shutil.copytree(shell.directory / "keys", there)
+    (there / "authority.key").unlink()
+
+    server = shell.start("up", "data", "--tower", "127.0.0.1:0", "--as", "keys/hub", "--json")
+    assert server.stdout is not None
+    shell.env["CHAPPE_TOWER"] = json.loads(server.stdout.readline())["tower"]
+    consumer = shell.start("consume", "secret/a", "--output", "raw", "--as", "there/report")
+    producer = shell.start("produce", "secret/a", "--as", "there/sensor")
+    assert producer.stdin is not None
+    assert consumer.stdout is not None
+
+    def passed(line: bytes) -> None:
+        assert producer.stdin is not None
+        assert consumer.stdout is not None
+        producer.stdin.write(line)
+        producer.stdin.flush()
+        assert consumer.stdout.readline() == line
+
+    passed(b"early\n")
+    keys(shell, "revoke", "eve")
+    newest = (shell.directory / "keys" / "sealed-ward.keys").read_bytes()
+    until(lambda: (there / "sealed-ward.keys").read_bytes() == newest, "the new keys on the other machine")
+    until(lambda: b"revoked" in (there / "permissions.toml").read_bytes(), "the revocation")
+    passed(b"late\n")
+    done = shell.run("consume", "secret/a", "--until-end", "--as", "there/eve")
+    assert (done.returncode != 0, done.stdout) == (True, b"")
+    assert b"was revoked" in done.stderr

@@ -33,6 +33,7 @@ TESTS: Final = {
     "kv-pair": ("tests/kv/test_kv_pair.py", "tests/kv/test_kv_takeover.py"),
     "sealed": (
         "tests/sealing",
+        "tests/transports/test_handing_on.py",
         "tests/storage/test_sealed_files.py",
         "tests/log/test_sealed_batch.py",
         "tests/api/test_sealed_topics.py",
@@ -1958,8 +1959,29 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "who-leaves-can-find-the-next-secret",
         "sealed",
         "sealing/epochs.py",
-        "        if former - members.keys():",
+        "        if former - members.keys() or not keys.epochs:",
+        "        if not keys.epochs:",
+    ),
+    Plant(
+        "keys-that-nobody-signed-are-taken",
+        "sealed",
+        "sealing/chain.py",
+        "            if not check(_signature(new[at - 1]), self._to_sign(self.version + at, digests[known + at])):",
+        "            if False:",
+    ),
+    Plant(
+        "keys-that-do-not-follow-are-taken",
+        "sealed",
+        "sealing/chain.py",
+        "        if digests[known] != self._digests[-1]:",
         "        if False:",
+    ),
+    Plant(
+        "keys-come-after-the-permissions",
+        "sealed",
+        "transports/handing_on.py",
+        "        others = versions != self._said",
+        "        others = versions != self._said and self._gate.version == self._sent",
     ),
     Plant(
         "who-joins-has-the-secret-of-before",

@@ -11,7 +11,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.permissions.rules import Identity
-from chappe.sealing.epochs import GroupKeys, Keeper
+from chappe.sealing.epochs import Change, GroupKeys, Keeper
 from chappe.sealing.frames import SALT_BYTES, Span
 from chappe.sealing.primitives import KEY_BYTES, Sign, point_of, public_of, signer
 from chappe.sealing.records import Opened, Opener, Outcome, Sealer
@@ -43,7 +43,8 @@ class Group:
         self.keeper = Keeper(self.rng.randbytes(KEY_BYTES))
         for name in ("ann", "bob"):
             self._enter(name)
-        self.keys: GroupKeys = self.keeper.first("ward", self.members, self.rng.randbytes(KEY_BYTES), self.now)
+        self.keys = GroupKeys("ward", self.keeper.public, 0, ())
+        self._change()
 
     def _enter(self, name: str) -> None:
         if name not in self.private:
@@ -53,7 +54,9 @@ class Group:
         self.members[name] = self.identities[name].curve
 
     def _change(self) -> None:
-        self.keys = self.keeper.changed(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now)
+        made = self.keeper.changed(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now)
+        if made is not None:
+            self.take(made)
 
     def join(self, *names: str) -> None:
         for name in names:
@@ -65,7 +68,15 @@ class Group:
         self._change()
 
     def rotate(self) -> None:
-        self.keys = self.keeper.rotated(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now)
+        self.take(self.keeper.rotated(self.keys, self.members, self.rng.randbytes(KEY_BYTES), self.now))
+
+    def give(self, name: str, since: int) -> None:
+        made = self.keeper.given(self.keys, name, self.members[name], since)
+        assert made is not None
+        self.take(made)
+
+    def take(self, change: Change) -> None:
+        self.keys = self.keys.after(change)
 
     def pass_time(self, days: float) -> None:
         self.now += timedelta(days=days)

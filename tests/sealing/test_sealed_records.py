@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.sealing.people import SPAN, TEXT, Group, text_of
 
 from chappe.errors import ProtocolError
+from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import HEAD, Span, beside, decode, encode, encode_head, to_sign
 from chappe.sealing.primitives import TAG_BYTES, Cipher
 from chappe.sealing.records import Lacking, Opened, Opener, Refused, _cipher
@@ -210,7 +211,8 @@ def test_nobody_is_made_to_wait_by_what_its_sender_has_not_signed() -> None:
 def test_what_is_sealed_for_another_group_is_refused() -> None:
     group = Group()
     raw = group.sealed()
-    other = group.keeper.first("yard", group.members, bytes(32), group.now)
+    other = GroupKeys("yard", group.keeper.public, 0, ())
+    other = other.after(group.keeper.rotated(other, group.members, bytes(32), group.now))
     assert isinstance(group.opened(raw, keys=other), Refused)
 
 

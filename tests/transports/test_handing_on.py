@@ -13,18 +13,38 @@ from tests.waiting import until
 
 from chappe import Consumer, Forwarder, Keys, Producer, Store, Tower
 from chappe.api import permissions
-from chappe.security import permissions_file
+from chappe.security import permissions_file, sealed_file
 from chappe.storage.key_files import watched_permissions
+from chappe.storage.sealed_files import watched_groups
 from chappe.transports import handing_on
 from chappe.transports.gate import gate_of
-from chappe.transports.handing_on import PERMISSIONS, VERSION, Member, Middle
+from chappe.transports.handing_on import GROUPS, NEWS, PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
+
+
+class Groups:
+    """One group, of which keys are a number; three of them are handed on at a time."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def versions(self) -> dict[str, int]:
+        return {"ward": self.version}
+
+    def wanted(self, group: str, name: str) -> bool:
+        return group == "ward"
+
+    def after(self, group: str, version: int) -> bytes:
+        return b"%d-%d" % (version, min(self.version, version + 3)) if version < self.version else b""
 
 
 class File:
     """A gate, as far as it is needed: permissions are a number."""
 
-    def __init__(self, version: int) -> None:
+    name = "somebody"
+
+    def __init__(self, version: int, keys: int = 0) -> None:
         self.version = version
+        self.groups = Groups(keys)
 
     @property
     def raw(self) -> bytes:
@@ -33,6 +53,12 @@ class File:
     def offer(self, raw: bytes) -> None:
         assert raw, "nothing is handed on"
         self.version = max(self.version, int(raw))
+
+    def offer_keys(self, group: str, raw: bytes) -> None:
+        assert raw, "nothing is handed on"
+        begin, end = map(int, raw.split(b"-"))
+        if begin <= self.groups.version < end:
+            self.groups.version = end
 
 
 class Clock:
@@ -49,12 +75,13 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
 ) -> None:
     clock, rng = Clock(), random.Random(seed)
     monkeypatch.setattr(handing_on, "time", clock)
-    files = [File(rng.randint(1, 9)) for _ in range(6)]
+    files = [File(rng.randint(1, 9), rng.randint(0, 9)) for _ in range(6)]
     to_members: list[list[bytes]] = []
     to_middle: list[list[bytes]] = []
     middle = Middle(files[0], to_members.append)  # type: ignore[arg-type]
     members = [Member(each, to_middle.append) for each in files[1:]]  # type: ignore[arg-type]
     newest = max(each.version for each in files)
+    keys = max(each.groups.version for each in files)
 
     def second(loss: float) -> int:
         clock.now += 1.0
@@ -63,10 +90,10 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
         while to_members or to_middle:
             down, to_members[:] = to_members[:], []
             up, to_middle[:] = to_middle[:], []
-            sizes += sum(each[0] == PERMISSIONS for each in (*down, *up))
+            sizes += sum(each[0] != VERSION for each in (*down, *up))
             for frames in down:
                 for member in members:
-                    if rng.random() >= loss:
+                    if rng.random() >= loss and any(frames[0].startswith(kind) for kind in member.kinds):
                         member.hear(frames)
             for frames in up:
                 if rng.random() >= loss:
@@ -75,9 +102,10 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
 
     for _ in range(10):
         second(0.7)
-    for _ in range(5):
+    for _ in range(10):
         second(0.0)
     assert {each.version for each in files} == {newest}
+    assert {each.groups.version for each in files} == {keys}
     assert sum(second(0.0) for _ in range(20)) == 0
 
     rng.choice(files).version = newest + 1  # somebody's file was replaced
@@ -85,12 +113,59 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
         second(0.0)
     assert {each.version for each in files} == {newest + 1}
 
+    rng.choice(files).groups.version += 1
+    for _ in range(4):
+        second(0.0)
+    assert {each.groups.version for each in files} == {keys + 1}
 
-def test_what_is_not_two_frames_is_nothing() -> None:
+
+def test_keys_go_before_the_permissions_that_need_them_and_answers_to_who_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, file, sent = Clock(), File(1, 1), list[list[bytes]]()
+    monkeypatch.setattr(handing_on, "time", clock)
+    middle = Middle(file, sent.append)  # type: ignore[arg-type]
+    middle.look()
+    sent.clear()
+    file.version, file.groups.version = 2, 2
+    middle.look()
+    assert [each[0] for each in sent] == [NEWS, PERMISSIONS, VERSION]
+    assert sent[0] == [NEWS, b"ward", b"1-2"]
+
+    sent.clear()
+    middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES])
+    middle.hear([GROUPS, b"ward", (2).to_bytes(8), b"w" * WORD_BYTES])  # which has all
+    assert sent == [[GROUPS + b"w" * WORD_BYTES, b"ward", b"0-2"]]
+
+
+def test_what_is_answered_in_a_second_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, file, sent = Clock(), File(1, 1), list[list[bytes]]()
+    monkeypatch.setattr(handing_on, "time", clock)
+    monkeypatch.setattr(handing_on, "ANSWERED_BYTES_MAX", 9)
+    middle = Middle(file, sent.append)  # type: ignore[arg-type]
+    for _ in range(2):
+        clock.now += 1.0
+        sent.clear()
+        for _ in range(100):
+            middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES])
+        assert sum(each[0] == GROUPS + b"w" * WORD_BYTES for each in sent) == 3
+
+
+ODD = (
+    [GROUPS],
+    [GROUPS, b"ward"],
+    [GROUPS, b"ward", b"", b"word"],
+    [GROUPS, b"\xff", b"\0" * 8, b"w" * WORD_BYTES],
+    [VERSION, b"", b"", b"\0\0", b"\0" * 8 + b"\xff"],
+    [NEWS, b"yard", b"lines"],
+)
+
+
+def test_what_has_other_frames_is_nothing() -> None:
     file = File(3)
     member = Member(file, lambda frames: None)  # type: ignore[arg-type]
     middle = Middle(file, lambda frames: None)  # type: ignore[arg-type]
-    for frames in ([PERMISSIONS], [VERSION], [PERMISSIONS, b"7", b"8"], [PERMISSIONS, b""], [VERSION, b""]):
+    for frames in ([PERMISSIONS], [VERSION], [PERMISSIONS, b"7", b"8"], [PERMISSIONS, b""], [VERSION, b""], *ODD):
         member.hear(frames)
         middle.hear(frames)
     assert file.version == 3
@@ -116,7 +191,8 @@ def machine(home: Path, name: str) -> Keys:
     """The keys of a program on a machine of its own."""
     there = home.parent / f"machine-of-{name}"
     there.mkdir()
-    for each in ("authority.pem", "permissions.toml", f"{name}.pem", f"{name}.key"):
+    groups = [each.name for each in home.glob("sealed-*.keys")]
+    for each in ("authority.pem", "permissions.toml", f"{name}.pem", f"{name}.key", *groups):
         (there / each).write_bytes((home / each).read_bytes())
         (there / each).chmod((home / each).stat().st_mode)
     return Keys(there / name)
@@ -172,3 +248,75 @@ def test_it_travels_through_forwarders_too(home: Path, stack: ExitStack) -> None
         permissions_file(keys.directory).write_bytes(permissions_file(home).read_bytes())
         newest = permissions.read(home).version
         until(lambda newest=newest: versions(*machines) == {newest}, "the new version everywhere")  # type: ignore[misc]
+
+
+def sealed(home: Path) -> None:
+    for name in ("ann", "bob", "eve"):
+        permissions.add(home, name, "member")
+    permissions.seal(home, "ward", ["patients/*"], roles=["member"])
+
+
+def exchange(producer: Producer, consumer: Consumer, value: bytes) -> None:
+    """Send a record without a refusal, and read it."""
+    producer.send(value)
+    producer.flush(60)
+    found = consumer.to_end(60)
+    assert value in [each.value for each in found]
+
+
+def epoch(keys: Keys) -> int:
+    found = watched_groups(keys.directory).keys("ward")
+    return 0 if found is None else found.newest.number
+
+
+def test_a_new_epoch_that_one_machine_has_reaches_all_through_towers(home: Path, stack: ExitStack) -> None:
+    permissions.add(home, "store", "server")
+    sealed(home)
+    hub, store, ann, bob = (machine(home, name) for name in ("hub", "store", "ann", "bob"))
+    tower = "hub@" + str(stack.enter_context(closing(Tower("hub@127.0.0.1:0", security=hub))).address)
+    stack.enter_context(closing(Store(home.parent / "data", tower=tower, security=store)))
+    producer = Producer("patients/1", tower=tower, security=ann)
+    stack.callback(leave, producer)
+    consumer = stack.enter_context(closing(Consumer("patients/1", tower=tower, security=bob)))
+    exchange(producer, consumer, b"early")
+
+    # The authority's directory is that of the tower's machine, say; nobody else is given anything.
+    permissions.revoke(home, "eve")
+    for path in (permissions_file(hub.directory), sealed_file(hub.directory, "ward")):
+        path.write_bytes((home / path.name).read_bytes())
+    until(lambda: [epoch(each) for each in (hub, ann, bob)] == [2, 2, 2], "the new epoch everywhere")
+    until(lambda: versions(ann, bob) == {permissions.read(home).version}, "the revocation")
+    exchange(producer, consumer, b"late")
+    assert sealed_file(bob.directory, "ward").read_bytes() == sealed_file(home, "ward").read_bytes()
+    assert epoch(store) == 1  # it does not belong to the group
+
+    # Who was away is told of what is new.
+    permissions.add(home, "cat", "member")
+    latest = machine(home, "cat")
+    permissions.rotate(home, "ward")
+    sealed_file(hub.directory, "ward").write_bytes(sealed_file(home, "ward").read_bytes())
+    permissions_file(hub.directory).write_bytes(permissions_file(home).read_bytes())
+    until(lambda: {epoch(each) for each in (hub, ann, bob)} == {4}, "the fourth epoch")
+    assert epoch(latest) == 0
+    again = stack.enter_context(closing(Consumer("patients/1", tower=tower, security=latest)))
+    assert epoch(latest) == 3
+    until(lambda: epoch(latest) == 4, "that it was told")
+    exchange(producer, again, b"latest")
+
+
+@pytest.mark.parametrize("where", ["ann", "bob"])
+def test_epochs_travel_through_forwarders_too(where: str, home: Path, stack: ExitStack) -> None:
+    sealed(home)
+    hub, ann, bob = (machine(home, name) for name in ("hub", "ann", "bob"))
+    forwarder = stack.enter_context(closing(Forwarder(home.parent / "data", listen="127.0.0.1:0", security=hub)))
+    producer = Producer("patients/1", forwarders=forwarder.address, security=ann)
+    stack.callback(leave, producer)
+    consumer = stack.enter_context(closing(Consumer("patients/1", forwarders=forwarder.address, security=bob)))
+    exchange(producer, consumer, b"early")
+    permissions.revoke(home, "eve")
+    at_hand = {"ann": ann, "bob": bob}[where]
+    sealed_file(at_hand.directory, "ward").write_bytes(sealed_file(home, "ward").read_bytes())
+    permissions_file(at_hand.directory).write_bytes(permissions_file(home).read_bytes())
+    until(lambda: {epoch(each) for each in (hub, ann, bob)} == {2}, "the new epoch everywhere")
+    until(lambda: versions(hub, ann, bob) == {permissions.read(home).version}, "the revocation")
+    exchange(producer, consumer, b"late")

@@ -301,9 +301,9 @@ def _write(home: Path, text: str, version: int, path: Path | None = None) -> Per
     found = texts.parse(text.encode())
     raw = texts.signed(text.encode(), lambda what: key.sign(what, ec.ECDSA(hashes.SHA256())))
     texts.verified(raw, _check_of(certificate))
-    replace(path or permissions_file(home), raw)
-    if found.sealed:
+    if found.sealed:  # first: who has the permissions and no keys waits
         Keepers(home, found).follow()
+    replace(path or permissions_file(home), raw)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.api.keys import load_authority, replace
 from chappe.errors import ConfigError, UsageError
 from chappe.permissions.rules import Group, Permissions
-from chappe.sealing.epochs import GroupKeys, Keeper, written
+from chappe.sealing.chain import Chain
+from chappe.sealing.epochs import Change, GroupKeys, Keeper
 from chappe.sealing.primitives import KEY_BYTES
 from chappe.security import sealed_file
 from chappe.storage.key_files import authority_check
@@ -38,36 +38,41 @@ class Keepers:
         """Give each group a new epoch of which the members are others now."""
         for group in self._found.sealed:
             try:
-                former = self.read(group.name)
+                chain = self._chain(group.name)
             except ConfigError as error:
-                logger.warning("%s; the group has no new keys: remove the file, then `chappe keys rotate`", error)
+                logger.warning("%s; the group has no new keys: copy the file from a member, or remove it", error)
                 continue
-            self._write(self._first(group) if former is None else self._changed(group, former, self._keeper.changed))
+            self._add(chain, self._keeper.changed(chain.keys, *self._now(group)))
 
     def rotate(self, name: str, older_than: timedelta | None = None) -> GroupKeys | None:
         """A fresh epoch; None if the newest one is not older than that."""
-        group = self._group(name)
-        former = self.read(name)
-        if former is None:
-            return self._write(self._first(group))
-        if older_than is not None and datetime.now(UTC) - former.newest.made < older_than:
+        group, chain = self._group(name), self._chain(name)
+        if chain.keys.epochs and older_than is not None and datetime.now(UTC) - chain.keys.newest.made < older_than:
             return None
-        return self._write(self._changed(group, former, self._keeper.rotated))
+        return self._add(chain, self._keeper.rotated(chain.keys, *self._now(group)))
 
     def give(self, name: str, member: str, since: int) -> GroupKeys:
         """Have a member read what was sealed since an epoch."""
-        group, former = self._group(name), self.read(name)
-        curves = self._curves(group)
-        if former is None or member not in curves:
+        group, chain = self._group(name), self._chain(name)
+        curves, keys = self._curves(group), chain.keys
+        if not chain.keys.epochs or member not in curves:
             raise UsageError(f"{member} is not of the group {name}: there are {', '.join(sorted(curves)) or 'none'}")
-        since = max(since, former.epochs[0].number)
-        if former.epoch(since) is None:
-            raise UsageError(f"the group {name} has no epoch {since}: the newest is {former.newest.number}")
-        return self._write(self._keeper.given(former, member, curves[member], since))
+        since = max(since, keys.epochs[0].number)
+        if keys.epoch(since) is None:
+            raise UsageError(f"the group {name} has no epoch {since}: the newest is {keys.newest.number}")
+        return self._add(chain, self._keeper.given(keys, member, curves[member], since))
 
     def read(self, name: str) -> GroupKeys | None:
         """The keys of a group; None if there are none. Raises ConfigError."""
-        return read_sealed(self._home, name, self._check)
+        chain = self._chain(name)
+        return chain.keys if chain.keys.epochs else None
+
+    def _chain(self, name: str) -> Chain:
+        """What there is; without a file nothing."""
+        found = read_sealed(self._home, name, self._check)
+        if found is None:  # one that was lost had fewer lines than seconds have passed, so members take the new one
+            found = Chain(name, self._keeper.public, int(datetime.now(UTC).timestamp()))
+        return found
 
     def _group(self, name: str) -> Group:
         for each in self._found.sealed:
@@ -76,11 +81,9 @@ class Keepers:
         known = ", ".join(each.name for each in self._found.sealed) or "none"
         raise UsageError(f"there is no group {name[:100]!a}: there are {known}; `chappe keys seal` makes one")
 
-    def _first(self, group: Group) -> GroupKeys:
-        return self._keeper.first(group.name, self._curves(group), os.urandom(KEY_BYTES), datetime.now(UTC))
-
-    def _changed(self, group: Group, former: GroupKeys, change: Callable[..., GroupKeys]) -> GroupKeys:
-        return change(former, self._curves(group), os.urandom(KEY_BYTES), datetime.now(UTC))
+    def _now(self, group: Group) -> tuple[dict[str, bytes], bytes, datetime]:
+        """What an epoch is made of."""
+        return self._curves(group), os.urandom(KEY_BYTES), datetime.now(UTC)
 
     def _curves(self, group: Group) -> dict[str, bytes]:
         """The members, who must not have expired either."""
@@ -88,7 +91,8 @@ class Keepers:
         found = self._found.identities.values()
         return {each.name: each.curve for each in found if group.has(each) and not each.refusal(now)}
 
-    def _write(self, keys: GroupKeys) -> GroupKeys:
-        raw = written(keys, lambda what: self._key.sign(what, ec.ECDSA(hashes.SHA256())))
-        replace(sealed_file(self._home, keys.group), raw)
-        return keys
+    def _add(self, chain: Chain, change: Change | None) -> GroupKeys:
+        if change is not None:
+            chain.add(change, lambda what: self._key.sign(what, ec.ECDSA(hashes.SHA256())))
+            replace(sealed_file(self._home, chain.keys.group), chain.raw())
+        return chain.keys

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chappe.sealing.epochs import GroupKeys
 
 DIRECTORY: Final = Path("keys")
+TRAVEL: Final = "if a program of the log runs on one that has them, its towers and forwarders hand them on"
 SOON: Final = timedelta(days=30)  # before its end an identity is shown as one to renew
 
 app = typer.Typer(
@@ -113,7 +114,7 @@ def revoke(name: Name, directory: Directory = DIRECTORY, as_json: options.Json =
     from chappe.api import permissions
 
     made = permissions.revoke(directory, name)
-    text = f"revoked {name}; every machine needs the new {permissions_file(directory)}{also(directory)}"
+    text = f"revoked {name}; every machine needs the new {permissions_file(directory)}{also(directory)}; {TRAVEL}"
     tell(as_json, _facts(made, directory), text)
 
 
@@ -190,7 +191,7 @@ def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> No
 def _tell_group(made: GroupKeys, directory: Path, as_json: bool, text: str) -> None:
     path = sealed_file(directory, made.group)
     facts = {"group": made.group, "rotated": True, "epoch": made.newest.number, "members": sorted(made.members())}
-    text += f"; machines of its members need {path} and {permissions_file(directory)}"
+    text += f"; machines of its members need {path} and {permissions_file(directory)}; {TRAVEL}"
     tell(as_json, {**facts, "file": str(path)}, text)
 
 

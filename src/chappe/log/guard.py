@@ -181,6 +181,8 @@ class Guard:
                 return [prefix]
             case b"V" | b"P":  # permissions that are handed on, which the sockets see to
                 return [] if rest else [prefix]
+            case b"N":  # keys of groups, likewise
+                return [prefix]
         return []
 
     def subscribed(self, who: str, prefix: bytes) -> list[bytes]:

@@ -28,7 +28,7 @@ from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
-from chappe.transports.handing_on import KINDS, PERMISSIONS, Member, Middle
+from chappe.transports.handing_on import GROUPS, PERMISSIONS, Member, Middle, is_handed_on
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ class AtTowers(_Listening):
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         if self.gate is not None:
             self._permissions = Member(self.gate, lambda frames: self._send(frames))
-            for kind in KINDS:
+            for kind in self._permissions.kinds:
                 beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
         # Both are refused together, which is told once.
@@ -325,7 +325,7 @@ class AtTowers(_Listening):
         return self._discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
 
     def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
-        if self._permissions is not None and frames[0] in KINDS:
+        if self._permissions is not None and is_handed_on(frames[0]):
             self._permissions.hear(frames)
             return ()
         return self._discovery.handle_beacon(frames, time.monotonic())
@@ -337,9 +337,10 @@ class _Dialling:
     So it is known who says what, and that a forwarder is asked where it was found, whatever it takes for its address.
     """
 
-    def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None) -> None:
+    def __init__(self, forwarders: Sequence[ForwarderAddress], gate: Gate | None, *, all_groups: bool = False) -> None:
         self._where = forwarders
         self._gate = gate
+        self._all_groups = all_groups
         self._dialled: list[_Dialled] = []
         self._permissions: Member | None = None
         self.names: list[str] = []
@@ -349,7 +350,7 @@ class _Dialling:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
         if self._gate is not None:
-            self._permissions = Member(self._gate, node.publish)
+            self._permissions = Member(self._gate, node.publish, all_groups=self._all_groups)
         self.names = [_name(self._gate, STORE, each) for each in self._where]
         self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
@@ -357,7 +358,7 @@ class _Dialling:
             drain = node.hear(sub, partial(self._on_message, place))
             dialled = Dialled(sub, self._gate, node.report, STORE)
             self._dialled.append(_Dialled(sub, drain, dialled))
-            for kind in (INFO,) if self._permissions is None else (INFO, *KINDS):
+            for kind in (INFO,) if self._permissions is None else (INFO, *self._permissions.kinds):
                 sub.setsockopt(zmq.SUBSCRIBE, kind)
             _watch(node, dialled, lambda _, place=place: self.again(place))  # type: ignore[misc]
             dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
@@ -382,7 +383,7 @@ class _Dialling:
                 self._node.suspect(each.drain)
 
     def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
-        if self._permissions is not None and frames[0] in KINDS:
+        if self._permissions is not None and is_handed_on(frames[0]):
             self._permissions.hear(frames)
             return ()
         if frames[0][:1] != INFO:
@@ -478,7 +479,7 @@ class AsForwarder(_Listening):
         self._permissions: Middle | None = None
         self.originals = originals
         self._host = address.host
-        self._peers = _Dialling(peers, gate)
+        self._peers = _Dialling(peers, gate, all_groups=True)
         self._beacon_pub: zmq.Socket[bytes] | None = None
         self._drain_beacon_pub: Drain
         self.address = replace(address, host=reachable_host(address.host))
@@ -491,7 +492,8 @@ class AsForwarder(_Listening):
         self._heard[""] = _Dialled(sub, drain, Dialled(sub, None, node.report))  # which dials originals, at most
         if self.gate is not None:
             self._permissions = Middle(self.gate, node.publish)
-            sub.setsockopt(zmq.SUBSCRIBE, PERMISSIONS)
+            for kind in (PERMISSIONS, GROUPS):
+                sub.setsockopt(zmq.SUBSCRIBE, kind)
         in_port = bind(sub, self._host, self.address.in_port, self.gate)
         out_port = bind(pub, self._host, self.address.out_port, self.gate)
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
@@ -511,7 +513,7 @@ class AsForwarder(_Listening):
 
     def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
         who = user_of(frames[0])
-        if self._permissions is not None and who and frames[0].bytes == PERMISSIONS:
+        if self._permissions is not None and who and is_handed_on(frames[0].bytes):
             self._permissions.hear([each.bytes for each in frames])
             return ()
         return self._node.on_message([each.bytes for each in frames], who or self.strangers)

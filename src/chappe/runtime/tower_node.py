@@ -18,7 +18,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
 from chappe.transports.gate import LOOK_S, Gate
-from chappe.transports.handing_on import FRAME_BYTES_MAX, PERMISSIONS, Middle
+from chappe.transports.handing_on import FRAME_BYTES_MAX, GROUPS, PERMISSIONS, Middle, is_handed_on
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class TowerNode:
         self._look_at = math.inf if gate is None else -math.inf  # whether permissions are to be handed on
         if gate is not None:
             self._sub.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+            self._sub.send(b"\1" + GROUPS)
         self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         try:
@@ -95,7 +96,7 @@ class TowerNode:
                 frames = self._sub.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return False
-            if self._permissions is not None and frames[0].bytes == PERMISSIONS:
+            if self._permissions is not None and is_handed_on(frames[0].bytes):
                 self._permissions.hear([each.bytes for each in frames])
                 continue
             try:
@@ -115,6 +116,8 @@ class TowerNode:
                 frames = self._pub.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return False
+            if frames[0][1:2] == GROUPS:
+                continue  # what they ask us for, they need not hear of each other
             self._perform(self.core.handle_subscription(frames[0], time.monotonic()))
             if self._permissions is not None and frames[0] == b"\1" + PERMISSIONS:
                 self._permissions.joined()

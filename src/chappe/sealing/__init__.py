@@ -1,7 +1,8 @@
 """Sealed topics: records that only a group can read, and whose sender is known. No I/O.
 
 primitives  what of the cryptography is used, and nothing else of it
-epochs      the keys of a group by epoch, as the authority makes them and signs them: a file
+epochs      the keys of a group by epoch, as the authority makes them
+chain       the file of them, which the authority signs, and what is handed on of it
 ring        what one member can do with that file
 frames      the form of what was sealed, with bounds
 records     sealing and opening: a number once for each key, and what is noticed

@@ -1,4 +1,4 @@
-"""The keys of a group, by epoch: a file that the authority makes and signs, and that everybody may read.
+"""The keys of a group, by epoch, as the authority makes them.
 
 An epoch has one secret. The first epoch, and each one after somebody has left, is *fresh*: its secret comes out of the
 authority's key and random bytes, and is wrapped for each member. Where somebody has only joined, the secret of the
@@ -6,62 +6,61 @@ next epoch is derived from the one before, which goes one way: those who were th
 wrapped for who is new. So a thousand joins cost a thousand entries, and not a million; and who is new reads nothing
 earlier.
 
-::
-
-    {"group": "ward", "version": 3, "authority": "X25519 public key",
-     "epochs": [{"number": 1, "made": "2026-11-23T20:00:00Z", "fresh": true, "salt": "...",
-                 "keys": {"doctor": "secret, wrapped", ...}}, ...]}
-
-    # signed: ecdsa-p256-sha256 MEUC...
-
-Whoever has the authority's key can find every secret: nothing has to be remembered beside it. At the bound of the file
-the oldest epochs go, up to the next fresh one; what was sealed in them can then no longer be opened with this file.
+Whoever has the authority's key can find every secret: nothing has to be remembered beside it. What the authority does
+are changes, an epoch or what was given of former ones, and only the newest is ever added: see ``chain``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from chappe.errors import ConfigError
-from chappe.permissions.text import IDENTITIES_MAX, NAME_MAX, VERSION_MAX, Check, check_name, signed, split
+from chappe.permissions.text import IDENTITIES_MAX, NAME_MAX
 from chappe.sealing.primitives import KEY_BYTES, TAG_BYTES, Cipher, derived, public_of, shared_secret
 
-FILE_BYTES_MAX: Final = 16 << 20
-KEPT_BYTES_MAX: Final = 12 << 20  # of a new file, before its form is made: the oldest epochs go beyond it
 EPOCHS_MAX: Final = 20_000
 EPOCH_MAX: Final = 2**32 - 1
 WRAPPED_BYTES: Final = KEY_BYTES + TAG_BYTES
-ENTRY_BYTES: Final = 80  # that an entry takes in the file beside its name
-CONTEXT: Final = b"chappe sealed group 1\n"  # before what is signed
 
-_Key = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Key = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
 _Wrapped = Annotated[bytes, msgspec.Meta(min_length=WRAPPED_BYTES, max_length=WRAPPED_BYTES)]
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
 
 
-class Epoch(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Epoch(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag="epoch"):
     """One epoch; ``keys`` has its secret wrapped for members by name, of an epoch that is not fresh for new ones."""
 
-    number: Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
+    number: _Number
     made: Annotated[datetime, msgspec.Meta(tz=True)]
     fresh: bool
-    salt: _Key
-    keys: Annotated[dict[_Name, _Wrapped], msgspec.Meta(max_length=IDENTITIES_MAX)]
+    salt: Key
+    keys: Annotated[dict[Name, _Wrapped], msgspec.Meta(max_length=IDENTITIES_MAX)]
 
 
-class GroupKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a file says; of two the one with the higher version counts."""
+class Given(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag="given"):
+    """Secrets of former epochs, by number, wrapped for one member that had not been there."""
 
-    group: _Name
-    version: Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)]
-    authority: _Key
-    epochs: Annotated[tuple[Epoch, ...], msgspec.Meta(min_length=1, max_length=EPOCHS_MAX)]
+    name: Name
+    keys: Annotated[dict[_Number, _Wrapped], msgspec.Meta(max_length=EPOCHS_MAX)]
+
+
+Change: TypeAlias = Epoch | Given
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """What all changes together say; of two states the one with the higher version, after more changes, counts."""
+
+    group: str
+    authority: bytes
+    version: int
+    epochs: tuple[Epoch, ...]
 
     @property
     def newest(self) -> Epoch:
@@ -93,31 +92,26 @@ class GroupKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
                 break
         return found
 
+    def after(self, *changes: Change) -> GroupKeys:
+        """With these changes. Raises ConfigError if they do not follow."""
+        epochs = list(self.epochs)
+        for each in changes:
+            if isinstance(each, Epoch):
+                last = epochs[-1] if epochs else None
+                if not each.fresh if last is None else each.number != last.number + 1 or each.made < last.made:
+                    raise ConfigError("it is malformed: its epochs do not follow each other")
+                epochs.append(each)
+                continue
+            for number, wrapped in each.keys.items():
+                at = number - epochs[0].number if epochs else -1
+                if 0 <= at < len(epochs):  # else it went at the bound
+                    entries = epochs[at].keys | {each.name: wrapped}
+                    epochs[at] = msgspec.structs.replace(epochs[at], keys=entries)
+        return GroupKeys(self.group, self.authority, self.version + len(changes), tuple(epochs))
 
-def verified(raw: bytes, group: str, check: Check) -> GroupKeys:
-    """What a file says, if the authority has signed it for this group.
-
-    Raises:
-        ConfigError: It has not, or the file is too large or malformed. The text lacks the file's name.
-    """
-    body, signature = split(raw, FILE_BYTES_MAX)
-    if signature is None or not check(signature, CONTEXT + body):
-        raise ConfigError("it is not as the authority signed it: `chappe keys rotate` makes it anew")
-    try:
-        found = msgspec.json.decode(body, type=GroupKeys)
-        check_name(found.group, "a group")
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"it is malformed: {error}") from None
-    if found.group != group:
-        raise ConfigError(f"it is of the group {found.group}, and not of {group}")
-    if not found.epochs[0].fresh or any(b.number != a.number + 1 or b.made < a.made for a, b in pairwise(found.epochs)):
-        raise ConfigError("it is malformed: its epochs do not follow each other")
-    return found
-
-
-def written(keys: GroupKeys, sign: Callable[[bytes], bytes]) -> bytes:
-    """The file."""
-    return signed(msgspec.json.encode(keys), sign, CONTEXT)
+    def since(self, number: int) -> GroupKeys:
+        """Without the epochs before this one, which is fresh."""
+        return GroupKeys(self.group, self.authority, self.version, self.epochs[number - self.epochs[0].number :])
 
 
 def next_secret(secret: bytes, group: str, epoch: Epoch) -> bytes:
@@ -147,43 +141,45 @@ class Keeper:
     def __repr__(self) -> str:
         return "<Keeper>"
 
-    def first(self, group: str, members: Mapping[str, bytes], salt: bytes, now: datetime) -> GroupKeys:
-        """A new group.
+    @property
+    def public(self) -> bytes:
+        """What members need to find what was wrapped for them."""
+        return public_of(self._private)
+
+    def changed(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch | None:
+        """The next epoch if the members are others than those of the newest one, as they are in a new group.
 
         Args:
             members: CURVE keys by name.
             salt: 32 random bytes, never used before.
         """
-        return GroupKeys(group, 1, public_of(self._private), (self._fresh(group, 1, members, salt, now),))
-
-    def changed(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> GroupKeys:
-        """The keys for these members from now on; the same if they are those of the newest epoch."""
         former = keys.members()
-        if former == members.keys():
-            return keys
-        if former - members.keys():
+        if former == members.keys() and keys.epochs:
+            return None
+        if former - members.keys() or not keys.epochs:
             return self.rotated(keys, members, salt, now)
         number, new = keys.newest.number + 1, {name: members[name] for name in members.keys() - former}
         made = Epoch(number, max(_moment(now), keys.newest.made), False, salt, {})
         secret = next_secret(self.secret(keys, keys.newest.number), keys.group, made)
-        entries = self._wrapped(keys.group, number, salt, secret, new)
-        return self._with(keys, msgspec.structs.replace(made, keys=entries))
+        return msgspec.structs.replace(made, keys=self._wrapped(keys.group, number, salt, secret, new))
 
-    def rotated(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> GroupKeys:
+    def rotated(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch:
         """As ``changed``, and a fresh epoch in any case."""
-        made = self._fresh(keys.group, keys.newest.number + 1, members, salt, max(_moment(now), keys.newest.made))
-        return self._with(keys, made)
+        made, number = _moment(now), 1
+        if keys.epochs:
+            made, number = max(made, keys.newest.made), keys.newest.number + 1
+        entries = self._wrapped(keys.group, number, salt, self._secret(keys.group, number, salt), members)
+        return Epoch(number, made, True, salt, entries)
 
-    def given(self, keys: GroupKeys, name: str, curve: bytes, since: int) -> GroupKeys:
-        """With what was sealed since an epoch for a member of the newest one."""
-        epochs = []
+    def given(self, keys: GroupKeys, name: str, curve: bytes, since: int) -> Given | None:
+        """What was sealed since an epoch for a member of the newest one; None if it has all of it."""
+        found: dict[int, bytes] = {}
         for each in keys.epochs:
             if each.number >= since and not keys.has(name, each.number) and (each.fresh or each.number == since):
                 secret = self.secret(keys, each.number)
-                entry = self._wrapped(keys.group, each.number, each.salt, secret, {name: curve})
-                each = msgspec.structs.replace(each, keys=each.keys | entry)
-            epochs.append(each)
-        return _bounded(msgspec.structs.replace(keys, version=keys.version + 1, epochs=tuple(epochs)))
+                for wrapped in self._wrapped(keys.group, each.number, each.salt, secret, {name: curve}).values():
+                    found[each.number] = wrapped
+        return Given(name, found) if found else None
 
     def secret(self, keys: GroupKeys, number: int) -> bytes:
         """Of an epoch that is known."""
@@ -205,10 +201,6 @@ class Keeper:
     def _secret(self, group: str, number: int, salt: bytes) -> bytes:
         return derived(self.key, b"chappe sealed epoch 1", group.encode(), number.to_bytes(4), salt=salt)
 
-    def _fresh(self, group: str, number: int, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch:
-        entries = self._wrapped(group, number, salt, self._secret(group, number, salt), members)
-        return Epoch(number, _moment(now), True, salt, entries)
-
     def _wrapped(
         self, group: str, number: int, salt: bytes, secret: bytes, members: Mapping[str, bytes]
     ) -> dict[str, bytes]:
@@ -218,22 +210,6 @@ class Keeper:
             if cipher is not None:  # else it is a key with which nobody can have anything in common
                 found[name] = cipher.seal(0, secret, b"")
         return found
-
-    def _with(self, keys: GroupKeys, epoch: Epoch) -> GroupKeys:
-        return _bounded(msgspec.structs.replace(keys, version=keys.version + 1, epochs=(*keys.epochs, epoch)))
-
-
-def _bounded(keys: GroupKeys) -> GroupKeys:
-    """Without the oldest epochs that are beyond the bound; never without the newest fresh one and what follows it."""
-    sizes = [ENTRY_BYTES * 2 + sum(ENTRY_BYTES + len(name) for name in each.keys) for each in keys.epochs]
-    size, first = sum(sizes), 0
-    starts = [at for at, each in enumerate(keys.epochs) if each.fresh]
-    for begin, end in pairwise(starts):
-        if size <= KEPT_BYTES_MAX and len(sizes) - first <= EPOCHS_MAX:
-            break
-        size -= sum(sizes[begin:end])
-        first = end
-    return keys if not first else msgspec.structs.replace(keys, epochs=keys.epochs[first:])
 
 
 def _moment(now: datetime) -> datetime:

@@ -67,6 +67,21 @@ def stamp_of(path: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def put_beside(path: Path, raw: bytes) -> None:
+    """Put another file in place of one that everybody may read, in one step; processes may do so at once."""
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        passing = Path(file.name)
+        try:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+            passing.replace(path)
+        except BaseException:
+            passing.unlink(missing_ok=True)
+            raise
+
+
 def read_permissions(directory: Path) -> Permissions:
     """The permissions in a directory of keys, if its authority has signed them. Raises as ``read_in_force``."""
     return read_in_force(directory).permissions
@@ -258,17 +273,7 @@ class WatchedPermissions:
         if authority_key_file(self.directory).exists() or stamp_of(permissions_file(self.directory)) != self._stamp:
             return
         try:
-            with NamedTemporaryFile(dir=self.directory, prefix=".permissions.toml.", delete=False) as file:
-                passing = Path(file.name)
-                try:
-                    os.fchmod(file.fileno(), 0o644)
-                    file.write(raw)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    passing.replace(permissions_file(self.directory))
-                except BaseException:
-                    passing.unlink(missing_ok=True)
-                    raise
+            put_beside(permissions_file(self.directory), raw)
         except OSError as error:
             logger.info("permissions that were handed on are kept in memory alone: %s", error.strerror)
             return

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 HANDLER: Final = "inproc://zeromq.zap.01"
 LOOK_S: Final = 1.0  # between two looks at the files
 OFFER_S: Final = 0.05  # between two files that others hand on: a signature, of a large one, takes milliseconds
+OFFERS_MAX: Final = 40  # of keys of groups in a second
 MONITOR_S: Final = 60.0  # a monitor outlives its socket: ZeroMQ waits, for all sockets, if nobody is there to be told
 SHOWN: Final = 200  # characters of a topic or key that is refused
 MARK: Final = "X-Chappe-Gate"  # the property of connections that were let in
@@ -69,6 +70,11 @@ class Gate:
         self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
         self._decisions = Decisions(self._watched.permissions, datetime.now(UTC))
         self._offered_at = -math.inf
+        self._keys_offered = 0  # in the second that began then
+        self._keys_offered_at = -math.inf
+        from chappe.storage.sealed_files import watched_groups
+
+        self.groups = watched_groups(keys.directory)
 
     def decisions(self) -> Decisions:
         """What the permissions in force decide."""
@@ -103,6 +109,15 @@ class Gate:
         if now >= self._offered_at + OFFER_S and raw != self._watched.raw:
             self._offered_at = now
             self._watched.offer(raw)
+
+    def offer_keys(self, group: str, raw: bytes) -> None:
+        """The same of the keys of a group; those of several may come at once."""
+        now = time.monotonic()
+        if now >= self._keys_offered_at + 1.0:
+            self._keys_offered, self._keys_offered_at = 0, now
+        self._keys_offered += 1
+        if self._keys_offered <= OFFERS_MAX:
+            self.groups.offer(group, raw)
 
     def knows(self, name: str) -> bool:
         """Whether the permissions name an identity, whatever it may."""
@@ -227,6 +242,7 @@ class Gate:
     def _look(self) -> None:
         now = datetime.now(UTC)
         self._watched.refresh()
+        self.groups.refresh()
         if self._watched.changes != self._seen or now >= self._expiry:
             self._seen = self._watched.changes
             self._decisions = Decisions(self._watched.permissions, now)

@@ -1,16 +1,27 @@
-"""Newer permissions travel: towers and forwarders say which version they have, and members bring or fetch newer ones.
+"""Newer permissions and keys of groups travel: towers and forwarders say what they have, and members bring or fetch.
 
-Who is in the middle says his version every two seconds (``V``), and the file itself (``P``) when it changes or somebody
-wants it. A member that has a newer one sends it there, one that has an older one asks for it with an empty ``P``. So
-whatever is lost comes again, nobody has to be believed, and a file goes to each member once. Nothing of this is sent
-where there are no keys.
+Who is in the middle says every two seconds which versions he has (``V``). A member that has newer ones sends them
+there, one that has older ones asks for them. So whatever is lost comes again, and nobody has to be believed.
+Permissions (``P``) go to all when they change or somebody wants them. Of the keys of groups (``N``) what is new goes to
+all, before the permissions, so that nobody waits for keys; what came before is sent to who asks, by a word of his
+(``N`` and the word). Nothing of this is sent where there are no keys.
+
+::
+
+    V  permissions' version u64  [version u64 and name of a group]...
+    P  [the file, or nothing: it is asked for]
+    N  group  lines of its file                 ; brought
+    N  group  version u64  word                 ; what is after this version is asked for
+    N* group  lines of its file                 ; new
+    N word  group  lines of its file            ; the answer
 """
 
 from __future__ import annotations
 
 import math
+import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from chappe.permissions.text import FILE_BYTES_MAX
@@ -19,32 +30,69 @@ from chappe.transports.gate import Gate
 
 VERSION: Final = b"V"
 PERMISSIONS: Final = b"P"
-KINDS: Final = (VERSION, PERMISSIONS)
+GROUPS: Final = b"N"
+NEWS: Final = GROUPS + b"*"
 SAY_S: Final = 2.0  # between two words on the version
 SEND_S: Final = 0.9  # between two of the same file, at least
+WORD_BYTES: Final = 16
 FRAME_BYTES_MAX: Final = FILE_BYTES_MAX + 1_024
+ANSWERED_BYTES_MAX: Final = 16 << 20  # of keys in a second, to all who ask; the others ask again
 _NUMBER: Final = struct.Struct(">Q")
 
 Send = Callable[[list[bytes]], None]
 
 
-class Member:
-    """One that hears towers or forwarders, and sends to them."""
+def is_handed_on(kind: bytes) -> bool:
+    """Whether a message is one of these, by its first frame."""
+    return kind in (VERSION, PERMISSIONS) or kind[:1] == GROUPS
 
-    def __init__(self, gate: Gate, send: Send) -> None:
+
+class Member:
+    """One that hears towers or forwarders, and sends to them.
+
+    Args:
+        all_groups: Whether it wants the keys of groups to which it does not belong, to hand them on.
+
+    Attributes:
+        kinds: What it is to be subscribed to.
+    """
+
+    def __init__(self, gate: Gate, send: Send, *, all_groups: bool = False) -> None:
         self._gate = gate
         self._send = send
+        self._all = all_groups
         self._sent_at = -math.inf
+        self._asked_at: dict[str, float] = {}
+        self._word = os.urandom(WORD_BYTES // 2).hex().encode()
+        groups = (GROUPS,) if all_groups else (NEWS, GROUPS + self._word)
+        self.kinds = (VERSION, PERMISSIONS, *groups)
 
     def hear(self, frames: list[bytes]) -> None:
         """They said something of these kinds."""
-        if len(frames) != 2:
-            return
-        if frames[0] == PERMISSIONS:
-            if frames[1]:  # a forwarder hears what others ask its peers
+        if frames[0] == VERSION:
+            self._compare(frames[1:])
+        elif frames[0] == PERMISSIONS:
+            if len(frames) == 2 and frames[1]:  # a forwarder hears what others ask its peers
                 self._gate.offer(frames[1])
-            return
-        version, now = _version(frames[1]), time.monotonic()
+        elif len(frames) == 3:
+            group = frames[1].decode(errors="replace")
+            if self._all or self._gate.groups.wanted(group, self._gate.name):
+                self._gate.offer_keys(group, frames[2])
+
+    def _compare(self, said: Sequence[bytes]) -> None:
+        now = time.monotonic()
+        theirs = dict(map(_group_version, said[1:]))
+        for group, ours in self._gate.groups.versions().items():
+            their = theirs.get(group, 0)
+            if their == ours or now < self._asked_at.get(group, -math.inf) + SEND_S:
+                continue
+            if ours > their:
+                self._asked_at[group] = now
+                self._send([GROUPS, group.encode(), self._gate.groups.after(group, their)])
+            elif self._all or self._gate.groups.wanted(group, self._gate.name):
+                self._asked_at[group] = now
+                self._send([GROUPS, group.encode(), _NUMBER.pack(ours), self._word])
+        version = _version(said[0]) if said else self._gate.version
         if version != self._gate.version and now >= self._sent_at + SEND_S:
             self._sent_at = now
             self._send([PERMISSIONS, self._gate.raw if version < self._gate.version else b""])
@@ -60,15 +108,24 @@ class Middle:
         self._sent = -1  # the version that was sent last
         self._sent_at = -math.inf
         self._say_at = -math.inf
+        self._said = gate.groups.versions()
+        self._answered = 0  # bytes, since the last look
+        self._answered_at = -math.inf
 
     def hear(self, frames: list[bytes]) -> None:
-        """A member brings permissions, or asks for them."""
-        if len(frames) == 2 and frames[0] == PERMISSIONS:
+        """A member brings something, or asks for it."""
+        if frames[0] == GROUPS:
+            group = frames[1].decode(errors="replace") if len(frames) > 1 else ""
+            if len(frames) == 3:
+                self._gate.offer_keys(group, frames[2])
+            elif len(frames) == 4 and len(frames[3]) == WORD_BYTES:
+                self._answer(group, _version(frames[2]), frames[3])
+        elif len(frames) == 2 and frames[0] == PERMISSIONS:
             if frames[1]:
                 self._gate.offer(frames[1])
             else:
                 self._wanted = True
-            self.look()
+        self.look()
 
     def joined(self) -> None:
         """A member is new."""
@@ -78,14 +135,35 @@ class Middle:
     def look(self) -> None:
         """Say what is due; to be called every second."""
         now = time.monotonic()
+        versions = self._gate.groups.versions()
+        others = versions != self._said
+        if others:
+            for group, version in versions.items():
+                if version > self._said.get(group, 0):
+                    lines = self._gate.groups.after(group, self._said.get(group, 0))
+                    self._send([NEWS, group.encode(), lines])
+            self._said = versions
         news = self._gate.version != self._sent
         if news or (self._wanted and now >= self._sent_at + SEND_S):
             self._wanted, self._sent, self._sent_at = False, self._gate.version, now
             self._send([PERMISSIONS, self._gate.raw])
-        if news or now >= self._say_at:
+        if news or others or now >= self._say_at:
             self._say_at = now + SAY_S
-            self._send([VERSION, _NUMBER.pack(self._gate.version)])
+            said = [_NUMBER.pack(version) + group.encode() for group, version in versions.items()]
+            self._send([VERSION, _NUMBER.pack(self._gate.version), *said])
+
+    def _answer(self, group: str, version: int, word: bytes) -> None:
+        now = time.monotonic()
+        if now >= self._answered_at + 1.0:
+            self._answered, self._answered_at = 0, now
+        if self._answered < ANSWERED_BYTES_MAX and (lines := self._gate.groups.after(group, version)):
+            self._answered += len(lines)
+            self._send([GROUPS + word, group.encode(), lines])
 
 
 def _version(raw: bytes) -> int:
     return int.from_bytes(raw[: _NUMBER.size])
+
+
+def _group_version(raw: bytes) -> tuple[str, int]:
+    return raw[_NUMBER.size :].decode(errors="replace"), _version(raw)

@@ -23,7 +23,7 @@ from chappe.errors import ProtocolError
 from chappe.log.guard import Guard
 from chappe.system import time
 from chappe.transports.gate import Gate, user_of
-from chappe.transports.handing_on import PERMISSIONS
+from chappe.transports.handing_on import is_handed_on
 from chappe.transports.zeromq import open_socket
 
 LINGER_MS: Final = 2_000
@@ -158,7 +158,7 @@ class PublishingSocket:
             return False
         known = self.dialled or user_of(frame)
         connection.who = known or self.strangers
-        private = prefix == PERMISSIONS and not known  # who has no keys is not told who has some
+        private = is_handed_on(prefix) and not known  # who has no keys is not told who has some
         honoured = connection.honoured[prefix] = [] if private else guard.subscribed(connection.who, prefix)
         if not honoured:
             self._refused[prefix] += 1

@@ -152,7 +152,7 @@ class Reader:
         if isinstance(outcome, Refused):
             return Unread(Why.WRONG, outcome.reason)
         if isinstance(outcome, Lacking):
-            return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: copy the new {path} from where the authority is")
+            return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
         try:
             plain = Batch.parse(outcome.content, check=False)  # of its bytes each was authenticated
             plain.check_order()
