@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from tests.waiting import PATIENCE_S, until
 
 from chappe import AsyncSharedMap, MapChange, MapServer, SharedMap
-from chappe.errors import InvalidData
+from chappe.errors import InvalidData, UsageError
 
 
 @pytest.fixture
@@ -30,6 +31,13 @@ def shared(server: MapServer) -> Iterator[SharedMap[Any]]:
 def raw(server: MapServer) -> Iterator[SharedMap[bytes]]:
     with SharedMap(server.address, timeout=PATIENCE_S) as made:
         yield made
+
+
+class Price(msgspec.Struct):
+    """What a map is of."""
+
+    value: float
+    unit: str = ""
 
 
 class Waiting:
@@ -124,3 +132,15 @@ def test_a_callback_is_called_after_a_wrong_value(shared: SharedMap[Any], raw: S
         raw["/b"] = b"1"
         until(lambda: heard)
     assert heard == [MapChange("insert", "/b", 1, None)]
+
+
+def test_what_is_not_of_the_type_is_not_written(server: MapServer, raw: SharedMap[bytes]) -> None:
+    with SharedMap[Price](server.address, values=Price, timeout=PATIENCE_S) as prices:
+        wrong: list[Any] = ["1.08", {"unit": "eur"}, [1], 5, Price("high"), Price(float("nan"))]  # type: ignore[arg-type]
+        for each in wrong:
+            with pytest.raises(UsageError, match="is not a value of this map"):
+                prices["/a"] = each
+        prices["/a"] = Price(1.08, "eur")
+
+        assert raw.wait_for("/a", until=lambda value: value is not None, timeout=PATIENCE_S)
+        assert prices.snapshot() == {"/a": Price(1.08, "eur")}

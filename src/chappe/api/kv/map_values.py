@@ -57,13 +57,20 @@ class Codec(Generic[V]):
                 decoder = msgspec.json.Decoder(Any if values == "json" else values)
             except TypeError as error:
                 raise UsageError(f"msgspec cannot decode {values!r}: {error}") from None
-            self._encode, self._decode = msgspec.json.Encoder().encode, decoder.decode
+            encode, self._decode = msgspec.json.Encoder().encode, decoder.decode
+
+            def checked(value: Any) -> bytes:
+                raw = encode(value)
+                decoder.decode(raw)  # else who follows the map as this type could not read it
+                return raw
+
+            self._encode = encode if values == "json" else checked
 
     def encode(self, value: V) -> bytes:
         """Raises UsageError for anything that is not such a value, or that is empty."""
         try:
             raw = self._encode(value)
-        except (TypeError, ValueError, UnicodeError) as error:
+        except (TypeError, ValueError, UnicodeError, msgspec.MsgspecError) as error:
             raise UsageError(f"{value!r:.80} is not a value of this map: {error}") from None
         if not raw:
             raise UsageError("an empty value means in the protocol that the key is deleted: use delete")
