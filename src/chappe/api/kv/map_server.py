@@ -176,6 +176,8 @@ def _paired(address: MapAddress, partner: str | None, role: str | None, pair: st
     peer = MapAddress.parse(partner).known(gate)
     if not address.port or not peer.port:
         raise UsageError("the servers of a pair have to know each other's ports: give them")
+    if (peer.host, peer.port) == (address.host, address.port):
+        raise UsageError(f"{partner} is this server itself: give the address of the other one")
     asked = None if witness is None else MapAddress.parse(witness).known(gate)
     if link is None:
         own, other = MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3)
