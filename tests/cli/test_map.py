@@ -79,7 +79,7 @@ def test_values_are_set_got_and_deleted(shell: Shell, shared: SharedMap[bytes]) 
     assert shell.run("map", "get", "/fx/raw").stdout == b"a\xff\nb\n"
     found = json.loads(shell.run("map", "get", "/fx/raw", "--json").stdout)
     assert found == {"key": "/fx/raw", "value": {"base64": "Yf8KYg=="}, "properties": {"unit": "none"}}
-    assert shell.run("map", "delete", "/fx/eur").returncode == 0
+    assert json.loads(shell.run("map", "delete", "/fx/eur", "--json").stdout) == {"key": "/fx/eur"}
     assert shared.wait_for("/fx/eur", until=lambda value: value is None, timeout=PATIENCE_S) is None
     for command in ("get", "delete"):
         done = shell.run("map", command, "/fx/eur")

@@ -159,13 +159,15 @@ def set_(
 
 @app.command("delete", cls=values.Command)
 @options.with_groups
-def delete(key: Key, where: Client) -> None:
+def delete(key: Key, where: Client, as_json: options.Json = False) -> None:
     """Remove a key; done when the server has done it."""
     check_key(key)
     with where.of([_around(key)]) as shared:
         if key not in shared:
             raise _no_such_key(key)
         shared.delete(key, timeout=where.timeout)
+    if as_json:
+        print(json.dumps({"key": json_value(_raw(key))}))
 
 
 @app.command("watch", cls=values.Command)
