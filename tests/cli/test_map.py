@@ -346,6 +346,15 @@ def test_without_a_server_one_sentence_says_so(shell: Shell, command: tuple[str,
     assert not list(shell.directory.iterdir())
 
 
+def test_a_server_of_another_map_is_not_waited_for(shell: Shell) -> None:
+    with MapServer("127.0.0.1:0", name="prices") as served:
+        where = ("--servers", served.address, "--name", "orders", "--timeout", str(2 * PATIENCE_S))
+        done = shell.run("map", "get", *where)
+    assert (done.returncode, done.stdout) == (1, b"")
+    text = f"chappe: the server at {served.address} has the map 'prices', and not the one that is wanted"
+    assert done.stderr.decode().splitlines()[-1] == text
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -78,10 +78,10 @@ class Client:
             raise UsageError(f"{self.servers!a} is not HOST[:PORT], or several of them separated by commas")
         model: Any = self.model
         with SharedMap(*servers, subtree=subtrees or "", model=model, timeout=0, name=self.name) as shared:
-            self._take(shared, quiet)
+            self._take(shared, len(servers), quiet)
             yield shared
 
-    def _take(self, shared: SharedMap[bytes], quiet: bool) -> None:
+    def _take(self, shared: SharedMap[bytes], servers: int, quiet: bool) -> None:
         """Wait for the map: for a server as long as ``timeout`` says, for a snapshot as long as it goes on."""
         end = time.monotonic() + self.timeout
         arrived = 0
@@ -95,6 +95,8 @@ class Client:
                         arrived = more
                         end = time.monotonic() + self.timeout
                         bar.update(f"{arrived:,} keys have come", arrived, None)
+                    elif len(shared.member.core.others) == servers:
+                        raise  # each has another map: the error says which
                     elif time.monotonic() >= end:
                         text = f"no map server answers at {self.servers}; start one with: chappe map serve"
                         raise NoMaster(text + shared.member.refusal) from None
