@@ -68,6 +68,7 @@ class Net:
         self.nodes = [Node(number, forwarding=number not in leaves, **options) for number in range(count)]
         self.crossed: list[tuple[int, int, bytes]] = []  # from, to, body: of all that came after the handshakes
         self.held: set[tuple[int, int]] = set()
+        self.names: Sequence[str] = ()  # of the nodes' identities, by number, if they have any
         self._dialled = 0
         for one, two in links:
             self.link(one, two)
@@ -90,6 +91,10 @@ class Net:
         dialler._conns += 1
         other.conns[one], dialler.conns[two] = other.open(), dialler._conns
         dialler.do(dialler.core.handle_dialled(dialler.conns[two], dial.dial, ("node", self._dialled), dialler.now))
+        if self.names:
+            for node, peer in ((dialler, other), (other, dialler)):
+                key, name = peer.id, self.names[peer.number]
+                node.core.handle_secured(node.conns[peer.number], key, (peer.id,), name)
 
     def cut(self, one: int, two: int) -> None:
         """A link breaks: what was on its way is lost, and both notice."""

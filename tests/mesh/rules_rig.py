@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
 from uuid import UUID
+
+from tests.mesh.net_rig import Net
 
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import Identity, Permissions, Rule
@@ -43,3 +47,27 @@ def permissions(
 def rules(*identities: Identity, rules: tuple[str, ...] = ("allow everything * *",), at: datetime = NOW) -> MeshRules:
     """What an endpoint's core goes by."""
     return MeshRules(permissions(*identities, rules=rules), at)
+
+
+def judged(
+    roles: str, links: str, *lines: str, leaves: Collection[int] = (), more: Collection[Identity] = (), **options: Any
+) -> Net:
+    """Nodes that all go by the same rules: ``roles`` of each in order, and ``links`` as chains, as in ``0-1-2 0-2``."""
+    members = roles.split()
+    net = Net(len(members), leaves=leaves, **options)
+    net.names = [f"n{number}" for number in range(len(members))]
+    go_by(net, roles, *lines, more=more)
+    for chain in links.split():
+        for one, two in pairwise(chain.split("-")):
+            net.link(int(one), int(two))
+    net.settle()
+    return net
+
+
+def go_by(net: Net, roles: str, *lines: str, more: Collection[Identity] = ()) -> None:
+    """From now on all go by these."""
+    members = zip(net.names, roles.split(), net.nodes, strict=True)
+    made = rules(*(identity(name, role, endpoint=node.id) for name, role, node in members), *more, rules=lines)
+    for node in net.nodes:
+        node.do(node.core.set_rules(made, node.now))
+    net.pump()

@@ -62,7 +62,7 @@ roles = ["server"]
 topics = ["*"]
 
 [[rules]]
-allow = ["produce", "publish", "write"]
+allow = ["produce", "publish", "attach-clone", "write"]
 roles = ["producer"]
 topics = ["*"]
 

@@ -186,6 +186,11 @@ def parse_detour(body: bytes) -> tuple[int, bytes]:
     return body[KIND_AT + 1], inner
 
 
+def inner(body: bytes) -> bytes:
+    """Return what is published by a body of FLOWS, on a detour or not."""
+    return parse_detour(body)[1] if body[KIND_AT] == DETOUR else body
+
+
 def number_given(frame: bytes) -> int:
     """Return the number of what is published in a frame of FLOWS, on a detour or not, that its origin gave it."""
     at = PREFIX + ID_BYTES
@@ -228,6 +233,15 @@ def check_publications(body: bytes) -> None:
         _parse_batch(body)
     else:
         parse_publication(body, NOBODY)
+
+
+def peek(body: bytes) -> tuple[bytes, int, bytes, int]:
+    """Return origin, kind, topic, and where the payload begins, of a body of PUBLICATIONS that can be parsed."""
+    origin, _, _, kind, flags, length = unpack_head(body)
+    if kind == FLOW_BATCH:
+        return origin, DATA, body[HEAD_BYTES : HEAD_BYTES + length], HEAD_BYTES + length
+    at = HEAD_BYTES + (ID_BYTES if flags & _DIRECTED else 0)
+    return origin, _KINDS[kind], body[at : at + length], at + length
 
 
 def _parse_batch(body: bytes) -> tuple[int, tuple[int, ...]]:

@@ -34,6 +34,7 @@ from chappe.defaults import (
 )
 from chappe.limits import MeshLimits
 from chappe.mesh.messages import ENVELOPE_BYTES, RESERVED_TOPIC, LinkState
+from chappe.mesh.rules import MeshRules
 
 _HEAD_BYTES = 4 + ENVELOPE_BYTES + len(RESERVED_TOPIC)  # of a frame, in front of the payload
 
@@ -49,13 +50,15 @@ class Verdict(Enum):
 class Known:
     """A link state, the frame that passes it on, the neighbours that can confirm a link, and the originals."""
 
-    __slots__ = ("brought_at", "chappe", "frame", "gone_since", "originals", "state")
+    __slots__ = ("brought_at", "chappe", "filter", "forwards", "frame", "gone_since", "originals", "state")
 
     def __init__(self, state: LinkState, frame: bytes) -> None:
         self.state = state
         self.frame = frame
         self.chappe = frozenset([each.id for each in state.neighbours if not each.original])
         self.originals = [(each.id, each.filter) for each in state.neighbours if each.original]
+        self.forwards = state.forwards  # ... as far as the permissions let it
+        self.filter = state.filter  # ... likewise
         self.gone_since: float | None = None  # there is no path
         self.brought_at = -inf  # if it is a doubt: when it was sent to its endpoint
 
@@ -88,6 +91,7 @@ class LinkStates:
 
     def __init__(self, limits: MeshLimits) -> None:
         self._doubts_max = limits.doubts_max
+        self.rules: MeshRules | None = None
         self.known: dict[bytes, Known] = {}
         self.refused = 0
         self.returned: list[bytes] = []  # endpoints that have a path again, and whose link states were not offered
@@ -187,7 +191,18 @@ class LinkStates:
         found = [f"{most} link states of one neighbour are in doubt"] if most > self._doubts_max else []
         return found if size == self._size else [*found, f"{self._size} bytes of link states are counted, {size} known"]
 
+    def set_rules(self, rules: MeshRules | None) -> None:
+        """Others are in force: what counts of each may be something else."""
+        self.rules = rules
+        for made in self.known.values():
+            self._judge(made)
+
     # -- inside -----------------------------------------------------------------------------------
+
+    def _judge(self, made: Known) -> None:
+        state, rules = made.state, self.rules
+        made.forwards = state.forwards and (rules is None or rules.forwards_as(state.origin))
+        made.filter = state.filter if rules is None else rules.wanted_as(state.origin, state.filter)
 
     def _put(self, made: Known) -> bool:
         origin = made.state.origin
@@ -200,6 +215,8 @@ class LinkStates:
         if former is not None and former.state.version == made.state.version:
             made.gone_since = former.gone_since
         self._size = grown
+        if self.rules is not None:
+            self._judge(made)
         self.known[origin] = made
         return True
 

@@ -3,18 +3,50 @@
 The driver makes these anew whenever another file is in force or somebody in it expires, and hands them to the core. So
 their answers never change, and are remembered. A core without rules asks nobody.
 
-A peer is the identity that its certificate names. Authorities give a name to one identity only, ever.
+A peer is the identity that its certificate names. Authorities give a name to one identity only, ever. One that is not
+beside us is known by the endpoint id of its certificate, which whoever is beside it has seen; of an id that no identity
+has nothing is said here, and those beside it decide.
+
+========================================  ===============================================================
+what is sent                              to send it as one's own takes, or to ``forward`` the topic
+========================================  ===============================================================
+data, and commands that are not a store's  ``publish``
+a write to the master of a data store     ``write``, or ``attach-master``
+anything else to a master                 ``attach-clone``, or ``attach-master``
+a command to clones, or within a pair     ``attach-master``
+========================================  ===============================================================
+
+To be sent a topic takes ``subscribe``; of what clones hear ``attach-clone`` or ``attach-master``, of what masters hear
+``attach-master``; or to ``forward`` it. The topics of a data store are its name. Who may forward a topic may do all of
+this with it, as it could say that it was another one's: originals that are beside it publish in its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-from chappe.permissions.rules import Permissions
+from chappe.mesh.filters import Filter
+from chappe.mesh.messages import COMMAND
+from chappe.permissions.decisions import REMEMBERED_MAX, Decisions, Verbs
+from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, FORWARD, PUBLISH, SUBSCRIBE, WRITE, Permissions
 
-JOIN = "join"  # what is refused to who may nothing at all; not a verb of the file
+JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file
+_TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.topics`` has them
+_TO_CLONES: Final = b"/<$>/data/clone"
+_TO_PARTNER: Final = b"/<$>/data/pair"
+_STORES: Final = b"/<$>/data/"
+COMMAND_HEAD: Final = 57  # bytes of a data store's command up to its kind ...
+_WRITES_BELOW: Final = 8  # ... and which of them are writes
+
+_PUBLISHERS: Final[Verbs] = (PUBLISH, FORWARD)
+_SUBSCRIBERS: Final[Verbs] = (SUBSCRIBE, FORWARD)
+_WRITERS: Final[Verbs] = (WRITE, ATTACH_MASTER, FORWARD)
+_CLONES: Final[Verbs] = (ATTACH_CLONE, ATTACH_MASTER, FORWARD)
+_MASTERS: Final[Verbs] = (ATTACH_MASTER, FORWARD)
+_FORWARDERS: Final[Verbs] = (FORWARD,)
 
 
 class MeshRules:
@@ -24,12 +56,18 @@ class MeshRules:
         self.permissions = permissions
         self._moment = moment
         self._whole = permissions.refusal(moment)
+        self._decisions = Decisions(permissions, moment)
+        found = [each for each in permissions.identities.values() if each.endpoint is not None]
+        self._names = {each.endpoint.bytes: each.name for each in found if each.endpoint is not None}
+        self._gets: dict[tuple[str, bytes], str] = {}
+        self._publishes: dict[tuple[str, bytes], str] = {}
 
-    def refusal(self, name: str, named: Collection[bytes] | None = None) -> str:
+    def refusal(self, name: str, named: Collection[bytes] | None = None, stated: bytes = b"") -> str:
         """Why an identity may not take part; empty if it may.
 
         Args:
             named: The endpoint ids that its certificate names, if one was shown.
+            stated: The endpoint id that it says it has, if it has said so.
         """
         if self._whole:
             return self._whole
@@ -39,4 +77,111 @@ class MeshRules:
         if named is not None and identity.endpoint is not None and identity.endpoint.bytes not in named:
             ids = ", ".join(sorted(str(UUID(bytes=each)) for each in named)) or "none"
             return f"the endpoint id of {name} is {identity.endpoint}, and its certificate names {ids}"
+        owner = self._names.get(stated, name)
+        if owner != name:
+            return f"{UUID(bytes=stated)} is the endpoint id of {owner}"
         return identity.refusal(self._moment)
+
+    # -- of those beside us, by name ------------------------------------------------------------------
+
+    def sending(self, name: str, kind: int, topic: bytes, payload: bytes) -> str:
+        """The verb that an identity lacks to send this as its own; empty if it may.
+
+        Args:
+            payload: Of a command its first ``COMMAND_HEAD`` bytes, of data nothing.
+        """
+        if kind == COMMAND:
+            return self._lacking(name, *_to_send(topic, payload))
+        key = name, topic
+        found = self._publishes.get(key)
+        if found is None:
+            found = _remember(self._publishes, key, self._lacking(name, _PUBLISHERS, topic))
+        return found
+
+    def getting(self, name: str, topic: bytes) -> str:
+        """The verb that an identity lacks to be sent messages of a topic; empty if it may."""
+        key = name, topic
+        found = self._gets.get(key)
+        if found is None:
+            found = _remember(self._gets, key, self._lacking(name, *_to_get(topic)))
+        return found
+
+    def forwarding(self, name: str, topic: bytes) -> str:
+        """The verb that an identity lacks to pass on messages of others with this topic; empty if it may."""
+        return self._lacking(name, _FORWARDERS, _to_get(topic)[1])
+
+    def forwards(self, name: str) -> bool:
+        """Whether there may be a topic of which an identity may pass on messages of others."""
+        return self._decisions.may_somewhere(name, _FORWARDERS)
+
+    def wanting(self, name: str, prefix: bytes) -> str:
+        """The verb that an identity lacks to be sent anything that begins so; empty if there may be something."""
+        verbs, subject = _to_get(prefix)
+        if subject != prefix:
+            return self._lacking(name, verbs, subject)
+        return "" if self._decisions.may_somewhere(name, verbs, _text(prefix)) else verbs[0]
+
+    def wanted(self, name: str, filter: Filter) -> Filter:
+        """What of a filter counts: each prefix of which something may be sent; single topics are asked about then."""
+        return tuple([each for each in filter if not self.wanting(name, each)])
+
+    def attaching(self, name: str, verb: str, store: bytes) -> bool:
+        """Whether an identity may take part in a data store so: what its neighbours let it."""
+        return not self._lacking(name, {WRITE: _WRITERS, ATTACH_CLONE: _CLONES}.get(verb, _MASTERS), store)
+
+    def why_not(self, name: str, verb: str, topic: bytes) -> str:
+        """Why an identity may not do this, for people."""
+        return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
+
+    # -- of anybody, by endpoint id -------------------------------------------------------------------
+
+    def forwards_as(self, endpoint: bytes) -> bool:
+        """As ``forwards``."""
+        name = self._names.get(endpoint)
+        return name is None or self.forwards(name)
+
+    def gets_as(self, endpoint: bytes, topic: bytes) -> bool:
+        """Whether messages of a topic may be sent to an endpoint."""
+        name = self._names.get(endpoint)
+        return name is None or not self.getting(name, topic)
+
+    def wanted_as(self, endpoint: bytes, filter: Filter) -> Filter:
+        """As ``wanted``."""
+        name = self._names.get(endpoint)
+        return filter if name is None else self.wanted(name, filter)
+
+    def _lacking(self, name: str, verbs: Verbs, subject: bytes) -> str:
+        return "" if self._decisions.may(name, verbs, _text(subject)) else verbs[0]
+
+
+def _remember(table: dict[tuple[str, bytes], str], key: tuple[str, bytes], found: str) -> str:
+    if len(table) >= REMEMBERED_MAX:
+        table.clear()
+    table[key] = found
+    return found
+
+
+def _text(subject: bytes) -> str:
+    return subject.decode(errors="surrogateescape")
+
+
+def _to_send(topic: bytes, payload: bytes) -> tuple[Verbs, bytes]:
+    """What it takes to send a command, and with which topic or data store."""
+    for suffix in (_TO_CLONES, _TO_PARTNER):
+        if topic.endswith(suffix):
+            return _MASTERS, topic.removesuffix(suffix)
+    if topic.endswith(_TO_MASTER):
+        writes = payload[COMMAND_HEAD - 1 : COMMAND_HEAD] < bytes((_WRITES_BELOW,))
+        return _WRITERS if writes else _CLONES, topic.removesuffix(_TO_MASTER)
+    return _PUBLISHERS, topic
+
+
+def _to_get(topic: bytes) -> tuple[Verbs, bytes]:
+    """What it takes to be sent a topic, of which the kind is not known before; a master listens to other masters."""
+    if _STORES in topic:
+        if topic.endswith(_TO_CLONES):
+            return _CLONES, topic.removesuffix(_TO_CLONES)
+        for suffix in (_TO_MASTER, _TO_PARTNER):
+            if topic.endswith(suffix):
+                return _MASTERS, topic.removesuffix(suffix)
+    return _SUBSCRIBERS, topic

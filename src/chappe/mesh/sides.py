@@ -28,7 +28,7 @@ class Side:
         self.originals: dict[bytes, dict[bytes, Filter]] = {}  # original: who is linked to it, and what it wants
         self.filter: Filter = NOTHING
         made = known.get(peer)
-        if made is not None and made.state.forwards:
+        if made is not None and made.forwards:
             self.forwarding.add(peer)
             self._go_on(peer, made)
 
@@ -40,7 +40,7 @@ class Side:
                 return found
             found.add(origin)
             self.endpoints.add(origin)
-            if made.state.forwards:
+            if made.forwards:
                 self.forwarding.add(origin)
         return found | self._go_on(origin, made) if origin in self.forwarding else found
 
@@ -60,7 +60,7 @@ class Side:
                     continue
                 self.endpoints.add(each)
                 found.add(each)
-                if beyond.state.forwards:
+                if beyond.forwards:
                     self.forwarding.add(each)
                     edge.append((each, beyond))
         return found

@@ -34,6 +34,7 @@ from chappe.mesh.keys import attested, is_foreign
 from chappe.mesh.link_states import Known, LinkStates, Verdict
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
 from chappe.mesh.network import Facts
+from chappe.mesh.rules import MeshRules
 from chappe.mesh.sides import Side
 from chappe.mesh.telling import Telling
 from chappe.mesh.ways import Ways
@@ -46,7 +47,7 @@ class Topology:
     """What an endpoint knows of the network; ``settle`` brings the answers up to date after changes.
 
     Args:
-        forwards: Whether messages pass through it.
+        forwards: Whether messages pass through it, if the permissions let them.
         version: Of its first link state; higher than any that an earlier life of this id told.
     """
 
@@ -56,7 +57,7 @@ class Topology:
         self.own = own
         self.changed = False  # since the last ``settle``
         self.telling = Telling(version, now)
-        self._forwards = forwards
+        self.forwards = self._would_forward = forwards
         self._filter: Filter = NOTHING
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._keys: dict[bytes, bytes] = {}  # of these, as far as they have certificates
@@ -98,6 +99,15 @@ class Topology:
         self._filter = wanted
         self.changed = True
         self.telling.change(urgent=True)
+
+    def set_rules(self, rules: MeshRules | None) -> None:
+        """Other permissions are in force: who forwards, and what each may want, may be something else."""
+        self.states.set_rules(rules)
+        former = self.forwards
+        self.forwards = self._would_forward and (rules is None or rules.forwards_as(self.own))
+        self.changed = self._anew = True
+        if self.forwards is not former:
+            self.telling.change(urgent=True)
 
     def set_original_filter(self, peer: bytes, wanted: Filter) -> None:
         """What an original beside us wants; nothing if it is blocked."""
@@ -141,14 +151,14 @@ class Topology:
         if sum(len(pack_filter(each)) for each in wanted.values()) > _ORIGINALS_BYTES_MAX:
             wanted = dict.fromkeys(wanted, EVERYTHING)  # we look again before anything goes to them
         originals = [Neighbour(each, True, wanted[each]) for each in sorted(wanted)]
-        return LinkState(self.own, self.telling.version, self._forwards, self._filter, (*chappe, *originals))
+        return LinkState(self.own, self.telling.version, self.forwards, self._filter, (*chappe, *originals))
 
     def others(self, peer: bytes, now: float) -> list[bytes]:
         """The frames that a new neighbour is to be told besides: what we have of itself, which an earlier life of it
         may have told; then the link states of all others, if we forward at all, but of who has been gone for long."""
         known = self._known
         found = [known[peer].frame] if peer in known else []
-        if self._forwards:
+        if self.forwards:
             found += [known[each].frame for each in sorted(known) if each != peer and known[each].is_offered(now)]
         return found
 
@@ -185,7 +195,7 @@ class Topology:
             original: frozenset[bytes]().union(*(side.originals.get(original, ()) for side in self._sides.values()))
             for original in self._originals
         }
-        self._designated = self._find_designated(self._sides.values(), with_us=self._forwards)
+        self._designated = self._find_designated(self._sides.values(), with_us=self.forwards)
         for side in sides:
             side.filter = self._wanted_beyond(side)
         self._expired_at = now
@@ -219,7 +229,9 @@ class Topology:
         """The endpoints of chappe that a message with ``topic`` is to go to: who wants it, or speaks with who does."""
         if self._wishes is None:
             self._wishes = self._find_wishes()
-        return frozenset([each for each, wanted in self._wishes if matches(wanted, topic)])
+        found = [each for each, wanted in self._wishes if matches(wanted, topic)]
+        rules = self.states.rules
+        return frozenset(found if rules is None else [each for each in found if rules.gets_as(each, topic)])
 
     def has_way(self, endpoint: bytes) -> bool:
         """Whether a way leads to an endpoint of chappe."""
@@ -245,7 +257,7 @@ class Topology:
 
     def speaks_with(self, original: bytes) -> bool:
         """Whether we are the one who exchanges messages with an original beside us."""
-        if self._forwards:
+        if self.forwards:
             return self._designated.get(original) == self.own
         return not any(original in side.originals for side in self._sides.values())
 
@@ -253,7 +265,7 @@ class Topology:
         """What to ask of an original beside us: what is wanted here and, if we speak for others, by them."""
         if not self.speaks_with(original):
             return NOTHING
-        if not self._forwards:
+        if not self.forwards:
             return self._filter
         wanted = [side.filter for side in {id(each): each for each in self._sides.values()}.values()]
         if any(original in side.originals for side in self._sides.values()):
@@ -305,8 +317,7 @@ class Topology:
             for linked in side.originals.items():
                 found.setdefault(linked[0], union(linked[1].values()))
             for endpoint in side.endpoints:
-                known = self._known.get(endpoint)
-                found[endpoint] = self._links[endpoint] if known is None else known.state.filter
+                found[endpoint] = self._wish(endpoint)
         return found
 
     # -- inside -----------------------------------------------------------------------------------
@@ -365,11 +376,11 @@ class Topology:
                 for each in (origin, *found):
                     if each in side.forwarding:
                         self._listed |= known[each].chappe
-                wanted = [known[each].state.filter for each in found if known[each].state.filter]
+                wanted = [known[each].filter for each in found if known[each].filter]
                 less = False
-                if former is not None and former.state.filter != made.state.filter and origin in side.endpoints:
-                    wanted.append(made.state.filter)
-                    less = not all(matches(made.state.filter, topic) for topic in former.state.filter)
+                if former is not None and former.filter != made.filter and origin in side.endpoints:
+                    wanted.append(made.filter)
+                    less = not all(matches(made.filter, topic) for topic in former.filter)
                 if less or sum(map(len, wanted)) + len(side.filter) > FILTERS_TOPICS_MAX:
                     side.filter = self._wanted_beyond(side)
                 elif wanted:
@@ -407,8 +418,7 @@ class Topology:
         found: list[tuple[bytes, Filter]] = []
         for side in {id(each): each for each in self._sides.values()}.values():
             for endpoint in side.endpoints:
-                known = self._known.get(endpoint)
-                found.append((endpoint, self._links[endpoint] if known is None else known.state.filter))
+                found.append((endpoint, self._wish(endpoint)))
             for original, linked in side.originals.items():
                 speaker = self._speaker(side, original)
                 if speaker is not None and speaker in linked:
@@ -429,13 +439,19 @@ class Topology:
         if linked is None:
             return None
         # If nothing passes through us, every side has one of its own.
-        return self._designated[original] if self._forwards else min(linked)
+        return self._designated[original] if self.forwards else min(linked)
+
+    def _wish(self, endpoint: bytes) -> Filter:
+        """What an endpoint of chappe wants, as far as the permissions let it."""
+        known, rules = self._known.get(endpoint), self.states.rules
+        if known is not None:
+            return known.filter
+        return self._links[endpoint] if rules is None else rules.wanted_as(endpoint, self._links[endpoint])
 
     def _wanted_beyond(self, side: Side, without: bytes | None = None) -> Filter:
         wanted: list[Filter] = []
         for endpoint in side.endpoints:
-            known = self._known.get(endpoint)
-            wanted.append(self._links[endpoint] if known is None else known.state.filter)
+            wanted.append(self._wish(endpoint))
         for original, linked in side.originals.items():
             speaker = self._speaker(side, original)
             if speaker in linked and original != without:
@@ -450,14 +466,14 @@ class Topology:
         """What is known of the network, as of the last settle: see ``mesh.network``."""
         links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
         ways = self.ways().distances | {each: (1, each) for each in originals}
-        return Facts(self.own, self._forwards, self._filter, links, originals, known, ways)
+        return Facts(self.own, self.forwards, self._filter, links, originals, known, ways)
 
 
 def _only_adds(former: Known | None, made: Known) -> bool:
     """Whether nothing ends with a link state, and no original is concerned."""
     if former is None:
         return not made.originals
-    same = former.state.forwards == made.state.forwards and not former.originals and not made.originals
+    same = former.forwards == made.forwards and not former.originals and not made.originals
     return same and former.chappe <= made.chappe
 
 

@@ -58,7 +58,7 @@ class Ways:
         edge = list(self._links)
         for at in edge:  # grows meanwhile
             here = known.get(at)
-            if here is None or not here.state.forwards:
+            if here is None or not here.forwards:
                 continue
             beside = (found[at][0] + 1, found[at][1])
             for original, _ in here.originals:
@@ -194,8 +194,8 @@ class _Blocks:
                 there = self._links
             else:
                 there = [each for each in sorted(known[at].chappe) if each in known and at in known[each].chappe]
-            on = [each for each in there if each in known and known[each].state.forwards]
-            ends = [each for each in there if each not in known or not known[each].state.forwards]
+            on = [each for each in there if each in known and known[each].forwards]
+            ends = [each for each in there if each not in known or not known[each].forwards]
             if at in self._beside_own:
                 on.append(own)
             found = self._beside[at] = on, ends

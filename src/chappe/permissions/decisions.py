@@ -27,7 +27,7 @@ class Decisions:
         self._now = now
         self._may: dict[tuple[str, Verbs, str], bool] = {}
         self._scopes: dict[tuple[str, Verbs, str], tuple[Scope, ...]] = {}
-        self._somewhere: dict[tuple[str, Verbs], bool] = {}
+        self._somewhere: dict[tuple[str, Verbs, str], bool] = {}
 
     def may(self, who: str, verbs: Verbs, topic: str) -> bool:
         """Whether somebody may do one of these with a topic."""
@@ -42,11 +42,15 @@ class Decisions:
             )
         return found
 
-    def may_somewhere(self, who: str, verbs: Verbs) -> bool:
-        """Whether there may be a topic with which somebody may do one of these."""
-        found = self._somewhere.get((who, verbs))
+    def may_somewhere(self, who: str, verbs: Verbs, prefix: str = "") -> bool:
+        """Whether there may be a topic that begins so with which somebody may do one of these."""
+        key = (who, verbs, prefix)
+        found = self._somewhere.get(key)
         if found is None:
-            found = self._somewhere[who, verbs] = all(self._one_somewhere(name, verbs) for name in who.split(AND))
+            if len(self._somewhere) >= REMEMBERED_MAX:
+                self._somewhere.clear()
+            names = who.split(AND)
+            found = self._somewhere[key] = all(self._one_somewhere(name, verbs, prefix) for name in names)
         return found
 
     def scopes(self, who: str, verbs: Verbs, prefix: str) -> tuple[Scope, ...]:
@@ -76,11 +80,11 @@ class Decisions:
                 return f"{found.why} (line {found.line})" if found.line else found.why
         return "the rules allow it"
 
-    def _one_somewhere(self, name: str, verbs: Verbs) -> bool:
+    def _one_somewhere(self, name: str, verbs: Verbs, prefix: str) -> bool:
         identity = self.permissions.identities.get(name)
         if identity is None or self.permissions.refusal(self._now) or identity.refusal(self._now):
             return False
-        return any(self.permissions.may_somewhere(identity, verb) for verb in verbs)
+        return any(self.permissions.may_somewhere(identity, verb, prefix) for verb in verbs)
 
     def _scopes_of(self, name: str, verbs: Verbs, prefix: str) -> tuple[Scope, ...]:
         if self._allowed(name, verbs, (prefix, False)):

@@ -19,6 +19,9 @@ CONSUME: Final = "consume"
 STORE: Final = "store"
 INTRODUCE: Final = "introduce"
 ADMINISTER: Final = "administer"
+PUBLISH: Final = "publish"
+SUBSCRIBE: Final = "subscribe"
+FORWARD: Final = "forward"
 ATTACH_MASTER: Final = "attach-master"
 ATTACH_CLONE: Final = "attach-clone"
 WRITE: Final = "write"
@@ -28,9 +31,9 @@ VERBS: Final[Mapping[str, str]] = {
     STORE: "keep a topic's records, and answer who reads them",
     INTRODUCE: "run a tower",
     ADMINISTER: "ask members how they are, and change what they do",
-    "publish": "publish messages into the mesh",
-    "subscribe": "subscribe to topics of the mesh",
-    "forward": "pass on messages of others in the mesh",
+    PUBLISH: "publish messages into the mesh",
+    SUBSCRIBE: "subscribe to topics of the mesh",
+    FORWARD: "pass on messages of others in the mesh",
     ATTACH_MASTER: "hold a data store's master, or serve a shared map",
     ATTACH_CLONE: "hold a data store's clone, or read it; follow a shared map",
     WRITE: "write to a data store, or to a shared map",
@@ -217,12 +220,15 @@ class Permissions:
         """When the next identity expires, or all of it does."""
         return min([each.expires for each in self.identities.values() if each.expires > now] + [self.expires])
 
-    def may_somewhere(self, identity: Identity, verb: str) -> bool:
-        """Whether there may be a topic with which it may do this: what the role of a server is told by."""
+    def may_somewhere(self, identity: Identity, verb: str, prefix: str = "") -> bool:
+        """Whether there may be a topic that begins so with which it may do this.
+
+        Without a prefix that is what the role of a server is told by.
+        """
         for rule in self.rules:
             if rule.concerns(identity, verb):
-                if rule.allow:
+                if rule.allow and rule.touches(prefix):
                     return True
-                if rule.covers("", subtree=True):
+                if not rule.allow and rule.covers(prefix, subtree=True):
                     return False
         return False

@@ -35,13 +35,15 @@ class KvNode:
         perform: What is done, with the lock held, for ``Resolve``, ``Notify`` and ``Report`` actions.
         backend: Of a durable master; closed at the end.
         witness: Of one of a pair of masters.
+        require: Raises NotPermitted if we may not write; None if nobody is asked.
     """
 
     def __init__(
         self, node: MeshNode, role: KvRole, number: int, perform: dict[type, Callable[[Any], None]],
-        backend: Backend | None = None, witness: MapAddress | None = None,
+        backend: Backend | None = None, witness: MapAddress | None = None, require: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         self.node = node
+        self._require = require
         self.part = node.member.attach(role, number)
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
@@ -74,10 +76,13 @@ class KvNode:
         """See ``KvPart.write``. Without ``hurry`` it may be sent a moment later, with others.
 
         Raises:
+            NotPermitted: The permissions do not let us write.
             MemberStopped: A defect has stopped the endpoint.
         """
         node = self.node
         node.turns.check()
+        if self._require is not None:
+            self._require()
         now = time.monotonic()
         due = self.part.due
         waiting: list[Flush] = []

@@ -140,7 +140,7 @@ class MapNode:
             self.perform(self._core.handle_timeout(now))
         self._retry(now)
         if now >= self._gate_at:
-            self._gate_at = now + GATE_S if self.gate is not None else math.inf
+            self._gate_at = now + GATE_S
             self.look()
         self.perform(self._core.flush(now))
         self.turns.news = True
@@ -154,12 +154,9 @@ class MapNode:
 
     def look(self) -> None:
         """What is to be done once a second where there are keys."""
-        for sock, dialled in list(self._dialled.items()):  # of which one may be opened anew
+        for sock, dialled in self._dialled.items():
             dialled.look()
-            if self.gate is None:
-                self._gate_at = min(self._gate_at, dialled.again_at)
-            if sock in self._watched:
-                self.used(sock)
+            self.used(sock)
 
     def _retry(self, now: float) -> None:
         """Try again what sockets did not take."""
@@ -198,25 +195,18 @@ class MapNode:
         self._suspect(drain)
         return drain
 
-    def dial(self, sock: zmq.Socket[bytes], endpoint: str, beside: Callable[[int], None] | None = None) -> None:
+    def dial(self, sock: zmq.Socket[bytes], endpoint: str, *, hear: bool = False) -> None:
         """Connect a socket that is watched to a server, or a witness.
 
-        With ``beside`` refusals are told where we have no keys, too; see ``Dialled``.
+        With ``hear`` refusals are told where we have no keys, too.
         """
         made = Dialled(sock, self.gate, self._on_report, ATTACH_MASTER)
         self._dialled[sock] = made
         # ZeroMQ gives up who refused, so this is before it is dialled.
-        if beside is not None and (refusals := made.listen()) is not None:
-            made.beside = beside
-
-            def look() -> bool:
-                refused = made.look()
-                self._gate_at = min(self._gate_at, made.again_at)
-                return refused
-
+        if hear and (refusals := made.listen()) is not None:
             fd = self._monitors[sock] = int(refusals.getsockopt(zmq.FD))
-            self.turns.register(fd, selectors.EVENT_READ, lambda mask: self._suspect(look))
-            self._suspect(look)
+            self.turns.register(fd, selectors.EVENT_READ, lambda mask: self._suspect(made.look))
+            self._suspect(made.look)
         made.connect(endpoint)
 
     def unwatch(self, sock: zmq.Socket[bytes]) -> None:
@@ -286,7 +276,7 @@ class Connections:
         for place, address in enumerate(servers):
             heard = subscriber(node.gate)
             node.watch(heard, lambda frames, place=place: published(place, frames))  # type: ignore[misc]
-            node.dial(heard, address.endpoint(1), lambda _, place=place: self._reopen(Reopen(place)))  # type: ignore[misc]
+            node.dial(heard, address.endpoint(1), hear=True)
             self._hearing.append(heard)
             self._asking.append(self._open(place))
         node.table |= {Listen: self._listen, Ask: self._ask, Reopen: self._reopen}

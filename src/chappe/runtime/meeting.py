@@ -92,9 +92,6 @@ class Meets(Protocol):
     def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
         """See ``Node.watch_socket``."""
 
-    def call_idle(self, gatherer: Dialled, at: float) -> None:
-        """See ``Node.call_idle``."""
-
     def suspect(self, drain: Drain) -> None:
         """See ``Node.suspect``."""
 
@@ -293,7 +290,7 @@ class AtTowers(_Listening):
         telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
         hearing = Dialled(beacon_sub, self.gate, node.report, INTRODUCE)
         self._others = [telling, hearing]
-        _watch(node, hearing, telling.redial)
+        _watch(node, hearing)
         for tower, name in zip(self._towers, names, strict=True):
             telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
             hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
@@ -344,7 +341,6 @@ class _Dialling:
         self._dialled: list[_Dialled] = []
         self._permissions: Member | None = None
         self.names: list[str] = []
-        self.again: Callable[[int], None] = lambda place: None  # see ``Dialled.beside``
 
     def hear(self, node: Meets) -> Forwarders:
         """Dial all of them; what they say of themselves is wanted in any case."""
@@ -360,7 +356,7 @@ class _Dialling:
             self._dialled.append(_Dialled(sub, drain, dialled))
             for kind in (INFO,) if self._permissions is None else (INFO, *self._permissions.kinds):
                 sub.setsockopt(zmq.SUBSCRIBE, kind)
-            _watch(node, dialled, lambda _, place=place: self.again(place))  # type: ignore[misc]
+            _watch(node, dialled)
             dialled.connect(f"tcp://{each.host}:{each.out_port}{self.names[place]}")
         return self.known
 
@@ -414,9 +410,8 @@ class AtForwarders:
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
-        self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
-        self._dialling.again = self._publishing.redial
         found = self._dialling.hear(node)
+        self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
         self.subscribers = AND.join(dict.fromkeys(each.removeprefix("#") for each in self._dialling.names))
         for each, name in zip(self._where, self._dialling.names, strict=True):
             self._publishing.connect(f"tcp://{each.host}:{each.in_port}{name}")
@@ -586,21 +581,13 @@ def _name(gate: Gate | None, verb: str, where: TowerAddress | ForwarderAddress) 
     return "" if gate is None else f"#{gate.server(verb, where.host, where.name)}"
 
 
-def _watch(node: Meets, dialled: Dialled, beside: Callable[[int], None]) -> None:
-    """Hear at once that somebody has keys, where we have none and so do not look by the second; see ``Dialled``.
+def _watch(node: Meets, dialled: Dialled) -> None:
+    """Hear at once that somebody has keys, where we have none and so do not look by the second.
 
     Before anything is dialled: ZeroMQ gives up who refused it, so there is one event, and it may come at once.
     """
-    if machine.current() is not machine.SYSTEM or (refusals := dialled.listen()) is None:
-        return
-    dialled.beside = beside
-
-    def drain() -> bool:
-        refused = dialled.look()
-        node.call_idle(dialled, dialled.again_at)
-        return refused
-
-    node.watch_socket(refusals, drain)
+    if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
+        node.watch_socket(refusals, dialled.look)
 
 
 def _host_of(frame: zmq.Frame) -> str:

@@ -41,16 +41,11 @@ class Dialled:
         gate: None for plain ones.
         report: Told of refusals.
         verb: What who is dialled has to be allowed.
-
-    Attributes:
-        beside: Called when something is dialled again that had keys where we have none, with its place among all that
-            is dialled: of other sockets that were refused there, too, nobody hears.
     """
 
     def __init__(
         self, sock: zmq.Socket[bytes], gate: Gate | None, report: Callable[[object], None], verb: str = ""
     ) -> None:
-        self.beside: Callable[[int], None] = lambda place: None
         self._sock = sock
         self._gate = gate
         self._report = report
@@ -69,13 +64,15 @@ class Dialled:
                 self._tell(where, f"it has keys: give us an identity as well, as it has {name}")
                 return
             self._sock.connect(where)
-            self._wanted[endpoint] = where
             return
         self._wanted[endpoint] = ""
         self._dial(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
         """Dial it no more; raises ZMQError if it never was connected."""
+        if self._gate is None:
+            self._sock.disconnect(identity_of(endpoint)[0])
+            return
         where = self._wanted.pop(endpoint, "")
         if where:
             self._again_at.pop(where, None)
@@ -88,26 +85,12 @@ class Dialled:
         self._monitor = monitor_of(self._sock, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         return self._monitor
 
-    @property
-    def again_at(self) -> float:
-        """When something is dialled again, if ``look`` is called."""
-        return min(self._again_at.values(), default=math.inf)
-
-    def idle(self) -> float:
-        """See ``Gatherer.idle``: who has no keys looks only when he was refused."""
-        self.look()
-        return max(self.again_at - time.monotonic(), 0.0)
-
     def look(self) -> bool:
         """What is to be done once a second; returns whether anything was refused since the last time."""
         refused = self._hear()
-        now = time.monotonic()
         if self._gate is None:
-            for place, where in enumerate(list(self._wanted.values())):
-                if self._again_at.get(where, math.inf) <= now:
-                    self.redial(place)
-                    self.beside(place)
             return refused
+        now = time.monotonic()
         if self._gate.changes != self._changes:
             self._changes = self._gate.changes
             for endpoint, where in list(self._wanted.items()):
@@ -119,12 +102,6 @@ class Dialled:
                 self._end(where)
                 self._dial(endpoint)
         return refused
-
-    def redial(self, place: int) -> None:
-        """Dial one of them anew, where we have no keys."""
-        where = list(self._wanted.values())[place]
-        self._end(where)
-        self._sock.connect(where)
 
     def close(self) -> None:
         """Before the socket is closed."""

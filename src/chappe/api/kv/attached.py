@@ -76,7 +76,9 @@ class AttachedStore:
             Notify: self._notified,
             Report: lambda action: endpoint.report(action.event),
         }
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness)
+        permitted, name = endpoint.permitted, core.name.encode()
+        require = None if permitted is None or core.kind == "master" else lambda: permitted.write(name)
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness, require)
         self.part = self.node.part
 
     def begin(self) -> None:

@@ -65,7 +65,9 @@ def attach_master(
     endpoint: Host, name: str, backend: str, options: dict[str, Any], pair: Pairing | None = None
 ) -> DataStore:
     """See ``Endpoint.attach_master``."""
-    check_name(name)
+    raw = check_name(name)
+    if endpoint.permitted is not None:
+        endpoint.permitted.attach_master(raw)
     _refuse_second(endpoint, name, pair is not None)
     kept = open_backend(backend, options)
     try:
@@ -121,7 +123,9 @@ def attach_clone(
 
 def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buffer_s: float) -> AttachedStore:
     """``attach_clone`` up to the wait."""
-    check_name(name)
+    raw = check_name(name)
+    if endpoint.permitted is not None:
+        endpoint.permitted.attach_clone(raw)
     for what, seconds in (("resync_s", resync_s), ("stale_s", stale_s), ("mutation_buffer_s", buffer_s)):
         if math.isnan(seconds):
             raise UsageError(f"{what} is a number of seconds, not {seconds!r}")

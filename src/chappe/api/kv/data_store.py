@@ -41,6 +41,7 @@ class DataStore(Closeable, ReadableStore):
     Where there is an ``expiry_s``, the key is removed so many seconds later; a later write without it makes it stay.
 
     Raises (every write):
+        NotPermitted: The permissions do not let this identity write to the store.
         NoMaster: No master was found in time; the write is not done.
         WriteUnknown: The master was lost before it confirmed the write, and cannot be asked any more.
         BackendFailure: The master's disk refused it; the write is not done.

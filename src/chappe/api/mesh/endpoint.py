@@ -290,6 +290,9 @@ class Endpoint(Closeable, Host):
             max_age_s: How long a message may have waited here when it is taken; None: as long as it likes.
             on_stale: What happens when one has waited longer: taking it raises TooSlow, and the subscription ends
                 (``end``); or such messages are dropped, counted and reported (``drop``).
+
+        Raises:
+            NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets what it may.
         """
         check_bounds(messages_max, bytes_max)
         check_age(max_age_s, on_stale)
@@ -303,6 +306,7 @@ class Endpoint(Closeable, Host):
         )
         with self._lock:
             self.check()
+            self.require_subscribe([encode_topic(each) for each in topics])
             number = next(self.numbers)
             if max_age_s is None:
                 made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
@@ -352,6 +356,7 @@ class Endpoint(Closeable, Host):
 
         Raises:
             UsageError: The name, the backend or an option is not valid; or the package of ``rocksdb`` is missing.
+            NotPermitted: The permissions do not let this identity hold the master.
             MasterExists: The store has a master in reach, or this endpoint has a clone of it.
             StorageLocked: Another process has the file open.
             StorageFormat: The file was written by a newer chappe, or by something else.
@@ -389,6 +394,7 @@ class Endpoint(Closeable, Host):
         Raises:
             NoMaster: There was no master in time; nothing is attached then.
             MasterExists: This endpoint has the master.
+            NotPermitted: The permissions do not let this identity hold a clone.
             UsageError: An argument is out of its bounds.
         """
         return attach_clone(self, name, resync_s, stale_s, mutation_buffer_s, timeout)

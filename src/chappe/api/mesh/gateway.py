@@ -13,14 +13,15 @@ from uuid import UUID
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import OnFull, as_id, encode_topic, topics_of
 from chappe.api.mesh.endpoint import Endpoint
+from chappe.api.mesh.identity import Own
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.core import Report
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
-from chappe.errors import ChappeError, Closed, Unreachable, UsageError
+from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, SideStatus, Subscribe
 from chappe.gateway.summary import as_chosen
-from chappe.mesh.messages import NOBODY
+from chappe.mesh.messages import DATA, NOBODY
 from chappe.security import Keys, Security
 from chappe.system import machine, time
 from chappe.system.forking import own
@@ -30,6 +31,7 @@ logger = logging.getLogger("chappe")
 CHUNK: Final = 256  # messages passed at once
 LOOK_S: Final = 1.0  # longest wait
 LOOK_BLOCKED_S: Final = 0.1  # while a side has no room: how often the other side's network is looked at
+TELL_REFUSED_S: Final = 10.0  # between two words on what our identity may not publish
 JOIN_S: Final = 2.0  # closing waits so long for what is being passed
 
 
@@ -91,6 +93,7 @@ class Gateway(Closeable):
         self._endpoints: list[Endpoint] = []
         self._subscribers: list[Subscriber] = []
         self._looked = [-1, -1]  # at which state of each network
+        self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # that something is not passed into each
         try:
             for each in sides:
                 self._endpoints.append(Endpoint(id=each.id, security=each.security, on_full=each.on_full))
@@ -196,12 +199,17 @@ class Gateway(Closeable):
     def _publish(self, action: Publish) -> None:
         side, messages = action.side, action.messages
         endpoint = self._endpoints[side]
+        if endpoint.permitted is not None:
+            messages = self._permitted(side, endpoint.permitted, messages)
         at = 0
         while at < len(messages):
             chunk = messages[at : at + endpoint.at_once]
-            while endpoint.try_publish_many(chunk) is None:
-                self._wait_for_room(side, dict.fromkeys(topics_of(chunk)))
             at += len(chunk)
+            try:
+                while endpoint.try_publish_many(chunk) is None:
+                    self._wait_for_room(side, dict.fromkeys(topics_of(chunk)))
+            except NotPermitted:
+                pass  # since a moment ago
         for receiver, payload in action.marked:
             try:
                 while endpoint.try_publish(MARKED, payload, receiver) is None:
@@ -210,6 +218,14 @@ class Gateway(Closeable):
                 pass  # that gateway is gone meanwhile
             except UsageError as error:  # with its mark it is larger than a message can be
                 logger.warning("a message is not passed on to further domains: %s", error)
+
+    def _permitted(self, side: int, permitted: Own, messages: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        found = [each for each in messages if permitted.may_publish(each[0], DATA)]
+        refused = len(messages) - len(found)
+        if refused and time.monotonic() >= self._told_at[side] + TELL_REFUSED_S:
+            self._told_at[side] = time.monotonic()
+            logger.warning("the permissions do not let %s publish what comes from the other domain", permitted.name)
+        return found
 
     def _wait_for_room(self, side: int, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
         self._wait(side, lambda: self._endpoints[side].room(topics, receiver), LOOK_BLOCKED_S)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
-from chappe.api.mesh.identity import watch_rules
+from chappe.api.mesh.identity import Own, watch_rules
 from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.api.taps import MeshTap
 from chappe.core import Report
@@ -63,6 +63,7 @@ class Host:
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max // options.paths)
         files = None if recording is None else RecordingFiles(recording.directory, self.id, options.forwarding)
         self.core = EndpointCore(raw_id, options, time.monotonic())
+        self.permitted = Own(security, self.core) if isinstance(security, Keys) else None
         self.numbers = count(1)  # of tickets and subscribers
         self._asked: dict[int, Asked] = {}
         self._subscribers: dict[int, Any] = {}
@@ -105,6 +106,7 @@ class Host:
         Raises:
             UnsupportedValue: The value cannot be converted.
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
+            NotPermitted: The permissions do not let this identity publish there.
             Unreachable: There is no way to the endpoint ``to``.
             Closed: The endpoint was closed.
         """
@@ -131,6 +133,8 @@ class Host:
             if not self.core.room((topic,), receiver):
                 return None
             self.check()
+            if self.permitted is not None:
+                self.permitted.publish((topic,), kind, payload)
             now = time.monotonic()
             flushes = self.core.publish(topic, payload, kind, receiver, now)
             reached = self.core.router.reached
@@ -169,6 +173,8 @@ class Host:
             if not self.core.room(topics_of(chunk)):
                 return None
             self.check()
+            if self.permitted is not None:
+                self.permitted.publish(topics_of(chunk), DATA)
             flushes, wanted = self.core.publish_many(chunk, time.monotonic())
             if (record := self._record) is not None:
                 for topic, payload in chunk:
@@ -215,10 +221,16 @@ class Host:
         if self._subscribers.pop(number, None) is not None:
             self.node.call(self.core.unsubscribe, number, None)
 
+    def require_subscribe(self, topics: Iterable[bytes]) -> None:
+        """Raise NotPermitted if there is nothing in one of these that our identity may have."""
+        if self.permitted is not None:
+            self.permitted.subscribe(topics)
+
     def take(self, taker: Any, topics: list[bytes], kind: int) -> None:
         """Have messages of a kind handed to ``taker.deliver``, until the endpoint closes it."""
         with self._lock:
             self.check()
+            self.require_subscribe(topics)
             number = next(self.numbers)
             self._subscribers[number] = taker
             self.node.call(self.core.subscribe, number, topics, kind)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from chappe.errors import UsageError
+from collections.abc import Iterable
+
+from chappe.data.topic import shown
+from chappe.errors import NotPermitted, UsageError
+from chappe.mesh.endpoint import EndpointCore
+from chappe.mesh.rules import COMMAND_HEAD, MeshRules
+from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
 from chappe.storage.key_files import watched_permissions
@@ -21,3 +27,62 @@ def watch_rules(keys: Keys) -> RulesWatch:
     if why:
         raise UsageError(f"{keys.place} cannot be used: {why}, by {permissions_file(keys.directory)}")
     return made
+
+
+class Own:
+    """What an endpoint's own identity may: asked before anything leaves it, as its neighbours would refuse the rest.
+
+    Each method raises NotPermitted. With the endpoint's lock, or where a moment earlier or later does not matter.
+    """
+
+    def __init__(self, keys: Keys, core: EndpointCore) -> None:
+        self.name = keys.name
+        self._file = permissions_file(keys.directory)
+        self._core = core
+
+    def publish(self, topics: Iterable[bytes], kind: int, payload: bytes = b"") -> None:
+        """To all of these; ``payload`` of a command."""
+        rules = self._rules
+        for topic in topics:
+            verb = rules.sending(self.name, kind, topic, payload[:COMMAND_HEAD])
+            if verb:
+                self._refuse(verb, topic)
+
+    def may_publish(self, topic: bytes, kind: int) -> bool:
+        """Whether it may publish data there."""
+        return not self._rules.sending(self.name, kind, topic, b"")
+
+    def subscribe(self, topics: Iterable[bytes]) -> None:
+        """To something of each of these."""
+        rules = self._rules
+        for topic in topics:
+            verb = rules.wanting(self.name, topic)
+            if verb:
+                self._refuse(verb, topic)
+
+    def attach_master(self, store: bytes) -> None:
+        """The master of a data store."""
+        self._attach(store, ATTACH_MASTER)
+
+    def attach_clone(self, store: bytes) -> None:
+        """A clone of a data store."""
+        self._attach(store, ATTACH_CLONE)
+
+    def write(self, store: bytes) -> None:
+        """To a data store, of which a clone is here."""
+        self._attach(store, WRITE)
+
+    @property
+    def _rules(self) -> MeshRules:
+        found = self._core.router.rules
+        assert found is not None
+        return found
+
+    def _attach(self, store: bytes, verb: str) -> None:
+        if not self._rules.attaching(self.name, verb, store):
+            self._refuse(verb, store)
+
+    def _refuse(self, verb: str, topic: bytes) -> None:
+        why = self._rules.why_not(self.name, verb, topic)
+        what = shown(topic.decode(errors="surrogateescape"))
+        raise NotPermitted(f"{self.name} may not {verb} {what!r}: {why}; whoever signs {self._file} can allow it")

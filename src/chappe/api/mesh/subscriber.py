@@ -101,10 +101,15 @@ class Subscriber(Source[Received]):
         return frozenset(self._topics)
 
     def add(self, *topics: str) -> None:
-        """Want these prefixes too. What peers publish after they heard of it arrives."""
+        """Want these prefixes too. What peers publish after they heard of it arrives.
+
+        Raises as ``Endpoint.subscribe``.
+        """
         with self._lock:
             self._waiting.check()
-            self._node.call(self._endpoint.core.subscribe, self.number, [encode_topic(each) for each in topics])
+            raw = [encode_topic(each) for each in topics]
+            self._endpoint.require_subscribe(raw)
+            self._node.call(self._endpoint.core.subscribe, self.number, raw)
             self._topics.update(topics)
 
     def remove(self, *topics: str) -> None:

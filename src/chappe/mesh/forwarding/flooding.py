@@ -29,6 +29,7 @@ from chappe.defaults import COMPARE_PAUSE_S, COMPARE_S, ENDPOINTS_MAX, TELL_PAUS
 from chappe.errors import ProtocolError
 from chappe.mesh.actions import NOTHING as NOTHING_TO_DO
 from chappe.mesh.actions import Action
+from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.link_states import Known, Verdict
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import (
@@ -58,6 +59,7 @@ class Flooding:
 
     Args:
         links: All links by peer; they come and go.
+        judge: Whom the permissions are asked by.
         put: Puts a control frame for a link.
     """
 
@@ -67,12 +69,14 @@ class Flooding:
         forwards: bool,
         topology: Topology,
         links: dict[bytes, Link],
+        judge: Judge,
         put: Callable[[Link, bytes], None],
     ) -> None:
         self._own = own
         self._forwards = forwards
         self._topology = topology
         self._links = links
+        self._judge = judge
         self._put = put
         self._told = b""  # the frame that tells our link state, as it was told last
         self._told_version = 0, 0  # its version and checksum
@@ -112,6 +116,14 @@ class Flooding:
         self._behind.pop(peer, None)
         if not self._forwards:
             self._compare_at = -inf
+
+    def set_forwards(self, forwards: bool, now: float) -> None:
+        """Whether we pass on what others say; from now on, who has not heard it of us is to be told."""
+        if forwards and not self._forwards:
+            for link in self._links.values():
+                if link.chappe:
+                    self._say_what_we_have(link, now)
+        self._forwards = forwards
 
     def tell(self, now: float) -> list[Action]:
         """Do what is due: tell our link state if it changed, pass on those that wait, compare with a neighbour."""
@@ -164,10 +176,15 @@ class Flooding:
             return self._bring_doubt(link.peer_id, payload, message.ttl - 1)
         if topology.states.is_old(link.peer_id, origin, version, payload):  # most come several times
             return self._take_old(link, origin, version, payload)
+        if origin not in (link.peer_id, self._own) and not self._judge.may_tell(link):
+            return NOTHING_TO_DO
         frame = pack_message(self._own, NOBODY, LINK_STATE, TTL, RESERVED_TOPIC, payload)
         absent = not topology.reaches(origin)
         former = topology.states.known.get(origin)
-        verdict = topology.learn(parse_link_state(payload), frame, link.peer_id, now)
+        state = parse_link_state(payload)
+        if origin == link.peer_id and (former is None or former.state.filter != state.filter):
+            self._judge.subscribed(link, state.filter)
+        verdict = topology.learn(state, frame, link.peer_id, now)
         if verdict is Verdict.DOUBTED:
             return self._bring_doubts(now)
         if verdict is not Verdict.NEWS:
@@ -196,7 +213,8 @@ class Flooding:
                 self.held[origin].add(link.peer_id)
             return NOTHING_TO_DO
         # Its endpoint may live anew with a clock that was set back, or somebody may have spoken in its name.
-        return self._send(known.frame, (link,))
+        frame = known.frame if self._forwards or origin == link.peer_id else self._to_its_endpoint(origin)
+        return self._send(frame, (link,))
 
     def _send_missed(self, link: Link, ended: Iterable[bytes]) -> list[Action]:
         """A neighbour lost links: what was told over these alone may not have come."""

@@ -17,17 +17,16 @@ from chappe.defaults import (
 )
 from chappe.mesh.actions import Flush
 from chappe.mesh.flows import (
-    DETOUR,
-    KIND_AT,
     PREFIX,
     Hop,
+    inner,
     pack_tree,
-    parse_detour,
     parse_head,
     parse_publications,
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.holds import Holds
+from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.forwarding.told import Told
@@ -48,6 +47,7 @@ class Kept:
             ``put`` is for those with one message.
         losses: What is told of messages that do not arrive.
         holds: Which trees are held, as somebody at their ends is full.
+        judge: Whom the permissions are asked by.
         outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
     """
 
@@ -59,6 +59,7 @@ class Kept:
         links: dict[bytes, Link],
         losses: Losses,
         holds: Holds,
+        judge: Judge,
         put: Put,
         put_batch: Put,
         put_control: Callable[[Link, bytes], None],
@@ -68,7 +69,7 @@ class Kept:
         self.confirm_at = inf  # when what has come is to be confirmed
         self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
         self._own = own
-        self._forwards = options.forwarding
+        self.forwards = options.forwarding  # messages of others
         self._blocks = options.peer_policy is Policy.BLOCK
         self._batch_messages_max = MESH_BATCH_MESSAGES_MAX
         self._batch_bytes_max = MESH_BATCH_BYTES_MAX
@@ -81,6 +82,7 @@ class Kept:
         self._links = links
         self._losses = losses
         self._holds = holds
+        self._judge = judge
         self._put = put
         self._put_batch = put_batch
         self._put_control = put_control
@@ -236,8 +238,3 @@ class Kept:
         if sizes != {peer: size for peer, size in self._sizes.items() if size}:
             found.append(f"trees of {self._sizes} bytes are counted, {sizes} are known")
         return found + self._told.invariants()
-
-
-def inner(body: bytes) -> bytes:
-    """What is published by a body, on a detour or not."""
-    return parse_detour(body)[1] if body[KIND_AT] == DETOUR else body

@@ -38,6 +38,7 @@ class Why(IntEnum):
     FULL_ON_ONE = 3  # of two ways; on the other one it may have arrived
     NO_WAY_ON_ONE = 4
     EARLY = 6  # nobody knew that their origin is behind who brought them
+    NOT_ALLOWED = 7  # by the permissions, to who sent them, or to who would have got them
     LATE = 5  # taken for old ones: ``count`` is the number above which they are not
 
     @property
@@ -58,10 +59,11 @@ _TEXTS: Final = {
     Why.FULL_ON_ONE: "which takes less than is published, on one of two ways",
     Why.NO_WAY_ON_ONE: "to which no way leads any more, on one of two ways",
     Why.EARLY: "which has not heard that they come from there",
+    Why.NOT_ALLOWED: "as the permissions do not allow them",
     Why.LATE: "which takes them for old ones",
 }
 _ON_ONE: Final = {Why.FULL: Why.FULL_ON_ONE, Why.NO_WAY: Why.NO_WAY_ON_ONE}
-_NO_WAY: Final = frozenset({Why.NO_WAY, Why.NO_WAY_ON_ONE})
+_TOLD_HERE: Final = frozenset({Why.NO_WAY, Why.NO_WAY_ON_ONE, Why.NOT_ALLOWED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class Losses:
         ]
         losses += [(Loss(NOBODY, origin, number, Why.LATE), frozenset()) for origin, number in late().items()]
         for (towards, origin, topic, why), count in own.items():
-            if origin == self._endpoint and why in _NO_WAY:  # nobody else tells us; what was full is in ``Drops``
+            if origin == self._endpoint and why in _TOLD_HERE:  # nobody else tells us; what was full is in ``Drops``
                 heard[origin, (towards, origin, topic, why)] = count
         reports = [
             Report(LostElsewhere(place, towards, origin, count, why.text, topic))

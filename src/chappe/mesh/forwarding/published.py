@@ -20,6 +20,7 @@ from chappe.mesh.flows import (
     PREFIX,
     Hop,
     check_size,
+    inner,
     pack_batch,
     pack_detour,
     pack_hops,
@@ -30,7 +31,7 @@ from chappe.mesh.flows import (
     run_of,
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
-from chappe.mesh.forwarding.kept import Kept, Put, inner
+from chappe.mesh.forwarding.kept import Kept, Put
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.order import Keys
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
@@ -145,8 +146,12 @@ class Published(Kept):
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
         branch.came = number
         put, links, entry, size = self._put, self._links, (number, frame), len(frame)
+        judged = self._judge.rules is not None
         for peer, child in branch.children.items():
             link = links[peer]
+            if judged and not self._judge.gives(link, topic):
+                self._lose(child, frame[PREFIX:], child.receivers, Why.NOT_ALLOWED)
+                continue
             if child.conn != link.conn and not self._announce(branch, child, link):
                 self._lose(child, frame[PREFIX:], child.receivers, Why.FULL)
                 continue
@@ -239,6 +244,9 @@ class Published(Kept):
                 self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.NO_WAY)
             else:
                 self._send_around(branch, child, number, frame[PREFIX:])
+            return
+        if self._judge.rules is not None and not self._judge.gives_on(link, frame[PREFIX:]):
+            self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.NOT_ALLOWED)
             return
         if child.conn != link.conn and not self._announce(branch, child, link):
             self._lose(child, inner(frame[PREFIX:]), child.receivers, Why.FULL)

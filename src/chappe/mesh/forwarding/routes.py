@@ -6,6 +6,7 @@ from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX
 from chappe.mesh.actions import Flush
 from chappe.mesh.filters import LOCAL_PREFIX
 from chappe.mesh.forwarding.branches import Branch
+from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import Link
@@ -51,6 +52,7 @@ class Routes:
         subscriptions: Subscriptions,
         trees: Trees,
         originals: Originals,
+        judge: Judge,
         paths: int,
         routes_max: int,
     ) -> None:
@@ -60,6 +62,7 @@ class Routes:
         self._subscriptions = subscriptions
         self._trees = trees
         self._originals = originals
+        self._judge = judge
         self._paths = paths
         self._max = routes_max
         self._bytes = 0  # of topics
@@ -102,7 +105,8 @@ class Routes:
     def _route_of(self, topic: bytes) -> Route:
         matching, topology = self._subscriptions.matching, self._topology
         originals = [link for link in self._originals.links.values() if not link.blocked]
-        wanting = tuple([link for link in originals if topology.wants(link.peer_id, topic)])
+        may_get = self._judge.may_get
+        wanting = tuple([link for link in originals if topology.wants(link.peer_id, topic) and may_get(link, topic)])
         route = Route(matching(topic, DATA), matching(topic, COMMAND), wanting)
         route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
         return route

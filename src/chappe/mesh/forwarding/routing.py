@@ -21,7 +21,7 @@ from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
 from chappe.mesh.filters import Filter
-from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, messages_in, parse_publications
+from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, inner, messages_in, parse_publications
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
@@ -29,7 +29,7 @@ from chappe.mesh.forwarding.early import Early, Elsewhere
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.holds import Holds
-from chappe.mesh.forwarding.kept import inner
+from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.outboxes import Outboxes
 from chappe.mesh.forwarding.routes import Route, Routes
@@ -76,6 +76,7 @@ class Router:
         self.subscriptions = Subscriptions()
         self.drops = Drops()
         self.losses = Losses(own)
+        self.judge = Judge(own, self.losses, self.drops)
         self.congestion = Congestion(own, options.first_number, LOST_AFTER * options.heartbeat_s)
         self.holds = Holds(LOST_AFTER * options.heartbeat_s)
         self.outboxes = Outboxes(self.congestion, self.holds, self.drops, options.peer_policy is Policy.BLOCK)
@@ -91,23 +92,24 @@ class Router:
             self.links,
             self.losses,
             self.holds,
+            self.judge,
             self.outboxes.put,
             self.outboxes.put_batch,
             self.outboxes.put_control,
             self._outdate,
         )
-        self.originals = Originals(own, self.topology, self.outboxes.put, self.outboxes.put_control)
+        put_control = self.outboxes.put_control
+        self.originals = Originals(own, self.topology, self.judge, self.outboxes.put, put_control)
         self.routes = Routes(
-            own, self.topology, self.subscriptions, self.trees, self.originals, options.paths, options.limits.routes_max
-        )
-        self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self.outboxes.put_control)
+            own, self.topology, self.subscriptions, self.trees, self.originals, self.judge, options.paths,
+            options.limits.routes_max,
+        )  # fmt: skip
+        self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self.judge, put_control)
         self._own = own
         self._forwards = options.forwarding
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
         self._contain = contain
-        self.rules: MeshRules | None = None  # who may do what; None where everybody may everything
-        self.refusals = Refusals()
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
         self.reached = 0  # how many receivers elsewhere the last publication went to
@@ -120,7 +122,7 @@ class Router:
         if link.chappe:
             link.outbox.on_drop = partial(self.trees.dropped, link, why=Why.FULL)
         else:
-            self.originals.link_up(link, wanted, announced)
+            wanted = self.originals.link_up(link, wanted, announced)
         reached = self.topology.reaches(link.peer_id)
         self.topology.link_up(link.peer_id, not link.chappe, wanted, link.key)
         actions = self.settle(now)
@@ -158,6 +160,25 @@ class Router:
             if link.chappe:
                 self.losses.owe(link.peer_id, lost)
         return actions + self._flushes(), lost
+
+    @property
+    def rules(self) -> MeshRules | None:
+        """Who may do what; None where everybody may everything."""
+        return self.judge.rules
+
+    @property
+    def refusals(self) -> Refusals:
+        """What was refused to neighbours."""
+        return self.judge.refusals
+
+    def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
+        """Other permissions are in force: what may come and go is asked anew, and ways lead over those who may."""
+        self.judge.rules = rules
+        self.topology.set_rules(rules)
+        self._forwards = self.trees.forwards = self.topology.forwards
+        self.flooding.set_forwards(self._forwards, now)
+        self.originals.refilter()
+        return [*self.settle(now), *[link.flush for link in self.links.values()]]
 
     def confirm(self) -> list[Flush]:
         """Somebody leaves: what came is confirmed now, or it would be told as lost."""
@@ -478,6 +499,8 @@ class Router:
         route = self._route(topic, turn, now)
         if route.refused or receiver not in (NOBODY, self._own):
             self.drops.add(f"from {link.peer_id.hex()}, which may not send them")
+            return
+        if not self.judge.takes_from_original(link, message.kind, topic, payload):
             return
         subscribers = route.data if message.kind == DATA else route.commands
         if self._full_here:

@@ -15,6 +15,7 @@ from chappe.mesh.actions import Action
 from chappe.mesh.events import PeerBlocked
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, minimal
 from chappe.mesh.forwarding.echoes import Echoes
+from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import COMMAND, ROUTING_UPDATE, Message, pack_message, pack_routing_update, parse_filter
 from chappe.mesh.topology import Topology
@@ -24,6 +25,7 @@ class Originals:
     """The links of version 1.
 
     Args:
+        judge: Whom the permissions are asked by.
         put, put_control: Put a frame into the outbox of a link.
     """
 
@@ -31,6 +33,7 @@ class Originals:
         self,
         own: bytes,
         topology: Topology,
+        judge: Judge,
         put: Callable[[Link, bytes], bool],
         put_control: Callable[[Link, bytes], None],
     ) -> None:
@@ -38,14 +41,22 @@ class Originals:
         self.echoes = Echoes()
         self._own = own
         self._topology = topology
+        self._judge = judge
         self._put = put
         self._put_control = put_control
 
-    def link_up(self, link: Link, wanted: Filter, announced: Filter) -> None:
-        """A link is established; the filters are those of its handshake."""
+    def link_up(self, link: Link, wanted: Filter, announced: Filter) -> Filter:
+        """A link is established; the filters are those of its handshake. Returns what it wants and may have."""
         self.links[link.peer_id] = link
         link.filter = wanted
         link.announced = announced
+        return self._judge.subscribed(link, wanted)
+
+    def refilter(self) -> None:
+        """What each may have may be something else."""
+        for link in self.links.values():
+            if not link.blocked:
+                self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
     def link_down(self, link: Link) -> None:
         """A link ended."""
@@ -58,7 +69,7 @@ class Originals:
             raise ProtocolError("a message of a kind that originals do not send")
         link.filter = minimal(parse_filter(message.payload))
         if not link.blocked:
-            self._topology.set_original_filter(link.peer_id, link.filter)
+            self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
     def announce(self) -> list[Action]:
         """Tell each what is wanted of it, where that has changed."""
@@ -94,12 +105,13 @@ class Originals:
         """Send what is published here."""
         frame = pack_message(self._own, receiver, kind, TTL, topic, payload)
         for link in links:
-            self._put(link, frame)
-            self.echoes.note(link.peer_id, topic, payload, now, own=True)
+            if self._judge.gives(link, topic):
+                self._put(link, frame)
+                self.echoes.note(link.peer_id, topic, payload, now, own=True)
 
     def pass_on(self, links: Sequence[Link], message: Message, ttl: int, but: Link, now: float) -> list[Link]:
         """Send what came over the link ``but``; returns the links that it goes to."""
-        found = [link for link in links if link is not but]
+        found = [link for link in links if link is not but and self._judge.gives(link, message.topic)]
         if found:
             topic, payload = message.topic, message.payload
             frame = pack_message(self._own, message.receiver, message.kind, ttl, topic, payload)
@@ -124,5 +136,5 @@ class Originals:
         for each in originals:
             link = self.links[each]
             link.blocked = False
-            self._topology.set_original_filter(each, link.filter)
+            self._topology.set_original_filter(each, self._judge.subscribed(link, link.filter))
             self._topology.changed = True

@@ -39,6 +39,7 @@ from chappe.mesh.flows import (
     PREFIX,
     SEVERAL,
     check_publications,
+    inner,
     messages_in,
     pack_confirm,
     pack_forget,
@@ -53,7 +54,6 @@ from chappe.mesh.flows import (
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
 from chappe.mesh.forwarding.early import Elsewhere
-from chappe.mesh.forwarding.kept import inner
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.published import Published
 from chappe.mesh.links.link import Link
@@ -144,6 +144,8 @@ class Trees(Published):
             self.confirm_at = -inf
         elif self.confirm_at == inf:
             self.confirm_at = now + CONFIRM_S
+        if self._judge.rules is not None and not self._judge.takes(link, body):
+            return None
         if branch.children:
             self._pass_on(branch, body, number, kind, now)
         if not branch.deliver:
@@ -170,11 +172,13 @@ class Trees(Published):
     def _check_origin(self, link: Link, origin: bytes, now: float) -> None:
         if origin == self._own:
             raise ProtocolError("a message of ours came back")
-        if origin != link.peer_id and not self._topology.may_bring(link.peer_id, origin, now):
+        if origin == link.peer_id or self._topology.may_bring(link.peer_id, origin, now):
+            return
+        if self._judge.passes_on(link):  # else it is refused, and confirmed
             raise Elsewhere("the origin of a message is not behind who brings it")
 
     def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int, now: float) -> None:
-        if not self._forwards:  # its origin does not know yet
+        if not self.forwards:  # its origin does not know yet
             for child in branch.children.values():
                 self._lose(child, inner(body), child.receivers, Why.NO_WAY)
             return

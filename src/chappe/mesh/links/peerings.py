@@ -23,7 +23,7 @@ from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundan
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import EndpointOptions, Link, PeerInfo
 from chappe.mesh.links.peers import PeerStatus, PeerTable
-from chappe.mesh.messages import ASKED, BYE, PING, Message, pack_ping, pack_pong, ping_token
+from chappe.mesh.messages import ASKED, BYE, NOBODY, PING, Message, pack_ping, pack_pong, ping_token
 from chappe.mesh.rules import JOIN, MeshRules
 
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
@@ -82,7 +82,7 @@ class Peerings:
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
         """Other permissions are in force, or somebody has expired: cut the links of who may not take part any more."""
-        self.router.rules = rules
+        self.router.judge.rules = rules
         self._refused.clear()
         actions: list[Action] = []
         for link in list(self.links.values()) if rules is not None else ():
@@ -90,17 +90,18 @@ class Peerings:
             if why and link.established_at is not None and not link.ended:
                 self.router.refusals.add(link.identity, JOIN)
                 actions += self._end(link, PeerRemoved, why, now)
+        actions += self.router.set_rules(rules, now)
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
-    def _forbidden(self, link: Link) -> str:
+    def _forbidden(self, link: Link, stated: bytes = NOBODY) -> str:
         """Why a peer may not take part; empty if it may."""
         rules = self.router.rules
-        return "" if rules is None else rules.refusal(link.identity, link.named)
+        return "" if rules is None else rules.refusal(link.identity, link.named, stated)
 
     def _refusal(self, conn: int, peer_id: bytes) -> tuple[Code, str] | None:
         """Why a peer is not taken, or not with the id that it states; whom its certificate names may have that."""
         link = self.links[conn]
-        why = self._forbidden(link)
+        why = self._forbidden(link, peer_id)
         if why:
             self.router.refusals.add(link.identity, JOIN)
             return Code.PEER_UNAVAILABLE, why
