@@ -193,14 +193,7 @@ def test_a_change_of_rules_counts_while_all_run(net: Net, home: Path) -> None:
 
     rules(home, SERVER, SENSOR, READER)
 
-    def back() -> bool:
-        try:
-            sensor.send(b"again")
-            return True
-        except NotPermitted:
-            return False
-
-    until(back, "a right that is given back")
+    until(lambda: not refused(sensor), "a right that is given back")
     sensor.flush(60)
     seen: list[object] = []
 
@@ -238,6 +231,57 @@ def test_forwarders_ask_as_well(home: Path) -> None:
         assert [each.value for each in batch] == [b"true"]
         assert curious.poll(0.5) is None
         assert forwarder.status().refusals.get("other")
+
+
+def test_who_is_given_a_forwarder_that_may_not_store_a_topic_is_told(home: Path) -> None:
+    """By its name, as it does not even know of what nobody sends it."""
+    everything = (["produce", "consume"], "sensor", ["*"])
+    rules(home, (["store", "introduce"], "hub", ["a/*"]), everything)
+    keys = Keys(home / "sensor")
+    with ExitStack() as stack:
+        forwarder = stack.enter_context(
+            closing(Forwarder(home.parent / "data", listen="127.0.0.1:0", security=Keys(home / "hub")))
+        )
+        where = forwarder.address
+        with pytest.raises(NotPermitted, match="hub may not store 'b': no rule allows it, and it is the only way; who"):
+            Producer("b", forwarders=where, security=keys)
+        with pytest.raises(NotPermitted, match="hub may not store all topics that begin with 'b/'"):
+            Consumer("b/*", forwarders=where, security=keys)
+        producer = Producer("a/x", forwarders=where, security=keys)
+        stack.callback(leave, producer)
+        reader = stack.enter_context(closing(Consumer("a/x", forwarders=where, security=keys)))
+        with pytest.raises(NotPermitted, match="hub may not store 'b'"):
+            producer.send(b"1", topic="b")
+        stack.enter_context(closing(Consumer("*", forwarders=where, security=keys)))
+        producer.send(b"1")
+        producer.flush(60)
+        assert reader.poll(60) is not None
+
+        rules(home, (["store", "introduce"], "hub", ["b"]), everything)
+
+        with pytest.raises(NotPermitted, match="hub may not store 'a/x'"):
+            until(lambda: producer.send(b"2") and False, "that what runs is told as well")
+        with pytest.raises(NotPermitted, match="hub may not store 'a/x'"):
+            until(lambda: reader.poll(0.1) and False, "that what runs is told as well")
+        rules(home, (["store", "introduce"], "hub", ["a/*"]), everything)
+        until(lambda: not refused(producer), "that it may again")
+        producer.flush(60)
+
+
+def refused(producer: Producer) -> bool:
+    try:
+        producer.send(b"again")
+    except NotPermitted:
+        return True
+    return False
+
+
+def test_who_produces_what_nobody_may_store_is_told_why_it_is_not(net: Net, home: Path) -> None:
+    rules(home, (["store", "introduce"], "hub", ["a/*"]), (["produce"], "sensor", ["*"]))
+    producer = net.producer(Keys(home / "sensor"), "b")
+    producer.send(b"1")
+    with pytest.raises(TimedOut, match=r"by version \d+ of the permissions nobody may store 'b'"):
+        producer.flush(0.1)
 
 
 def test_the_store_that_is_found_is_one_that_may_store(net: Net, home: Path) -> None:

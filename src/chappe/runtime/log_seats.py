@@ -12,11 +12,12 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from chappe.core import Report
+from chappe.data.topic import shown
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
 from chappe.errors import MemberStopped, TimedOut, UsageError
 from chappe.log.actions import Action, Broken, Of
@@ -27,6 +28,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.subscriptions import Subscriptions
+from chappe.permissions.rules import PRODUCE, STORE
 from chappe.runtime.log_node import Gatherer, Node
 from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
@@ -308,10 +310,25 @@ class Where:
         return AtForwarders(self.forwarders, gate) if self.forwarders else AtTowers(self.towers, self.listen, gate)
 
     def require(self, verb: str, topic: str, *, prefix: bool = False) -> None:
-        """Raise NotPermitted if we may not do this with a topic, or with all that begin so."""
+        """Raise NotPermitted if we may not do this with a topic, or with all that begin so, or forwarders may not.
+
+        What is produced goes to all of them or none, see ``PublishingSocket``; who consumes needs one.
+        """
         gate = gate_of(self.keys)
-        if gate is not None:
-            gate.require(verb, topic, prefix=prefix)
+        if gate is None:
+            return
+        gate.require(verb, topic, prefix=prefix)
+        refusal: UsageError | None = None
+        for each in self.forwarders:
+            try:
+                gate.require_server(gate.server(STORE, each.host, each.name), STORE, topic, prefix=prefix)
+            except UsageError as error:
+                refusal = refusal or error
+            else:
+                if verb != PRODUCE:
+                    return
+        if refusal is not None:
+            raise refusal
 
     def __str__(self) -> str:
         return self.said
@@ -331,9 +348,12 @@ class Where:
         """What starts who keeps records."""
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
-    @property
-    def doubt(self) -> str:
-        """What to look at if nobody keeps them."""
+    def doubt(self, topics: Iterable[str]) -> str:
+        """What to look at if nobody keeps records of these."""
+        gate = gate_of(self.keys)
+        alone = None if gate is None else next((each for each in topics if not gate.anybody(STORE, each)), None)
+        if gate is not None and alone is not None:
+            return f"by version {gate.version} of the permissions nobody may store {shown(alone)!r}"
         if self.forwarders:
             return f"is one of {self.named} running?" if len(self.forwarders) > 1 else f"is {self.named} running?"
         return "is a store running and connected to the same tower?"

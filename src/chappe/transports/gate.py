@@ -93,6 +93,19 @@ class Gate:
         why = "no rule allows all of it" if prefix else decisions.why_not(self.name, verb, topic)
         raise NotPermitted(f"{Refusal(self.name, verb, topic, why, prefix)}; {self._remedy}")
 
+    def require_server(self, name: str, verb: str, topic: str, *, prefix: bool = False) -> None:
+        """Raise NotPermitted if one whom we dial may do this with no topic that we are about."""
+        decisions = self._decisions
+        if decisions.scopes(name, (verb,), topic) if prefix else decisions.may(name, (verb,), topic):
+            return
+        why = "no rule allows it" if prefix else decisions.why_not(name, verb, topic)
+        raise NotPermitted(f"{Refusal(name, verb, topic, why, prefix)}, and it is the only way; {self._remedy}")
+
+    def anybody(self, verb: str, topic: str) -> bool:
+        """Whether there is an identity that may do this with a topic."""
+        decisions = self._decisions
+        return any(decisions.may(each, (verb,), topic) for each in decisions.permissions.identities)
+
     def require_somewhere(self, verb: str) -> None:
         """Raise NotPermitted if there is no topic with which we may do this."""
         if not self._decisions.may_somewhere(self.name, (verb,)):

@@ -272,7 +272,8 @@ class Producer(Closeable):
                     missing = counted((core.topic, goal - core.stored) for core, goal in goals)
                     if not missing:
                         raise TimedOut(f"a member has not taken all records after {timeout:g} s")
-                    raise TimedOut(f"{missing} are not stored after {timeout:g} s: {self._where.doubt}")
+                    doubt = self._where.doubt(core.topic for core, goal in goals if core.stored < goal)
+                    raise TimedOut(f"{missing} are not stored after {timeout:g} s: {doubt}")
                 self._node.pump(left, done)
         finally:
             with self._lock:
@@ -438,7 +439,10 @@ class Producer(Closeable):
                 "not stored yet; they are in the journal of its identity, and sent again by the next producer with it"
             )
         else:
-            fate = f"lost: no store had them in time; {self._where.doubt}"
+            doubt = self._where.doubt(
+                core.topic for core in self._topics.partitions() if core.stored < core.next_offset
+            )
+            fate = f"lost: no store had them in time; {doubt}"
         return [f"{ended} {left} are {fate}"]
 
     def __repr__(self) -> str:
