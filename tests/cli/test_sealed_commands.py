@@ -7,8 +7,10 @@ import shutil
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 from tests.waiting import until
+
+from chappe import Endpoint, Keys
 
 pytestmark = pytest.mark.process
 
@@ -17,6 +19,38 @@ def keys(shell: Shell, *arguments: str) -> Any:
     done = shell.run("keys", *arguments, "--json")
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
+
+
+def test_a_group_reads_what_is_published_and_who_is_not_of_it_is_told(shell: Shell) -> None:
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    for name in ("sensor", "report", "eve", "mallory"):
+        keys(shell, "add", name, "--role", "member")
+    keys(shell, "seal", "ward", "--topic", "secret/*", "--name", "sensor", "--name", "report")
+    with Endpoint(security=Keys(shell.directory / "keys" / "hub")) as hub:
+        where = ("--peer", f"127.0.0.1:{hub.listen()}")
+        report, eve = (
+            shell.start("subscribe", "secret/", "plain", *where, "--count", count, "--as", f"keys/{name}")
+            for name, count in (("report", "4"), ("eve", "1"))
+        )
+        until(lambda: len([each for each in hub.core.filters().values() if each]) == 2, "both have subscribed")
+
+        def publish(name: str, *arguments: str) -> tuple[int, str]:
+            done = shell.run("publish", *arguments, *where, "--as", f"keys/{name}")
+            return done.returncode, done.stderr.decode()
+
+        assert publish("sensor", "secret/a", "planted", "two")[0] == 0
+        assert publish("sensor", "secret/a", "--event", "alarm", "3")[0] == 0
+        code, error = publish("mallory", "secret/a", "x")
+        assert code == 1
+        assert "'secret/a' is sealed for ward, and nothing was sent: mallory is not of the group ward" in error
+        seen = eve.stderr
+        assert seen is not None
+        told = seen.readline()
+        assert b"messages of topic 'secret/a': eve is not of the group ward" in told
+        assert publish("sensor", "plain", "4")[0] == 0
+        out, _ = report.communicate(timeout=PATIENCE_S)
+        assert out.splitlines() == [b"secret/a  planted", b"secret/a  two", b"secret/a  alarm(3)", b"plain  4"]
+        assert eve.communicate(timeout=PATIENCE_S)[0].splitlines() == [b"plain  4"]
 
 
 def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:

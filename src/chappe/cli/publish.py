@@ -17,7 +17,7 @@ from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_
 from chappe.cli.formats import split_lines
 from chappe.cli.units import parse_age
 from chappe.data.order import TYPE_NAMES
-from chappe.errors import ChappeError, InvalidData, UsageError
+from chappe.errors import ChappeError, InvalidData, Sealed, UsageError
 
 if TYPE_CHECKING:
     from chappe import Endpoint, Received
@@ -217,6 +217,9 @@ def subscribe(
 def _rendered(messages: Iterable[Received], render: Callable[[str, bytes], bytes]) -> Iterator[bytes]:
     for message in messages:
         try:
+            message.check_opened()
             yield render(message.topic, message.payload)
+        except Sealed as problem:
+            warn(str(problem))
         except InvalidData as problem:
             warn(f"a message to {message.topic!a} cannot be read: {problem}")

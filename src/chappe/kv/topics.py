@@ -10,6 +10,7 @@ from chappe.errors import UsageError
 MASTER_SUFFIX: Final = b"/<$>/data/master"
 CLONE_SUFFIX: Final = b"/<$>/data/clone"
 PAIR_SUFFIX: Final = b"/<$>/data/pair"
+_SUFFIXES: Final = (MASTER_SUFFIX, CLONE_SUFFIX, PAIR_SUFFIX)
 EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 
 
@@ -37,3 +38,11 @@ def clone_topic(name: bytes) -> bytes:
 def pair_topic(name: bytes) -> bytes:
     """Where the two masters of a pair tell each other what is theirs alone."""
     return name + PAIR_SUFFIX
+
+
+def store_of(topic: bytes) -> bytes | None:
+    """The name of the store that a topic is of; None if it is of none."""
+    for suffix in _SUFFIXES:
+        if topic.endswith(suffix):
+            return topic[: -len(suffix)]
+    return None

@@ -12,7 +12,7 @@ from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
 from chappe.mesh.links.link import EndpointOptions, PeerInfo
 from chappe.mesh.links.peerings import Peerings
-from chappe.mesh.messages import DATA, ID_BYTES, NOBODY
+from chappe.mesh.messages import DATA, ID_BYTES, NOBODY, Message
 from chappe.mesh.network import Facts
 
 __all__ = ["EndpointCore", "EndpointOptions", "PeerInfo"]
@@ -176,6 +176,10 @@ class EndpointCore(Peerings):
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
         return self.router.deliver_here(topic, payload, but)
+
+    def deliver_opened(self, messages: Iterable[Message], now: float) -> list[Action]:
+        """Give messages to our subscribers that came before, sealed, and could not be opened then."""
+        return self.router.deliver_opened(messages)
 
     def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
         """Whether there is room for what is published to these topics, or to ``receiver`` alone.

@@ -176,6 +176,19 @@ class MessagesDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesRefused:
+    """Messages of a sealed topic were not delivered, as they could not be opened; comes at most once a second for each
+    topic. ``reason`` is that of the last one."""
+
+    topic: bytes
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"refused {self.count} messages of topic {self.topic.decode(errors='replace')!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class LostElsewhere:
     """Another endpoint, ``place``, dropped messages on their way to ``towards``: ours, or some that were for us.
 

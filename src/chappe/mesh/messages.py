@@ -106,6 +106,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     sequence: int = 0
 
 
+class OpenedMessage(Message, frozen=True, gc=False):
+    """A message that was sealed, as it was before; ``by`` is the identity that sealed it."""
+
+    by: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """One link of an endpoint.

@@ -12,7 +12,7 @@ import math
 import selectors
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
@@ -34,6 +34,9 @@ from chappe.transports.gathering import Gatherer
 from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
 from chappe.transports.tls import Bindings, Contexts
 
+if TYPE_CHECKING:
+    from chappe.runtime.mesh_sealing import MeshSealing
+
 logger = logging.getLogger(__name__)
 
 HELD_LOOK_S: Final = 0.02  # how often it is looked whether links that were held back may be read again
@@ -49,6 +52,7 @@ class MeshNode:
     Args:
         security: What its connections are made of; None for plain ones.
         rules: Who may do what; None if nobody is asked.
+        sealing: Seals and opens what is in sealed topics; None where nobody can.
         perform: What to do with ``Deliver``, ``Resolve`` and ``Report``; called with the lock held.
     """
 
@@ -58,6 +62,7 @@ class MeshNode:
         security: Contexts | None,
         perform: dict[type, Callable[[Any], None]],
         rules: RulesWatch | None = None,
+        sealing: MeshSealing | None = None,
     ) -> None:
         own(self)
         need_descriptors()
@@ -93,6 +98,9 @@ class MeshNode:
         self._rules = rules
         if rules is not None:
             self.perform(self._ask(core.set_rules, rules.rules))
+        self.sealing = sealing
+        if sealing is not None:
+            core.router.opens = sealing.open
         self.turns.start()
 
     # -- from any thread ------------------------------------------------------------------------------
@@ -151,6 +159,11 @@ class MeshNode:
                 raise
             found: int = sock.getsockname()[1]
             return found
+
+    def pass_sealed(self) -> None:
+        """Seal and open nothing from now on: what is sealed is passed on as it is."""
+        with self.lock:
+            self.sealing = self.core.router.opens = None
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
@@ -492,6 +505,8 @@ class MeshNode:
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due)
         if self._rules is not None:
             due = min(due, self._rules.due)
+        if self.sealing is not None:
+            due = min(due, self.sealing.due)
         if self.unfinished.links:
             due = min(due, self.unfinished.due())
         if self._dials.under_way:
@@ -509,6 +524,9 @@ class MeshNode:
             self._look_at_held(now)
         if self._rules is not None and now >= self._rules.due:
             self._look_at_rules(self._rules)
+        if self.sealing is not None and now >= self.sealing.due:
+            self.perform(self._ask(self.core.deliver_opened, self.sealing.look()))
+            self.perform([Report(each) for each in self.sealing.untold()])
         for link in self.unfinished.too_late(now):
             self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
         self._dials.handle_timeout(now)

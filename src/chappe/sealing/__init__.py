@@ -1,4 +1,4 @@
-"""Sealed topics: records that only a group can read, and whose sender is known. No I/O.
+"""Sealed topics: what only a group can read, and whose sender is known. No I/O.
 
 primitives  what of the cryptography is used, and nothing else of it
 epochs      the keys of a group by epoch, as the authority makes them
@@ -6,4 +6,6 @@ chain       the file of them, which the authority signs, and what is handed on o
 ring        what one member can do with that file
 frames      the form of what was sealed, with bounds
 records     sealing and opening: a number once for each key, and what is noticed
+messages    the same for single messages of the mesh, which come in no partition
+events      the form in which those travel there
 """

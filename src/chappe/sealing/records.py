@@ -151,7 +151,7 @@ class Opener:
             return Refused(f"they are not as {frame.sender} has signed them, for this topic and these offsets")
         if frame.epoch > newest:
             return Lacking(late)
-        refusal = _untimely(frame, ring, who)
+        refusal = untimely(ring, who, frame.epoch, frame.sealed_at)
         if refusal:
             return Refused(refusal)
         secret = ring.secret(frame.epoch)
@@ -204,18 +204,18 @@ def _misplaced(frame: Frame, span: Span, ring: Ring) -> str:
     return ""
 
 
-def _untimely(frame: Frame, ring: Ring, who: Identity) -> str:
-    """Why the sender could not seal then."""
-    if not ring.keys.has(frame.sender, frame.epoch):
-        return f"{frame.sender} is not of {frame.group} in epoch {frame.epoch}"
+def untimely(ring: Ring, who: Identity, epoch: int, at: int) -> str:
+    """Why somebody could not seal in this epoch at this time, in microseconds."""
+    if not ring.keys.has(who.name, epoch):
+        return f"{who.name} is not of {ring.keys.group} in epoch {epoch}"
     try:
-        sealed_at = _BEGINNING + timedelta(microseconds=frame.sealed_at)
+        sealed_at = _BEGINNING + timedelta(microseconds=at)
     except OverflowError:
         return "they were sealed at no time that there is"
-    if not ring.accepts(frame.epoch, sealed_at):
-        return f"they say to be sealed on {sealed_at:%Y-%m-%d %H:%M} UTC, when epoch {frame.epoch} was not in use"
+    if not ring.accepts(epoch, sealed_at):
+        return f"they say to be sealed on {sealed_at:%Y-%m-%d %H:%M} UTC, when epoch {epoch} was not in use"
     if who.revoked is not None and sealed_at > who.revoked:
-        return f"{frame.sender} was revoked before it sealed them"
+        return f"{who.name} was revoked before it sealed them"
     return ""
 
 

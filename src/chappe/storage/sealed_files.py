@@ -20,6 +20,7 @@ from chappe.permissions.text import Check
 from chappe.sealing.chain import FILE_BYTES_MAX, Chain, read_chain
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import SALT_BYTES
+from chappe.sealing.messages import MessageSealer
 from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
 from chappe.sealing.ring import Ring
@@ -239,6 +240,10 @@ class SealedGroups:
             UsageError: The identity has no key to sign with.
         """
         return Sealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
+
+    def message_sealer(self) -> MessageSealer:
+        """As ``sealer``, for single messages."""
+        return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def refusal(self, group: Group) -> str:
         """Why nothing can be sealed for a group now; empty if it can.

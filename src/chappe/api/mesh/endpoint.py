@@ -423,6 +423,11 @@ class Endpoint(Closeable, Host):
         with self._lock:
             return self.core.router.refusals.listed()
 
+    @property
+    def unopened(self) -> int:
+        """How many messages of sealed topics were not delivered, as they could not be opened; statuses tell why."""
+        return 0 if self.node.sealing is None else self.node.sealing.refused
+
     # -- the end --------------------------------------------------------------------------------------
 
     def close(self) -> None:

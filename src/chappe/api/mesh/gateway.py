@@ -97,6 +97,7 @@ class Gateway(Closeable):
         try:
             for each in sides:
                 self._endpoints.append(Endpoint(id=each.id, security=each.security, on_full=each.on_full))
+                self._endpoints[-1].node.pass_sealed()
             options = [
                 SideOptions(each.domain, as_id(self._endpoints[side].id).bytes, chosen[side], _believed(each))
                 for side, each in enumerate(sides)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
-from chappe.api.mesh.identity import Own, watch_rules
+from chappe.api.mesh.identity import Own, sealing_of, watch_rules
 from chappe.api.mesh.waiting import Asked, Waiting
 from chappe.api.taps import MeshTap
 from chappe.core import Report
 from chappe.defaults import KIB
 from chappe.errors import Closed, Unreachable
 from chappe.member import Record
-from chappe.mesh.actions import Deliver, Resolve
+from chappe.mesh.actions import Deliver, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.filters import Filter
@@ -33,6 +34,9 @@ from chappe.system.forking import own
 from chappe.tapping.frames import named
 from chappe.tapping.sessions import Wants
 from chappe.transports.tls import contexts
+
+if TYPE_CHECKING:
+    from chappe.runtime.mesh_sealing import MeshSealing
 
 logger = logging.getLogger("chappe")
 
@@ -55,6 +59,7 @@ class Host:
         self.security = check_security(security)
         made = contexts(self.security)
         rules = watch_rules(security) if isinstance(security, Keys) else None
+        sealing = sealing_of(security) if isinstance(security, Keys) else None
         raw_id = own_id(id, made)
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
@@ -74,7 +79,7 @@ class Host:
         self._threads: list[threading.Thread] = []
         try:
             perform: dict[type, Callable[[Any], None]] = {Deliver: self._deliver, Resolve: self._resolve}
-            self.node = MeshNode(self.core, made, {**perform, Report: self._report}, rules)
+            self.node = MeshNode(self.core, made, {**perform, Report: self._report}, rules, sealing)
         except BaseException:
             if files is not None:
                 files.close()
@@ -108,6 +113,7 @@ class Host:
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
             NotPermitted: The permissions do not let this identity publish there.
             Unreachable: There is no way to the endpoint ``to``.
+            Sealed: The topic is sealed for a group, of which this endpoint has no keys.
             Closed: The endpoint was closed.
         """
         raw, payload = encode_topic(topic), encode_value(value)
@@ -136,6 +142,9 @@ class Host:
             if self.permitted is not None:
                 self.permitted.publish((topic,), kind, payload)
             now = time.monotonic()
+            plain = payload
+            if self.node.sealing is not None:
+                payload = self.node.sealing.seal(topic, payload, kind, receiver)
             flushes = self.core.publish(topic, payload, kind, receiver, now)
             reached = self.core.router.reached
             if self._record is not None and receiver == NOBODY:
@@ -146,7 +155,7 @@ class Host:
                 self._tap.published(topic, payload, kind, receiver)
             self.node.send_soon(flushes, now)
             if source is not None:
-                self.node.perform(self.core.deliver_here(topic, payload, source))
+                self.node.perform(self.core.deliver_here(topic, plain, source))
             self._done()
             return reached
 
@@ -175,7 +184,10 @@ class Host:
             self.check()
             if self.permitted is not None:
                 self.permitted.publish(topics_of(chunk), DATA)
-            flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+            if self.node.sealing is None:
+                flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+            else:
+                chunk, flushes, wanted = self._publish_sealed(chunk, self.node.sealing)
             if (record := self._record) is not None:
                 for topic, payload in chunk:
                     record(topic, payload, DATA)
@@ -184,6 +196,23 @@ class Host:
             self.node.perform(flushes)
             self._done()
             return wanted
+
+    def _publish_sealed(
+        self, chunk: list[tuple[bytes, bytes]], sealing: MeshSealing
+    ) -> tuple[list[tuple[bytes, bytes]], Sequence[Flush], int]:
+        """Publish a chunk of which some may be sealed; also returns it as it was published."""
+        runs: list[tuple[int, list[tuple[bytes, bytes]]]] = []  # how many were sealed, and as what they travel
+        for topic, run in groupby(chunk, itemgetter(0)):
+            plain = [payload for _, payload in run]
+            payloads = sealing.seal_many(topic, plain) if sealing.seals(topic) else plain
+            runs.append((len(plain), [(topic, payload) for payload in payloads]))
+        flushes: dict[Flush, None] = {}
+        wanted, now = 0, time.monotonic()
+        for size, messages in runs:
+            more, got = self.core.publish_many(messages, now)
+            flushes.update(dict.fromkeys(more))
+            wanted += size if got else 0
+        return [each for _, messages in runs for each in messages], list(flushes), wanted
 
     def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> bool:
         """Whether ``publish`` to these topics would not wait now. With the lock: who asks first makes the routes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from chappe.data.topic import shown
 from chappe.errors import NotPermitted, UsageError
@@ -12,6 +13,9 @@ from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
 from chappe.storage.key_files import watched_permissions
+
+if TYPE_CHECKING:
+    from chappe.runtime.mesh_sealing import MeshSealing
 
 
 def watch_rules(keys: Keys) -> RulesWatch:
@@ -86,3 +90,10 @@ class Own:
         why = self._rules.why_not(self.name, verb, topic)
         what = shown(topic.decode(errors="surrogateescape"))
         raise NotPermitted(f"{self.name} may not {verb} {what!r}: {why}; whoever signs {self._file} can allow it")
+
+
+def sealing_of(keys: Keys) -> MeshSealing:
+    """What seals and opens for this identity; raises as ``watch_rules``."""
+    from chappe.runtime.mesh_sealing import MeshSealing  # who has no identity needs no cryptography
+
+    return MeshSealing(keys)

@@ -10,7 +10,9 @@ from uuid import UUID
 from chappe.data.binary import decode
 from chappe.data.convert import to_python
 from chappe.data.values import Value
-from chappe.mesh.messages import NOBODY, Message
+from chappe.errors import Sealed
+from chappe.mesh.messages import NOBODY, Message, OpenedMessage
+from chappe.sealing.events import is_sealed
 
 
 class _Undecoded(Enum):
@@ -25,7 +27,8 @@ _UNDECODED: Final = _Undecoded.UNDECODED
 class Received:
     """A message; ``topic, value = received`` takes it apart.
 
-    A payload that is not a value, which only a faulty peer sends, raises InvalidData when it is looked at.
+    A payload that is not a value, which only a faulty peer sends, raises InvalidData when it is looked at; one that is
+    sealed raises Sealed, at an endpoint without an identity.
     """
 
     __slots__ = ("_data", "message")
@@ -44,6 +47,7 @@ class Received:
         """The value with its types: counts, nanoseconds, enum values and the rest of ``chappe.data``."""
         found = self._data
         if found is _UNDECODED:
+            self.check_opened()
             found = self._data = decode(self.message.payload)
         return found
 
@@ -57,6 +61,11 @@ class Received:
         """The value as it travels, undecoded."""
         return self.message.payload
 
+    def check_opened(self) -> None:
+        """Raise Sealed if the payload is sealed, and this endpoint has no identity to open it."""
+        if is_sealed(self.message.payload):
+            raise Sealed(f"topic {self.topic!r} is sealed, and cannot be read: this endpoint has no identity")
+
     @property
     def sender(self) -> str:
         """The id of the peer that it came from; that of its publisher is ``origin``."""
@@ -67,6 +76,11 @@ class Received:
         """The id of the endpoint that published it, or brought it in from an original; None where none was told."""
         origin = self.message.origin
         return None if origin == NOBODY else str(UUID(bytes=origin))
+
+    @property
+    def sealed_by(self) -> str | None:
+        """The name of the identity that sealed it; None if its topic is plain."""
+        return self.message.by if isinstance(self.message, OpenedMessage) else None
 
     @property
     def unicast(self) -> bool:

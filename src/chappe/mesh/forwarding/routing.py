@@ -33,7 +33,7 @@ from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.outboxes import Outboxes
 from chappe.mesh.forwarding.routes import Route, Routes
-from chappe.mesh.forwarding.turn import Turn
+from chappe.mesh.forwarding.turn import Opens, Turn
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import EndpointOptions, Link
@@ -110,6 +110,7 @@ class Router:
         self._blocks = options.peer_policy is Policy.BLOCK
         self._control = control
         self._contain = contain
+        self.opens: Opens | None = None  # opens what comes in sealed topics
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
         self.reached = 0  # how many receivers elsewhere the last publication went to
@@ -293,6 +294,14 @@ class Router:
         message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self.trees.number)
         return [Deliver(each, [message]) for each in route.data if each != but]
 
+    def deliver_opened(self, messages: Iterable[Message]) -> list[Action]:
+        """See ``EndpointCore.deliver_opened``."""
+        found: list[Action] = []
+        for each in messages:
+            route = self.routes.of(each.topic)
+            found += [Deliver(number, [each]) for number in (route.data if each.kind == DATA else route.commands)]
+        return found
+
     def room(self, topics: Iterable[bytes] | None, receiver: bytes) -> bool:
         """Whether publishers to these topics may go on; None for a data store, whose commands nobody holds."""
         if not self._blocks:
@@ -327,7 +336,7 @@ class Router:
     def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Action]:
         """Frames of an established link."""
         link.received += len(frames)
-        turn = Turn()
+        turn = Turn(self.opens)
         chappe = link.chappe
         self.outboxes.source = link, now
         for body in frames:
@@ -599,7 +608,7 @@ class Router:
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
         settled = [*self.settle(now), *self.flooding.tell(now)]
         if self._early.is_due(self.settled):
-            turn = Turn()
+            turn = Turn(self.opens)
             self._take_early(turn, now)
             turn.close()
             settled += turn.actions

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.messages import Message
 
+Opens: TypeAlias = Callable[[list[Message]], list[Message]]  # what of messages of one topic can be read here
+
 
 class Turn:
-    """Gathers it, so that a subscriber is called once."""
+    """Gathers it, so that a subscriber is called once.
 
-    __slots__ = ("actions", "boxes", "flushes")
+    Args:
+        opens: Opens what comes in sealed topics; None where nobody can.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_opens", "actions", "boxes", "flushes")
+
+    def __init__(self, opens: Opens | None = None) -> None:
+        self._opens = opens
         self.actions: list[Action] = []
         self.boxes: dict[int, list[Message]] = {}
         self.flushes: dict[int, Flush] = {}
 
     def deliver(self, subscribers: tuple[int, ...], message: Message) -> None:
         """Put a message into the boxes of subscribers."""
+        if self._opens is not None:
+            self.deliver_all(subscribers, [message])
+            return
         boxes = self.boxes
         for subscriber in subscribers:
             if subscriber in boxes:
@@ -26,7 +39,11 @@ class Turn:
                 boxes[subscriber] = [message]
 
     def deliver_all(self, subscribers: tuple[int, ...], messages: list[Message]) -> None:
-        """As ``deliver``, several at once."""
+        """As ``deliver``, several of one topic at once."""
+        if self._opens is not None and subscribers:
+            messages = self._opens(messages)
+            if not messages:
+                return
         boxes = self.boxes
         for subscriber in subscribers:
             if subscriber in boxes:

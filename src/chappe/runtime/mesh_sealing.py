@@ -1,0 +1,201 @@
+"""Sealed topics as an endpoint with an identity has them: with its files, looked at again as they change.
+
+All with the lock of the endpoint held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from chappe.errors import ProtocolError, Sealed
+from chappe.kv.topics import store_of
+from chappe.mesh.events import MessagesRefused
+from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message, OpenedMessage
+from chappe.permissions.rules import Group
+from chappe.sealing import messages as sealing
+from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values, unwrap, wrap
+from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
+from chappe.sealing.records import Lacking, Refused
+from chappe.sealing.ring import EARLY, EpochSecret
+from chappe.security import Keys, sealed_file
+from chappe.storage.sealed_files import LOOK_S, SealedGroups
+from chappe.system import time
+
+KEYS_WAIT_S: Final = 30.0  # so long messages whose keys are not there yet are kept ...
+KEPT_MAX: Final = 1_024  # ... and so many at most ...
+KEPT_BYTES_MAX: Final = 16 << 20  # ... of so many bytes
+TOPICS_MAX: Final = 10_000  # of which it is remembered for whom they are sealed
+_KINDS: Final = {DATA: sealing.EVENTS, COMMAND: sealing.COMMAND}
+_EARLY_US: Final = int(EARLY.total_seconds() * 1_000_000)
+
+
+class MeshSealing:
+    """Of one endpoint.
+
+    Attributes:
+        refused: How many messages were not delivered, as they could not be opened.
+        due: When ``look`` wants to be called.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        self._groups = SealedGroups(keys)
+        self._sealer: MessageSealer = self._groups.message_sealer()
+        self._opener = MessageOpener()
+        self._lives = Lives(self._sealer.salt, _wall_us() - _EARLY_US)
+        self._of: dict[bytes, Group | None] = {}
+        self._checked: dict[str, EpochSecret | str] = {}  # by group: what to seal with, or why nothing can be
+        self._kept: deque[tuple[float, Message, str]] = deque()  # since when, and why it cannot be opened yet
+        self._kept_bytes = 0
+        self._untold: dict[bytes, tuple[int, str]] = {}  # by topic: how many were refused, and why
+        self.refused = 0
+        self._groups.look(time.monotonic())
+        self.due = time.monotonic() + LOOK_S
+
+    # -- sealing --------------------------------------------------------------------------------------
+
+    def seals(self, topic: bytes) -> bool:
+        """Whether a topic is sealed, as far as is known now."""
+        return self._group(topic) is not None
+
+    def seal(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY) -> bytes:
+        """A payload as it is to be published; the same if its topic is plain. Raises Sealed if it cannot be sealed."""
+        group = self._group(topic)
+        return payload if group is None else self._sealed(group, topic, [payload], kind, receiver)
+
+    def seal_many(self, topic: bytes, payloads: list[bytes]) -> list[bytes]:
+        """Events of one topic that is sealed, several together; raises as ``seal``."""
+        group = self._group(topic)
+        assert group is not None
+        return [self._sealed(group, topic, lot, DATA, NOBODY) for lot in in_lots(payloads)]
+
+    def _sealed(self, group: Group, topic: bytes, payloads: list[bytes], kind: int, receiver: bytes) -> bytes:
+        secret = self._checked.get(group.name)
+        if secret is None:
+            secret = self._checked[group.name] = self._groups.refusal(group) or self._newest(group)
+        if isinstance(secret, str):
+            name = topic.decode("utf-8", "backslashreplace")
+            raise Sealed(f"topic {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
+        text = pack_values(payloads) if kind == DATA else payloads[0]
+        return wrap(self._sealer.seal(secret, _KINDS[kind], (topic, receiver), text, _wall_us()))
+
+    def _newest(self, group: Group) -> EpochSecret:
+        ring = self._groups.ring(group.name)
+        newest = None if ring is None else ring.newest
+        assert newest is not None  # else it is refused
+        return newest
+
+    # -- opening --------------------------------------------------------------------------------------
+
+    def open(self, messages: list[Message]) -> list[Message]:
+        """What of these is for us to read, in its order: those of plain topics as they are."""
+        topic = messages[0].topic
+        group = self._group(topic)
+        if group is None and not any(is_sealed(each.payload) for each in messages):
+            return messages
+        found: list[Message] = []
+        for each in messages:
+            opened = self._open(each, group)
+            if not isinstance(opened, Lacking):
+                found += opened
+            elif not self._keep(each, opened.reason):
+                self._refuse(each, opened.reason)
+        return found
+
+    def look(self) -> list[Message]:
+        """Look whether files have changed; returns what was kept for keys that are there by now."""
+        now = time.monotonic()
+        self.due = now + LOOK_S
+        before = self._groups.changes
+        self._groups.look(now)
+        found = [] if self._groups.changes == before else self._try_again()
+        while self._kept and now - self._kept[0][0] >= KEYS_WAIT_S:
+            _, message, reason = self._kept.popleft()
+            self._kept_bytes -= len(message.payload)
+            self._refuse(message, reason)
+        return found
+
+    def untold(self) -> list[MessagesRefused]:
+        """What was refused and is to be told: once for each ``look``."""
+        untold, self._untold = self._untold, {}
+        return [MessagesRefused(topic, count, reason) for topic, (count, reason) in untold.items()]
+
+    def _try_again(self) -> list[Message]:
+        """Other files are in force."""
+        self._of.clear()
+        self._checked.clear()
+        waiting, self._kept, self._kept_bytes = self._kept, deque(), 0
+        found: list[Message] = []
+        for since, message, _ in waiting:
+            opened = self._open(message, self._group(message.topic))
+            if isinstance(opened, Lacking):
+                self._put_back(since, message, opened.reason)
+            else:
+                found += opened
+        return found
+
+    def _open(self, message: Message, group: Group | None) -> list[Message] | Lacking:
+        groups = self._groups
+        if group is None:
+            return Lacking("the permissions here do not say for whom")
+        if not is_sealed(message.payload):
+            return self._refuse(message, f"they are not sealed for {group.name}, as the topic is")
+        who = groups.permissions.identities.get(groups.keys.name)
+        if who is None or not group.has(who):
+            return self._refuse(message, f"{groups.keys.name} is not of the group {group.name}")
+        ring = groups.ring(group.name)
+        path = sealed_file(groups.keys.directory, group.name)
+        if ring is None:
+            return Lacking(f"{path} is not there, or not usable")
+        place = message.topic, message.receiver
+        try:
+            raw = unwrap(message.payload)
+            outcome = self._opener.open(raw, _KINDS[message.kind], place, ring, groups.permissions.identities)
+            if isinstance(outcome, Lacking):
+                return Lacking(f"{outcome.reason}: copy the new {path} from where the authority is")
+            refusal = outcome.reason if isinstance(outcome, Refused) else self._lives.refusal(outcome.frame)
+            if refusal or isinstance(outcome, Refused):
+                return self._refuse(message, refusal)
+            payloads = parse_values(outcome.content) if message.kind == DATA else [outcome.content]
+        except ProtocolError as error:
+            return self._refuse(message, str(error))
+        return [_opened(message, each, outcome.frame.sender) for each in payloads]
+
+    def _keep(self, message: Message, reason: str) -> bool:
+        if len(self._kept) >= KEPT_MAX or self._kept_bytes + len(message.payload) > KEPT_BYTES_MAX:
+            return False
+        self._put_back(time.monotonic(), message, reason)
+        return True
+
+    def _put_back(self, since: float, message: Message, reason: str) -> None:
+        self._kept.append((since, message, reason))
+        self._kept_bytes += len(message.payload)
+
+    def _refuse(self, message: Message, reason: str) -> list[Message]:
+        self.refused += 1
+        count, _ = self._untold.get(message.topic, (0, ""))
+        self._untold[message.topic] = count + 1, reason
+        return []
+
+    def _group(self, topic: bytes) -> Group | None:
+        """For whom a topic is sealed; one of a data store as the store's name says."""
+        try:
+            return self._of[topic]
+        except KeyError:
+            name = store_of(topic)
+            found = self._groups.group((topic if name is None else name).decode("utf-8", "surrogateescape"))
+            if len(self._of) >= TOPICS_MAX:
+                self._of.clear()
+            self._of[topic] = found
+            return found
+
+
+def _opened(message: Message, payload: bytes, by: str) -> Message:
+    return OpenedMessage(
+        message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
+        message.sequence, by,
+    )  # fmt: skip
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
