@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from chappe.api import permissions
 from chappe.errors import ConfigError, PeerUnavailable, UsageError
 from chappe.mesh.events import PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.refusals import Refusal
+from chappe.mesh.rules import MeshRules
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.storage.key_files import WatchedPermissions, watched_permissions
 from chappe.system import time
@@ -30,11 +32,13 @@ def home(tmp_path: Path) -> Path:
     return made
 
 
-def copy_of(home: Path) -> Path:
-    """Files that do not see what changes from now on."""
-    made = home.parent / "elsewhere"
+def copy_of(home: Path, name: str = "elsewhere") -> Path:
+    """Files that do not see what changes from now on; nobody signs there."""
+    made = home.parent / name
     made.mkdir()
     for each in home.iterdir():
+        if each.name == "authority.key":
+            continue
         (made / each.name).write_bytes(each.read_bytes())
         (made / each.name).chmod(each.stat().st_mode)
     return made
@@ -186,3 +190,35 @@ def test_another_file_counts_also_if_others_of_this_process_have_taken_it_first(
     found = watch.look()
     assert found is not None
     assert found.refusal("sensor").startswith("sensor was revoked")
+
+
+def test_a_revocation_that_one_knows_counts_for_all_and_is_kept_for_the_next_start(make: Make, home: Path) -> None:
+    permissions.add(home, "far", "member")
+    homes = {name: copy_of(home, name) for name in ("report", "far", "sensor")}
+    hub = make(security=Keys(home / "hub"))
+    report, far, sensor = (make(security=Keys(there / name)) for name, there in homes.items())
+    report.peer("127.0.0.1", hub.listen())
+    far.peer("127.0.0.1", report.listen())
+    sensor.peer("127.0.0.1", far.listen(), retry_s=0.2)
+    assert hub.await_peer(sensor.id, PATIENCE_S)
+    with far.statuses() as statuses:
+        permissions.revoke(home, "sensor")
+        assert event(statuses, PeerRemoved).reason.startswith("sensor was revoked")
+    signed = (home / "permissions.toml").read_bytes()
+    for name in ("report", "far"):
+        until(lambda name=name: (homes[name] / "permissions.toml").read_bytes() == signed, name)  # type: ignore[misc]
+    assert far.refused
+
+
+def test_permissions_that_somebody_made_up_are_not_taken_from_neighbours(make: Make, home: Path) -> None:
+    hub, sensor = make(security=Keys(home / "hub")), make(security=Keys(copy_of(home) / "sensor"))
+    sensor.peer("127.0.0.1", hub.listen())
+    rules = sensor.core.router.rules
+    assert rules is not None
+    forged = MeshRules(replace(rules.permissions, version=99), datetime.now(UTC), rules.raw + b"# more\n")
+    with hub.statuses() as statuses:
+        sensor.node.call(lambda now: sensor.core.set_rules(forged, now))
+        until(lambda: hub.core.router.handing_on._offered_at, "an offer")
+        assert hub.core.router.rules is not None
+        assert hub.core.router.rules.permissions.version != 99
+        assert statuses.get(0) is None

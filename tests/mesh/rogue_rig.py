@@ -7,7 +7,7 @@ from typing import Any
 
 from chappe.core import Report
 from chappe.defaults import TTL
-from chappe.mesh.actions import Close, Deliver, Resolve
+from chappe.mesh.actions import Close, Deliver, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.flows import (
     DETOUR,
@@ -43,6 +43,7 @@ from chappe.mesh.messages import (
     parse_link_state,
     parse_message,
 )
+from chappe.mesh.rules import MeshRules
 
 PREFIX = 4  # bytes of a frame's length
 VICTIM = b"\x80" * ID_BYTES
@@ -65,6 +66,8 @@ class Rig:
         self.delivered: list[Message] = []
         self.events: list[object] = []
         self.resolved: dict[int, object] = {}
+        self.offered: list[bytes] = []  # permissions that somebody handed on
+        self.signed: dict[bytes, MeshRules] = {}  # what such files mean, if they are signed
         self._conns = 0
 
     def do(self, actions: Sequence[Any]) -> None:
@@ -78,6 +81,10 @@ class Rig:
                     self.delivered += messages
                 case Report(event):
                     self.events.append(event)
+                case OfferRules(raw):
+                    self.offered.append(raw)
+                    if raw in self.signed:
+                        self.do(self.core.set_rules(self.signed[raw], self.now))
                 case Resolve(ticket, outcome):
                     assert ticket not in self.resolved, "a call is answered once"
                     self.resolved[ticket] = outcome

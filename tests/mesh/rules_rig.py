@@ -44,9 +44,11 @@ def permissions(
     return Permissions(version, NOW, LATER, named, tuple(map(rule, rules)), by_curve)
 
 
-def rules(*identities: Identity, rules: tuple[str, ...] = ("allow everything * *",), at: datetime = NOW) -> MeshRules:
+def rules(
+    *identities: Identity, rules: tuple[str, ...] = ("allow everything * *",), at: datetime = NOW, version: int = 1
+) -> MeshRules:
     """What an endpoint's core goes by."""
-    return MeshRules(permissions(*identities, rules=rules), at)
+    return MeshRules(permissions(*identities, rules=rules, version=version), at, b"version %d" % version)
 
 
 def judged(

@@ -1198,6 +1198,27 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "for one arrives while a path stands",
     ),
     Plant(
+        "newer-permissions-not-asked-for",
+        "mesh",
+        "mesh/forwarding/handing_on.py",
+        "            self._asked_at = now\n            self._say(link, rules)\n",
+        "            self._asked_at = now\n",
+    ),
+    Plant(
+        "permissions-sent-to-all-who-ask-at-any-time",
+        "mesh",
+        "mesh/forwarding/handing_on.py",
+        "version < ours and now >= self._sent_at.get(conn, -inf) + SEND_S and",
+        "version < ours and",
+    ),
+    Plant(
+        "other-rules-not-said-at-once",
+        "mesh",
+        "mesh/forwarding/handing_on.py",
+        "        self.due = inf if self._rules is None else now\n",
+        "        self.due = inf if self._rules is None else now + SAY_S\n",
+    ),
+    Plant(
         "refused-and-not-confirmed",
         "mesh",
         "mesh/forwarding/version2.py",

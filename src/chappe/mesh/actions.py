@@ -53,6 +53,13 @@ class Resolve:
     outcome: bytes | bool | ChappeError
 
 
-Action: TypeAlias = Dial | Flush | Close | Deliver | Resolve | Report
+@dataclass(frozen=True, slots=True)
+class OfferRules:
+    """Somebody hands on what may be newer permissions: take them if the authority has signed them, by ``set_rules``."""
+
+    raw: bytes
+
+
+Action: TypeAlias = Dial | Flush | Close | Deliver | Resolve | OfferRules | Report
 
 NOTHING: Final[tuple[Action, ...]] = ()

@@ -16,6 +16,8 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
                                of each: id 16, u64 version, u32 CRC-32 of its payload
 
+    0x19 permissions (chappe)   u64 version of those in force, and nothing, or the file as the authority signed it
+
 A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
 
 Types from 0x13 on are of version 2, which endpoints of chappe speak with each other: it has pings and pongs as they are
@@ -61,6 +63,7 @@ TREE: Final = 0x15
 CONFIRM: Final = 0x16
 FORGET: Final = 0x17
 HOLD: Final = 0x18
+PERMISSIONS: Final = 0x19
 
 ID_BYTES: Final = 16
 NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
@@ -70,7 +73,7 @@ BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong 
 ASKED: Final = b"ping"  # of a ping that an application asked for
 
 _PLAIN: Final = frozenset(
-    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD}
+    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD, PERMISSIONS}
 )
 _FORWARDS: Final = 1
 _CHAPPE: Final = 0

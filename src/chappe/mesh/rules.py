@@ -50,10 +50,11 @@ _FORWARDERS: Final[Verbs] = (FORWARD,)
 
 
 class MeshRules:
-    """What ``permissions`` mean at ``moment``, until somebody expires."""
+    """What ``permissions`` mean at ``moment``, until somebody expires; ``raw`` is their file, to be handed on."""
 
-    def __init__(self, permissions: Permissions, moment: datetime) -> None:
+    def __init__(self, permissions: Permissions, moment: datetime, raw: bytes = b"") -> None:
         self.permissions = permissions
+        self.raw = raw
         self._moment = moment
         self._whole = permissions.refusal(moment)
         self._decisions = Decisions(permissions, moment)

@@ -18,10 +18,11 @@ from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.member import Action, Member, Serve
 from chappe.mesh.actions import Action as MeshAction
-from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
+from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
+from chappe.mesh.rules import MeshRules
 from chappe.runtime.dials import Dials
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.mesh_rules import RulesWatch
@@ -80,6 +81,7 @@ class MeshNode:
             Close: self._close_link,
             Dial: lambda action: self._dials.begin(action.dial, action.host, action.port),
             Serve: self._serve,
+            OfferRules: self._offer_rules,
             **perform,
         }
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
@@ -534,6 +536,12 @@ class MeshNode:
             self._drop(link)
 
     def _look_at_rules(self, watch: RulesWatch) -> None:
-        rules = watch.look()
+        self._take_rules(watch.look())
+
+    def _offer_rules(self, action: OfferRules) -> None:
+        if self._rules is not None:
+            self._take_rules(self._rules.offer(action.raw))
+
+    def _take_rules(self, rules: MeshRules | None) -> None:
         if rules is not None:
             self.perform(self._ask(self.core.set_rules, rules))

@@ -31,12 +31,16 @@ class RulesWatch:
         self.rules = self._made()
         return self.rules
 
+    def offer(self, raw: bytes) -> MeshRules | None:
+        """The rules, if these permissions, which somebody hands on, are newer and the authority's."""
+        return self.look() if self._permissions.offer(raw) else None
+
     def _made(self) -> MeshRules:
-        now, found = _utc(), self._permissions.permissions
+        now, found, raw = _utc(), self._permissions.permissions, self._permissions.raw
         begin = found.issued - CLOCK_SKEW
         end = begin if now < begin else found.next_expiry(now)
         self._end = end if end > now else None
-        return MeshRules(found, now)
+        return MeshRules(found, now, raw)
 
 
 def _utc() -> datetime:

@@ -28,6 +28,7 @@ from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.early import Early, Elsewhere
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
+from chappe.mesh.forwarding.handing_on import HandingOn
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
@@ -44,6 +45,7 @@ from chappe.mesh.messages import (
     LINK_STATES_HAD,
     LOSS,
     NOBODY,
+    PERMISSIONS,
     PING,
     PONG,
     RESERVED_TOPIC,
@@ -105,6 +107,7 @@ class Router:
             options.limits.routes_max,
         )  # fmt: skip
         self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self.judge, put_control)
+        self.handing_on = HandingOn(own, self.links, put_control)
         self._own = own
         self._forwards = options.forwarding
         self._blocks = options.peer_policy is Policy.BLOCK
@@ -127,6 +130,7 @@ class Router:
         reached = self.topology.reaches(link.peer_id)
         self.topology.link_up(link.peer_id, not link.chappe, wanted, link.key)
         actions = self.settle(now)
+        self.handing_on.link_up(link)
         if link.chappe:
             self.flooding.link_up(link, reached, now)
             missed = self.losses.owed(link.peer_id)
@@ -151,6 +155,7 @@ class Router:
         if not link.chappe:
             self.originals.link_down(link)
         self.flooding.link_down(link.peer_id)
+        self.handing_on.link_down(link)
         self.topology.link_down(link.peer_id)
         actions = self.settle(now)
         if link.kept_bytes:  # who gets what is sent around is to know that it does not come back over this link
@@ -179,6 +184,7 @@ class Router:
         self._forwards = self.trees.forwards = self.topology.forwards
         self.flooding.set_forwards(self._forwards, now)
         self.originals.refilter()
+        self.handing_on.set_rules(rules, now)
         return [*self.settle(now), *[link.flush for link in self.links.values()]]
 
     def confirm(self) -> list[Flush]:
@@ -571,6 +577,8 @@ class Router:
         elif message.kind in (LINK_STATE, LINK_STATES_HAD):
             turn.actions += self.flooding.take(link, message, now)
             self.trees.number_from(self.topology.telling.numbers_from)
+        elif message.kind == PERMISSIONS:
+            turn.actions += self.handing_on.hear(link, message.payload, now)
         else:
             self.trees.handle_control(link, message, now)
 
@@ -606,7 +614,7 @@ class Router:
             self._refuse(body)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
-        settled = [*self.settle(now), *self.flooding.tell(now)]
+        settled = [*self.settle(now), *self.flooding.tell(now), *self.handing_on.say(now)]
         if self._early.is_due(self.settled):
             turn = Turn(self.opens)
             self._take_early(turn, now)
@@ -621,4 +629,4 @@ class Router:
             return -inf
         echoes = self.originals.echoes
         dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due, self._early.due
-        return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due)
+        return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due, self.handing_on.due)
