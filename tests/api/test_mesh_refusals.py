@@ -214,3 +214,16 @@ def test_producers_of_the_first_file_write_to_data_stores(make: Make, home: Path
     master = hub.attach_master(STORE)
     sensor.attach_clone(STORE).put("key", 1)
     assert master["key"] == 1
+
+
+@pytest.mark.parametrize("endpoint", ["new", None])
+def test_who_may_not_forward_is_no_way_whether_its_certificate_names_an_id_or_not(
+    make: Make, home: Path, endpoint: str | None
+) -> None:
+    permissions.add(home, "leaf", "consumer", endpoint=endpoint)
+    hub, leaf, friend = (make(security=Keys(home / name)) for name in ("hub", "leaf", "friend"))
+    for each in (hub, friend):
+        each.peer("127.0.0.1", leaf.listen())
+    until(lambda: [each.forwards for each in hub.topology().endpoints if each.id == leaf.id] == [False], hub.topology)
+    assert not hub.await_peer(friend.id, 0)
+    assert hub.refused == friend.refused == 0

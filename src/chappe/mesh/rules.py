@@ -50,11 +50,17 @@ _FORWARDERS: Final[Verbs] = (FORWARD,)
 
 
 class MeshRules:
-    """What ``permissions`` mean at ``moment``, until somebody expires; ``raw`` is their file, to be handed on."""
+    """What ``permissions`` mean at ``moment``, until somebody expires.
 
-    def __init__(self, permissions: Permissions, moment: datetime, raw: bytes = b"") -> None:
+    Args:
+        raw: Their file, to be handed on.
+        own: The identity that asks; empty if nobody but its endpoint id tells.
+    """
+
+    def __init__(self, permissions: Permissions, moment: datetime, raw: bytes = b"", own: str = "") -> None:
         self.permissions = permissions
         self.raw = raw
+        self._own = own
         self._moment = moment
         self._whole = permissions.refusal(moment)
         self._decisions = Decisions(permissions, moment)
@@ -133,6 +139,10 @@ class MeshRules:
     def why_not(self, name: str, verb: str, topic: bytes) -> str:
         """Why an identity may not do this, for people."""
         return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
+
+    def lets_forward(self, own: bytes) -> bool:
+        """Whether there may be a topic of which we ourselves may pass on messages of others; ``own`` is our id."""
+        return self.forwards(self._own) if self._own else self.forwards_as(own)
 
     # -- of anybody, by endpoint id -------------------------------------------------------------------
 

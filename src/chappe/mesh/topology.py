@@ -104,7 +104,7 @@ class Topology:
         """Other permissions are in force: who forwards, and what each may want, may be something else."""
         self.states.set_rules(rules)
         former = self.forwards
-        self.forwards = self._would_forward and (rules is None or rules.forwards_as(self.own))
+        self.forwards = self._would_forward and (rules is None or rules.lets_forward(self.own))
         self.changed = self._anew = True
         if self.forwards is not former:
             self.telling.change(urgent=True)

@@ -12,10 +12,11 @@ from chappe.system import time
 
 
 class RulesWatch:
-    """Looks at the permissions of a directory now and then; ``due`` is when it does next."""
+    """Looks at the permissions of a directory now and then; ``due`` is when it does next, ``own`` who does."""
 
-    def __init__(self, permissions: WatchedPermissions) -> None:
+    def __init__(self, permissions: WatchedPermissions, own: str = "") -> None:
         self._permissions = permissions
+        self._own = own
         self._seen = permissions.changes  # others of this process may have taken another file first
         self.due = time.monotonic()
         self._end: datetime | None = None  # of what the rules say now; None if nothing ends any more
@@ -40,7 +41,7 @@ class RulesWatch:
         begin = found.issued - CLOCK_SKEW
         end = begin if now < begin else found.next_expiry(now)
         self._end = end if end > now else None
-        return MeshRules(found, now, raw)
+        return MeshRules(found, now, raw, self._own)
 
 
 def _utc() -> datetime:

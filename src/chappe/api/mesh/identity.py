@@ -26,7 +26,7 @@ def watch_rules(keys: Keys) -> RulesWatch:
         ConfigError: The authority has not signed them so, or they are malformed.
         ChappeError: The package cryptography is missing.
     """
-    made = RulesWatch(watched_permissions(keys.directory))
+    made = RulesWatch(watched_permissions(keys.directory), keys.name)
     why = made.rules.refusal(keys.name)
     if why:
         raise UsageError(f"{keys.place} cannot be used: {why}, by {permissions_file(keys.directory)}")
