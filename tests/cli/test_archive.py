@@ -111,7 +111,9 @@ def test_an_interrupted_replay_says_how_to_go_on(shell: Shell) -> None:
     code, _, said = shell.stop(slow, signal.SIGINT)
     assert code == 130
     assert "the same command goes on from there" in said
-    rest = shell.run("replay", "--from", "kept", "--speed", "max")
+    nobody = shell.run("replay", "--from", "kept", "--as", "keys/nobody")
+    assert b"keys/nobody.key does not exist" in nobody.stderr
+    rest = shell.run("replay", "--from", "kept", "--speed", "max", "--listen", "0.0.0.0", "--plain")
     assert b"going on after " in rest.stderr
     back = shell.run("consume", "t", "--until-end", "--output", "raw").stdout.splitlines()
     assert back == [b"%d" % n for n in range(100)]

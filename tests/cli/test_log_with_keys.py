@@ -155,12 +155,22 @@ def test_beyond_this_machine_a_choice_has_to_be_made(shell: Shell, home: Path) -
         ("store", "data", "--listen", "0.0.0.0"),
         ("up", "data", "--tower", "0.0.0.0:0"),
         ("forward", "data", "--at", "0.0.0.0:0"),
+        ("produce", "x", "--listen", "0.0.0.0"),
+        ("consume", "x", "--listen", "0.0.0.0"),
+        ("topics", "--listen", "0.0.0.0"),
+        ("record", "x", "--to", "x", "--mesh-listen", "127.0.0.1:0", "--listen", "0.0.0.0"),
     ):
         refused = shell.run(*command)
         assert refused.returncode == 2
         assert b"0.0.0.0 is not this machine: give the " in refused.stderr
     assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--plain")["tower"]
     assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--as", "keys/hub")["tower"]
+    tower = facts(shell, "tower", "--listen", "127.0.0.1:0")["tower"]
+    assert facts(shell, "store", "data", "--tower", tower)["endpoint"]
+    beyond = ("--listen", "0.0.0.0", "--tower", tower, "--plain")
+    assert shell.run("produce", "x", *beyond, stdin=b"1\n").returncode == 0
+    assert shell.run("consume", "x", *beyond, "--until-end", "--output", "raw").stdout == b"1\n"
+    assert b"x" in shell.run("topics", *beyond).stdout
     nobody = shell.run("produce", "x", "--as", "keys/nobody", stdin=b"1\n")
     assert (nobody.returncode, b"keys/nobody.key does not exist" in nobody.stderr) == (2, True)
 

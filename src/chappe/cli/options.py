@@ -74,14 +74,21 @@ class Reach:
         ),
     ] = None
     acting: Acting = None
+    plain: Plain = False
 
     def __post_init__(self) -> None:
-        be(self.acting)
+        if self.plain:
+            os.environ.pop("CHAPPE_IDENTITY", None)  # readers that are no members go by it
+        else:
+            be(self.acting)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What producers, consumers and ``discover`` take."""
-        return {"tower": self.tower, "listen": self.listen, "forwarders": self.forwarders or None}
+        security = "plain" if self.plain else None
+        return {
+            "tower": self.tower, "listen": self.listen, "forwarders": self.forwarders or None, "security": security,
+        }  # fmt: skip
 
     @property
     def named(self) -> str:

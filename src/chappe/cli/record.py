@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import typer
 from typer import Argument, Option
@@ -25,6 +26,7 @@ from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of
 from chappe.cli.units import human_bytes, parse_moment, parse_start
 from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
+from chappe.security import IDENTITY
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -72,7 +74,9 @@ def record(
     with ExitStack() as ending:
         endpoint = ending.enter_context(Endpoint(security=security))
         at = next(iter(mesh.listen(endpoint, listened)), None)
-        recorder = Recorder(endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks)
+        recorder = Recorder(
+            endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks, security=_log_security(trust)
+        )
         with _stopped_by_signals(recorder):
             mesh.keep_dialling(endpoint, dialled)
             if as_json:
@@ -198,10 +202,19 @@ def replay(
         code = _replay_topic(recorded, peer, trust.security(), parse_speed(speed), between, tower, as_json)
     else:
         assert source is not None
-        _refuse(trust, "a recorded TOPIC; an archive goes back into topics", peer=peer)
-        code = _replay_archive(source, what, parse_speed(speed), (start, end), tower, listen, as_json)
+        ours = replace(trust, acting=None, plain=False)  # which are of the log as well
+        _refuse(ours, "a recorded TOPIC; an archive goes back into topics", peer=peer)
+        options.be(trust.acting)
+        code = _replay_archive(
+            source, what, parse_speed(speed), (start, end), tower, listen, _log_security(trust), as_json
+        )
     if code:
         raise typer.Exit(code)
+
+
+def _log_security(trust: mesh.Trust) -> Literal["plain"] | None:
+    """What the log beside a mesh takes: an identity of the environment's also where the mesh is plain."""
+    return "plain" if trust.plain and IDENTITY not in os.environ else None
 
 
 def _refuse(group: Any, why: str, **more: object) -> None:
@@ -253,6 +266,7 @@ def _replay_archive(
     between: tuple[str | None, str | None],
     tower: str,
     listen: str,
+    security: Literal["plain"] | None,
     as_json: bool,
 ) -> int:
     need_packages("pyarrow", "numpy")
@@ -277,7 +291,7 @@ def _replay_archive(
     with ExitStack() as ending:
         bar = ending.enter_context(Bar("looking at the archive", quiet=as_json))
         order = Order(what.topic, to, speed, *times)
-        run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, anew=what.anew))
+        run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, security=security, anew=what.anew))
         if run.resumed:
             say(f"going on after {run.progress.earlier:,} records that an earlier run has sent (--anew starts again)")
         code = _play(run, show, interrupted)

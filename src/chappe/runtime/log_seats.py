@@ -36,7 +36,7 @@ from chappe.security import Keys, LogSecurity
 from chappe.system import machine, time
 from chappe.system.forking import own
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
-from chappe.transports.gate import gate_of, keys_of
+from chappe.transports.gate import check_listening, gate_of, keys_of
 
 logger = logging.getLogger(__name__)
 
@@ -295,13 +295,14 @@ class Where:
     def parse(
         cls, tower: str, listen: str, forwarders: str | Sequence[str] | None, security: LogSecurity = None
     ) -> Where:
-        """Raises UsageError for anything that is not an address, or not an identity."""
+        """Raises UsageError for anything that is not an address, or not an identity, or listens without a word."""
         keys = keys_of(security)
         if forwarders is not None:
             found = ForwarderAddress.parse_many(forwarders)
             if not found:
                 raise UsageError("no forwarder is named: HOST:PORT is wanted, or several of these")
             return cls(forwarders=tuple(found), said=",".join(map(str, found)), keys=keys)
+        check_listening(security, listen, "program")
         return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower, keys=keys)
 
     def meeting(self) -> Meeting:

@@ -32,6 +32,7 @@ from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import StorageFormat, TimedOut, UsageError
+from chappe.security import LogSecurity
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
 from chappe.spark.encode import encode_rows, encoded_headers
@@ -88,6 +89,7 @@ class Replay:
         order: What to replay.
         tower: Where producers find the stores.
         listen: Interface of the producers.
+        security: Who they are, as of ``Producer``.
         anew: Forget where an earlier run of the same replay was interrupted.
         state: Where it is kept how far the replay is; the user's data directory by default.
 
@@ -105,6 +107,7 @@ class Replay:
         *,
         tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
         listen: str = TOWER_HOST,
+        security: LogSecurity = None,
         anew: bool = False,
         state: Path | None = None,
     ) -> None:
@@ -136,7 +139,7 @@ class Replay:
         self.show: Callable[[Progress], None] = lambda progress: None
         try:
             for topic in topics:
-                self._open(topic, tower, listen)
+                self._open(topic, tower, listen, security)
         except BaseException:
             self.abandon()
             raise
@@ -181,10 +184,12 @@ class Replay:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def _open(self, topic: str, tower: str, listen: str) -> None:
+    def _open(self, topic: str, tower: str, listen: str, security: LogSecurity) -> None:
         target = self._order.to or topic
         identity = hashlib.sha256(target.encode()).hexdigest()[:16]
-        producer = Producer(target, tower=tower, listen=listen, identity=identity, directory=self._state)
+        producer = Producer(
+            target, tower=tower, listen=listen, identity=identity, directory=self._state, security=security
+        )
         self._producers[topic] = producer
         self._skip[topic] = producer.next_offset - self._noted.sent.get(topic, 0)
         if self._skip[topic] < 0:
