@@ -104,7 +104,7 @@ class Group:
         secret = self.ring(sender, keys).newest
         assert secret is not None
         by = self.sealer(sender) if by is None else by
-        return by.seal(secret, topic, partition, span, text, self.micros)
+        return b"".join(by.seal(secret, topic, partition, span, text, self.micros))
 
     @property
     def micros(self) -> int:

@@ -61,7 +61,7 @@ class Producer:
         base = self.kept[-1][0].next if self.kept else 0
         span = Span(base, self.world.rng.randint(1, 50), 0, 9)
         text = self.world.rng.randbytes(self.world.rng.randint(1, 40))
-        raw = self.sealer.seal(secret, "t", self.name, span, text, self.world.group.micros)
+        raw = b"".join(self.sealer.seal(secret, "t", self.name, span, text, self.world.group.micros))
         if self.world.rng.random() < 0.1:
             raise Crash  # sealed, and not kept
         self.kept.append((span, raw, text, secret.number))

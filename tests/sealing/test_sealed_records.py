@@ -78,7 +78,7 @@ def forged(group: Group, raw: bytes, *, epoch: int, sender: str, signer: str, ke
     head = encode_head("ward", sender, epoch, was.number, was.sealed_at, was.span, was.salt, len(b"forged") + TAG_BYTES)
     bound = beside(head, b"patients/1", b"P")
     content = cipher.seal(was.number, b"forged", bound)
-    return encode(head, group.sign(signer)(to_sign(bound, content)), content)
+    return b"".join(encode(head, group.sign(signer)(to_sign(bound, content)), content))
 
 
 def test_a_member_cannot_speak_for_another() -> None:
@@ -95,7 +95,7 @@ def test_a_member_cannot_put_other_contents_under_the_signature_of_another() -> 
     assert secret is not None
     other = b"!" * len(TEXT)
     content = _cipher(secret, "ann", was.salt).seal(was.number, other, beside(was.head, b"patients/1", b"P"))
-    outcome = group.opened(encode(was.head, was.signature, content))
+    outcome = group.opened(b"".join(encode(was.head, was.signature, content)))
     assert outcome == Refused("they are not as ann has signed them, for this topic and these offsets")
 
 
@@ -104,7 +104,7 @@ def test_a_member_cannot_sign_what_another_sealed() -> None:
     was = decode(group.sealed())
     head = encode_head("ward", "bob", 1, was.number, was.sealed_at, was.span, was.salt, len(was.content))
     bound = beside(head, b"patients/1", b"P")
-    outcome = group.opened(encode(head, group.sign("bob")(to_sign(bound, was.content)), bytes(was.content)))
+    outcome = group.opened(b"".join(encode(head, group.sign("bob")(to_sign(bound, was.content)), bytes(was.content))))
     assert outcome == Refused("they are not sealed with the key of bob")
 
 
@@ -114,7 +114,7 @@ def test_what_was_sealed_in_one_epoch_is_nothing_in_another() -> None:
     group.rotate()
     head = encode_head("ward", "ann", 2, was.number, was.sealed_at, was.span, was.salt, len(was.content))
     for signature in (was.signature, group.sign("ann")(to_sign(beside(head, b"patients/1", b"P"), was.content))):
-        assert isinstance(group.opened(encode(head, signature, bytes(was.content))), Refused)
+        assert isinstance(group.opened(b"".join(encode(head, signature, bytes(was.content)))), Refused)
 
 
 def test_who_has_left_cannot_seal_any_more() -> None:

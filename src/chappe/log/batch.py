@@ -233,10 +233,13 @@ def encode_record(offset: int, value: bytes, timestamp: int) -> bytes:
     return b"".join((MAGIC, b"\0", _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
 
 
-def encode_sealed(base: int, count: int, timestamp_min: int, timestamp_max: int, body: bytes | memoryview) -> bytes:
-    """Return the bytes of a batch whose records are sealed in ``body``, a multiple of eight bytes."""
-    tail = _TAIL.pack(base, count, HEADER.size + len(body), timestamp_min, timestamp_max)
-    return b"".join((MAGIC, bytes((SEALED,)), _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
+def encode_sealed(base: int, count: int, timestamp_min: int, timestamp_max: int, *body: bytes | memoryview) -> bytes:
+    """Return the bytes of a batch whose records are sealed in the parts of ``body``, a multiple of eight bytes."""
+    tail = _TAIL.pack(base, count, HEADER.size + sum(map(len, body)), timestamp_min, timestamp_max)
+    crc = crc32c(tail)
+    for part in body:
+        crc = crc32c(part, crc)
+    return b"".join((MAGIC, bytes((SEALED,)), _CRC.pack(crc), tail, *body))
 
 
 class Batch:

@@ -75,10 +75,10 @@ def encode_head(
     return HEAD.pack(VERSION, *lengths, 0, *fixed) + b"".join(names)
 
 
-def encode(head: bytes, signature: bytes, content: bytes) -> bytes:
-    """The whole."""
+def encode(head: bytes, signature: bytes, content: bytes) -> tuple[bytes, ...]:
+    """The whole, in parts: who puts something before it copies it once."""
     size = len(head) + len(signature) + len(content)
-    return b"".join((head, signature, content, bytes(-size % 8)))
+    return head, signature, content, bytes(-size % 8)
 
 
 def decode(raw: bytes | memoryview) -> Frame:

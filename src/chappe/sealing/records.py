@@ -79,8 +79,10 @@ class Sealer:
         self._number = 0
         self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
 
-    def seal(self, secret: EpochSecret, topic: str, partition: str, span: Span, text: bytes, sealed_at: int) -> bytes:
-        """A batch of records, sealed; ``sealed_at`` is the time in microseconds since 1970 UTC."""
+    def seal(
+        self, secret: EpochSecret, topic: str, partition: str, span: Span, text: bytes, sealed_at: int
+    ) -> tuple[bytes, ...]:
+        """A batch of records, sealed, in parts; ``sealed_at`` is the time in microseconds since 1970 UTC."""
         number, self._number = self._number, self._number + 1
         assert number < NUMBER_MAX
         known = self._ciphers.get(secret.group)

@@ -71,7 +71,7 @@ class Sealing:
         _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
         span = Span(base, count, low, high)
         sealed = self._sealer.seal(secret, topic, self._partition, span, body, wall_us())
-        return encode_sealed(base, count, low, high, sealed)
+        return encode_sealed(base, count, low, high, *sealed)
 
     def _look(self, group: Group) -> str:
         refusal = self._groups.refusal(group)
