@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -50,6 +51,7 @@ class Serve(msgspec.Struct, frozen=True):
 
 Action: TypeAlias = MeshAction | Serve
 Record: TypeAlias = Callable[[bytes, bytes, int], None]  # topic, payload and kind of what was published to all
+Seals: TypeAlias = Callable[[bytes, list[bytes], bytes], list[bytes]]  # topic, payloads, receiver: what to publish
 Tapped: TypeAlias = Callable[[bytes, bytes, int, bytes], None]  # of all that was published, also its receiver
 
 
@@ -240,10 +242,12 @@ class KvPart:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
         rest: list[Notify | Resolve | Commit | AskWitness | Report] = []
         flushes: dict[int, Flush] = {}
-        record, tapped = self._member.record, self._member.tapped
+        record, tapped, seals = self._member.record, self._member.tapped, self._member.seals
+        if seals is not None:
+            actions = [each for run in _runs(actions) for each in self._sealed(run, seals)]
         for action in actions:
             if isinstance(action, Send):
-                payload = to_far(action.payload) if self._far else action.payload
+                payload = to_far(action.payload) if self._far and seals is None else action.payload
                 if record is not None and not action.receiver:
                     record(action.topic, payload, COMMAND)
                 if tapped is not None:
@@ -253,6 +257,23 @@ class KvPart:
             else:
                 rest.append(action)
         return [Serve(self.number, rest), *flushes.values()] if rest else list(flushes.values())
+
+    def _sealed(self, run: list[KvAction], seals: Seals) -> list[KvAction]:
+        """Messages to the same, as they are to be published."""
+        first = run[0]
+        if not isinstance(first, Send):
+            return run
+        payloads = [each.payload for each in run if isinstance(each, Send)]
+        if self._far:
+            payloads = [to_far(each) for each in payloads]
+        receiver = first.receiver or NOBODY
+        return [Send(first.topic, first.receiver, each) for each in seals(first.topic, payloads, receiver)]
+
+
+def _runs(actions: Sequence[KvAction]) -> list[list[KvAction]]:
+    """Neighbours that are messages to the same."""
+    runs = groupby(actions, lambda each: (each.topic, each.receiver) if isinstance(each, Send) else None)
+    return [list(run) for _, run in runs]
 
 
 class Member:
@@ -273,6 +294,7 @@ class Member:
         self.last_subscriber = 0
         self.record: Record | None = None  # is told of every command that is published to all who want it
         self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
+        self.seals: Seals | None = None  # seals what data stores say, where somebody can
         self.tapped: Tapped | None = None  # is shown every command that is published here, while somebody looks
         self._seen = 0  # what of the network was looked at, as ``EndpointCore.settled`` counts it
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.api.sealed_net import Net, make_home
 from tests.endpoints import PATIENCE_S, Make, event, until
 
 from chappe import Endpoint, Gateway, GatewaySide, Keys, Subscriber, Tls
@@ -23,58 +22,8 @@ PLANTED = "planted value"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The authority's directory: ann and bob are of the group, the hub and eve are not."""
-    made = tmp_path / "keys"
-    permissions.init(made, "hub", "server")
-    for name in ("ann", "bob", "eve"):
-        permissions.add(made, name, "member")
-    permissions.seal(made, "ward", ["patients/*"], names=["ann", "bob", "cat"])
-    return made
-
-
-@dataclass
-class Net:
-    """Endpoints around a hub, which keeps what passes."""
-
-    make: Make
-    home: Path
-    passed: list[bytes] = field(default_factory=list)  # frames, as the hub has them when TLS is off them
-
-    def __post_init__(self) -> None:
-        self.hub = self.make(security=Keys(self.home / "hub"))
-        self.port = self.hub.listen()
-        self.hub.node.tapped = lambda conn, frames: self.passed.extend(frames)
-
-    def join(self, name: str, home: Path | None = None) -> Endpoint:
-        made = self.make(security=Keys((home or self.home) / name))
-        made.peer("127.0.0.1", self.port)
-        return made
-
-    def pair(self) -> tuple[Endpoint, Endpoint, Subscriber]:
-        """ann, bob, and what bob gets, once ann knows that he wants it."""
-        ann, bob = self.join("ann"), self.join("bob")
-        subscriber = bob.subscribe("")
-        self.know(ann, bob)
-        return ann, bob, subscriber
-
-    def know(self, one: Endpoint, other: Endpoint) -> None:
-        until(lambda: one.core.filters().get(other.core.own_id), "the subscription is known")
-
-    def rogue(self, bob: Endpoint) -> Callable[..., None]:
-        """The hub sends what it likes."""
-        self.know(self.hub, bob)
-        self.hub.node.pass_sealed()
-
-        def send(topic: str, payload: bytes, receiver: bytes = NOBODY) -> None:
-            assert self.hub.try_publish(topic.encode(), payload, receiver)
-
-        return send
-
-
-@pytest.fixture
-def net(make: Make, home: Path) -> Net:
-    return Net(make, home)
+def net(make: Make, tmp_path: Path) -> Net:
+    return Net(make, make_home(tmp_path / "keys"))
 
 
 def values(subscriber: Subscriber, count: int) -> list[object]:

@@ -53,6 +53,30 @@ def test_a_group_reads_what_is_published_and_who_is_not_of_it_is_told(shell: She
         assert eve.communicate(timeout=PATIENCE_S)[0].splitlines() == [b"plain  4"]
 
 
+def test_a_group_shares_a_data_store_whose_file_nobody_else_can_read(shell: Shell) -> None:
+    keys(shell, "init", "--name", "keeper", "--role", "member")
+    for name in ("sensor", "eve"):
+        keys(shell, "add", name, "--role", "member")
+    keys(shell, "seal", "ward", "--topic", "secret/*", "--name", "keeper", "--name", "sensor")
+    served = ("secret/beds", "--backend", "sqlite", "--path", "beds.db", "--listen", "127.0.0.1:0", "--json")
+    process = shell.start("kv", "serve", *served, "--as", "keys/keeper")
+    assert process.stdout is not None
+    where = ("--peer", json.loads(process.stdout.readline())["listen"][0])
+
+    def kv(name: str, command: str, *arguments: str) -> tuple[int, bytes, str]:
+        done = shell.run("kv", command, "secret/beds", *arguments, *where, "--as", f"keys/{name}")
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    assert kv("sensor", "put", "planted key", "planted value")[0] == 0
+    assert kv("sensor", "get", "planted key")[:2] == (0, b"planted value\n")
+    code, out, error = kv("eve", "get", "planted key")
+    assert (code, out) == (1, b"")
+    assert "data store 'secret/beds' is sealed for ward, and nothing was sent: eve is not of the group" in error
+    assert not [path for path in shell.directory.glob("beds.db*") if b"planted" in path.read_bytes()]
+    shell.stop(process)
+    assert b"planted" not in (shell.directory / "beds.db").read_bytes()
+
+
 def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:
     keys(shell, "init", "--name", "hub", "--role", "server")
     for name, role in (("sensor", "producer"), ("report", "consumer"), ("eve", "consumer")):

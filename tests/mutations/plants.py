@@ -38,6 +38,7 @@ TESTS: Final = {
         "tests/log/test_sealed_batch.py",
         "tests/api/test_sealed_topics.py",
         "tests/api/test_sealed_mesh.py",
+        "tests/api/test_sealed_stores.py",
     ),
 }
 
@@ -2201,5 +2202,47 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "api/mesh/hosting.py",
         "            payloads = sealing.seal_many(topic, plain) if sealing.seals(topic) else plain",
         "            payloads = plain",
+    ),
+    Plant(
+        "commands-of-sealed-stores-go-plain",
+        "sealed",
+        "member.py",
+        "        if seals is not None:",
+        "        if False:",
+    ),
+    Plant(
+        "members-write-in-the-name-of-others",
+        "sealed",
+        "runtime/mesh_sealing.py",
+        "            if endpoint is not None and sender_endpoint(each) != endpoint.bytes:",
+        "            if False:",
+    ),
+    Plant(
+        "who-may-only-read-writes-sealed",
+        "sealed",
+        "runtime/mesh_sealing.py",
+        "            verb = self.allows(name, topic, each)",
+        '            verb = ""',
+    ),
+    Plant(
+        "values-on-a-disk-are-bound-to-no-key",
+        "sealed",
+        "sealing/rows.py",
+        "        return nonce + self._values.seal(value, sealed_key, _expiry(expires_ns), nonce)",
+        "        return nonce + self._values.seal(value, _expiry(expires_ns), nonce)",
+    ),
+    Plant(
+        "files-keep-their-key-when-somebody-leaves",
+        "sealed",
+        "storage/sealed_backend.py",
+        "        if number != self._ring.keys.newest.number:",
+        "        if False:",
+    ),
+    Plant(
+        "plain-files-are-taken-for-sealed-stores",
+        "sealed",
+        "storage/sealed_backend.py",
+        "            if loaded.entries:",
+        "            if False:",
     ),
 )

@@ -22,7 +22,8 @@ from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
-from chappe.mesh.rules import MeshRules
+from chappe.mesh.messages import COMMAND
+from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.runtime.dials import Dials
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.mesh_rules import RulesWatch
@@ -103,6 +104,8 @@ class MeshNode:
         self.sealing = sealing
         if sealing is not None:
             core.router.opens = sealing.open
+            self.member.seals = sealing.seal_commands
+            sealing.allows = self._allows
         self.turns.start()
 
     # -- from any thread ------------------------------------------------------------------------------
@@ -165,7 +168,12 @@ class MeshNode:
     def pass_sealed(self) -> None:
         """Seal and open nothing from now on: what is sealed is passed on as it is."""
         with self.lock:
-            self.sealing = self.core.router.opens = None
+            self.sealing = self.core.router.opens = self.member.seals = None
+
+    def _allows(self, name: str, topic: bytes, command: bytes) -> str:
+        """The verb that an identity lacks for a command that was sealed, so that neighbours could not look."""
+        rules = self.core.router.rules
+        return "" if rules is None else rules.sending(name, COMMAND, topic, command[:COMMAND_HEAD])
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""

@@ -6,10 +6,12 @@ All with the lock of the endpoint held.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from chappe.errors import ProtocolError, Sealed
-from chappe.kv.topics import store_of
+from chappe.kv.commands import sender_endpoint
+from chappe.kv.topics import master_topic, store_of
 from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message, OpenedMessage
 from chappe.permissions.rules import Group
@@ -17,7 +19,7 @@ from chappe.sealing import messages as sealing
 from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values, unwrap, wrap
 from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
 from chappe.sealing.records import Lacking, Refused
-from chappe.sealing.ring import EARLY, EpochSecret
+from chappe.sealing.ring import EARLY, EpochSecret, Ring
 from chappe.security import Keys, sealed_file
 from chappe.storage.sealed_files import LOOK_S, SealedGroups
 from chappe.system import time
@@ -36,6 +38,7 @@ class MeshSealing:
     Attributes:
         refused: How many messages were not delivered, as they could not be opened.
         due: When ``look`` wants to be called.
+        allows: The verb that an identity lacks to send a command to a topic; empty if it may.
     """
 
     def __init__(self, keys: Keys) -> None:
@@ -48,6 +51,7 @@ class MeshSealing:
         self._kept: deque[tuple[float, Message, str]] = deque()  # since when, and why it cannot be opened yet
         self._kept_bytes = 0
         self._untold: dict[bytes, tuple[int, str]] = {}  # by topic: how many were refused, and why
+        self.allows: Callable[[str, bytes, bytes], str] = lambda name, topic, command: ""
         self.refused = 0
         self._groups.look(time.monotonic())
         self.due = time.monotonic() + LOOK_S
@@ -63,6 +67,30 @@ class MeshSealing:
         group = self._group(topic)
         return payload if group is None else self._sealed(group, topic, [payload], kind, receiver)
 
+    def check(self, store: bytes) -> None:
+        """Raise Sealed if a data store is sealed, and nothing can be sealed for it now."""
+        group = self._group(store)
+        if group is not None:
+            self._secret(group, master_topic(store))
+
+    def seal_commands(self, topic: bytes, payloads: list[bytes], receiver: bytes) -> list[bytes]:
+        """What a data store says, several together; none if it cannot be sealed now: whoever misses it asks again."""
+        group = self._group(topic)
+        if group is None:
+            return payloads
+        try:
+            return [self._sealed(group, topic, lot, COMMAND, receiver) for lot in in_lots(payloads)]
+        except Sealed as error:
+            count, _ = self._untold.get(topic, (0, ""))
+            self._untold[topic] = count + len(payloads), str(error)
+            return []
+
+    def ring(self, store: bytes) -> Ring | None:
+        """The keys of those for whom a data store is sealed; None if it is plain. Raises as ``check``."""
+        self.check(store)
+        group = self._group(store)
+        return None if group is None else self._groups.ring(group.name)
+
     def seal_many(self, topic: bytes, payloads: list[bytes]) -> list[bytes]:
         """Events of one topic that is sealed, several together; raises as ``seal``."""
         group = self._group(topic)
@@ -70,14 +98,19 @@ class MeshSealing:
         return [self._sealed(group, topic, lot, DATA, NOBODY) for lot in in_lots(payloads)]
 
     def _sealed(self, group: Group, topic: bytes, payloads: list[bytes], kind: int, receiver: bytes) -> bytes:
+        secret, place = self._secret(group, topic), (topic, receiver)
+        return wrap(self._sealer.seal(secret, _KINDS[kind], place, pack_values(payloads), _wall_us()))
+
+    def _secret(self, group: Group, topic: bytes) -> EpochSecret:
         secret = self._checked.get(group.name)
         if secret is None:
             secret = self._checked[group.name] = self._groups.refusal(group) or self._newest(group)
         if isinstance(secret, str):
-            name = topic.decode("utf-8", "backslashreplace")
-            raise Sealed(f"topic {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
-        text = pack_values(payloads) if kind == DATA else payloads[0]
-        return wrap(self._sealer.seal(secret, _KINDS[kind], (topic, receiver), text, _wall_us()))
+            store = store_of(topic)
+            what = "topic" if store is None else "data store"
+            name = (store or topic).decode("utf-8", "backslashreplace")
+            raise Sealed(f"{what} {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
+        return secret
 
     def _newest(self, group: Group) -> EpochSecret:
         ring = self._groups.ring(group.name)
@@ -156,10 +189,25 @@ class MeshSealing:
             refusal = outcome.reason if isinstance(outcome, Refused) else self._lives.refusal(outcome.frame)
             if refusal or isinstance(outcome, Refused):
                 return self._refuse(message, refusal)
-            payloads = parse_values(outcome.content) if message.kind == DATA else [outcome.content]
+            payloads = parse_values(outcome.content)
+            if message.kind == COMMAND:
+                refusal = self._refused_command(message.topic, payloads, outcome.frame.sender)
+                if refusal:
+                    return self._refuse(message, refusal)
         except ProtocolError as error:
             return self._refuse(message, str(error))
         return [_opened(message, each, outcome.frame.sender) for each in payloads]
+
+    def _refused_command(self, topic: bytes, commands: list[bytes], name: str) -> str:
+        """Why what an identity has sealed is not its own, or not allowed, which neighbours could not see."""
+        endpoint = self._groups.permissions.identities[name].endpoint
+        for each in commands:
+            if endpoint is not None and sender_endpoint(each) != endpoint.bytes:
+                return f"{name} has sealed them in the name of another endpoint"
+            verb = self.allows(name, topic, each)
+            if verb:
+                return f"{name} may not {verb} there"
+        return ""
 
     def _keep(self, message: Message, reason: str) -> bool:
         if len(self._kept) >= KEPT_MAX or self._kept_bytes + len(message.payload) > KEPT_BYTES_MAX:

@@ -24,7 +24,16 @@ from struct import Struct
 from typing import Any, Final, Literal
 
 from chappe.data.binary import decode
-from chappe.errors import Damaged, InvalidData, StorageError, StorageFormat, StorageFull, StorageLocked, UsageError
+from chappe.errors import (
+    Damaged,
+    InvalidData,
+    Sealed,
+    StorageError,
+    StorageFormat,
+    StorageFull,
+    StorageLocked,
+    UsageError,
+)
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
 from chappe.kv.entity import Entity
 from chappe.system.forking import own
@@ -50,6 +59,15 @@ _WRITER_HEAD: Final = Struct(">Qq")
 _FULL: Final = (sqlite3.SQLITE_FULL,)
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+SEALED_KEY: Final = "chappe_sealed"  # of the entry that says that all others are sealed
+
+
+def refuse_sealed_rows(loaded: Loaded, name: str) -> None:
+    """Raise Sealed if a file is that of a sealed data store, and the store is plain here."""
+    if any(key == SEALED_KEY for key, _, _ in loaded.entries):
+        raise Sealed(f"the file is of a sealed data store, and {name!r} is not sealed for this program: give it --as")
 
 
 class _Backend:

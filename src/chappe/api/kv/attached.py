@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -76,10 +77,16 @@ class AttachedStore:
             Notify: self._notified,
             Report: lambda action: endpoint.report(action.event),
         }
-        permitted, name = endpoint.permitted, core.name.encode()
-        require = None if permitted is None or core.kind == "master" else lambda: permitted.write(name)
+        require = None if endpoint.permitted is None else partial(self._require, core.kind, core.name.encode())
         self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness, require)
         self.part = self.node.part
+
+    def _require(self, kind: str, name: bytes) -> None:
+        """Raise NotPermitted or Sealed if nothing can be written now."""
+        if self.endpoint.permitted is not None and kind != "master":
+            self.endpoint.permitted.write(name)
+        if self._node.sealing is not None:
+            self._node.sealing.check(name)
 
     def begin(self) -> None:
         """Take part; the lock is held."""

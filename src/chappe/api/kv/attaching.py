@@ -23,13 +23,14 @@ from chappe.kv.star_rows import is_of_a_pair
 from chappe.kv.topics import check_name
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.security import check_reach
-from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
+from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend, refuse_sealed_rows
 from chappe.system import time
 from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
+    from chappe.sealing.ring import Ring
 
 _BACKENDS: Final[dict[str, Callable[..., Backend]]] = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}
 _LIFE_BITS: Final = 32
@@ -69,9 +70,16 @@ def attach_master(
     if endpoint.permitted is not None:
         endpoint.permitted.attach_master(raw)
     _refuse_second(endpoint, name, pair is not None)
+    ring = _ring(endpoint, raw)
     kept = open_backend(backend, options)
     try:
+        if kept is not None and ring is not None:
+            from chappe.storage.sealed_backend import SealedBackend
+
+            kept = SealedBackend(kept, raw, ring)
         loaded = None if kept is None else kept.load()
+        if loaded is not None and ring is None:
+            refuse_sealed_rows(loaded, name)
         with endpoint.node.lock:
             endpoint.check()
             _refuse_second(endpoint, name, pair is not None)
@@ -83,6 +91,13 @@ def attach_master(
             kept.close()
         raise
     return DataStore(made)
+
+
+def _ring(endpoint: Host, store: bytes) -> Ring | None:
+    """The keys of those for whom a data store is sealed; None if it is plain. Raises Sealed."""
+    with endpoint.node.lock:
+        sealing = endpoint.node.sealing
+        return None if sealing is None else sealing.ring(store)
 
 
 def _master(
@@ -126,6 +141,7 @@ def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buff
     raw = check_name(name)
     if endpoint.permitted is not None:
         endpoint.permitted.attach_clone(raw)
+    _ring(endpoint, raw)
     for what, seconds in (("resync_s", resync_s), ("stale_s", stale_s), ("mutation_buffer_s", buffer_s)):
         if math.isnan(seconds):
             raise UsageError(f"{what} is a number of seconds, not {seconds!r}")
