@@ -329,3 +329,21 @@ def test_without_rules_nobody_is_asked() -> None:
     net = Net(3, [(0, 1), (1, 2)])
     assert net[0].core.router.rules is None
     assert isinstance(judged("member", "", OPEN)[0].core.router.rules, MeshRules)
+
+
+def test_what_was_not_believed_while_permissions_differed_is_asked_for_once_they_are_the_same() -> None:
+    before, after = ("member small member", OPEN), ("member hub member", OPEN, HUBS)
+    net = judged(before[0], "0-1-2", *before[1:])
+    known = [identity(f"n{at}", role, endpoint=net[at].id) for at, role in enumerate(after[0].split())]
+    later = rules(*known, rules=after[1:])
+    for node in (net[1], net[2]):
+        node.do(node.core.set_rules(later, node.now))
+    net.pass_time(0.5)
+    assert not net[0].core.reaches(net[2].id)
+    assert refused(net, 0)[0][:2] == ("n1", "forward")
+
+    net[0].do(net[0].core.set_rules(later, net[0].now))
+    for _ in range(4):
+        net.pass_time(0.5)
+
+    assert net[0].core.reaches(net[2].id)

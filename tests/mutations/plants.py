@@ -1220,6 +1220,22 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "        self.due = inf if self._rules is None else now + SAY_S\n",
     ),
     Plant(
+        "who-may-tell-from-now-on-not-asked",
+        "mesh",
+        "mesh/forwarding/flooding.py",
+        "            if link.chappe and (begins or peer in self._believed - believed):",
+        "            if link.chappe and begins:",
+        "convergence",
+    ),
+    Plant(
+        "first-hop-not-asked",
+        "mesh",
+        "mesh/forwarding/version2.py",
+        "        if self._judge.rules is not None and not self._judge.takes(link, body):\n",
+        "        if False:\n",
+        "nobody gets what may not be published",
+    ),
+    Plant(
         "refused-and-not-confirmed",
         "mesh",
         "mesh/forwarding/version2.py",
@@ -1247,6 +1263,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/forwarding/published.py",
         "        if self._judge.rules is not None and not self._judge.gives_on(link, frame[PREFIX:]):",
         "        if False:",
+        "nobody gets what it may not have",
     ),
     Plant(
         "own-messages-to-whom-may-not-have-them",

@@ -87,6 +87,7 @@ class Flooding:
         self._compared = NOBODY  # the neighbour that was asked last
         self._behind: dict[bytes, None] = {}  # neighbours that were not told something, as they take little ...
         self._catch_up_at = inf  # ... and when it is looked whether they can be
+        self._believed: set[bytes] = set()  # neighbours that may tell the link states of others
         self._answered: dict[bytes, float] = {}  # neighbours: when what they have was looked through last
 
     @property
@@ -100,6 +101,8 @@ class Flooding:
     def link_up(self, link: Link, reached: bool, now: float) -> None:
         """A link to another endpoint of chappe stands; ``reached`` if there was a path to it before."""
         topology = self._topology
+        if self._is_believed(link.peer_id):
+            self._believed.add(link.peer_id)
         if not link.told:
             self._put(link, self._told)
         if reached and self._forwards:
@@ -113,17 +116,25 @@ class Flooding:
     def link_down(self, peer: bytes) -> None:
         """A link ended; if we pass nothing on, nobody has heard of us what the peer told of others."""
         self._answered.pop(peer, None)
+        self._believed.discard(peer)
         self._behind.pop(peer, None)
         if not self._forwards:
             self._compare_at = -inf
 
-    def set_forwards(self, forwards: bool, now: float) -> None:
-        """Whether we pass on what others say; from now on, who has not heard it of us is to be told."""
-        if forwards and not self._forwards:
-            for link in self._links.values():
-                if link.chappe:
-                    self._say_what_we_have(link, now)
-        self._forwards = forwards
+    def set_rules(self, forwards: bool, now: float) -> None:
+        """Other permissions are in force; ``forwards``: we may pass on what others say.
+
+        What nobody believed before is compared: at once, and once more when the neighbour goes by them too.
+        """
+        begins, self._forwards = forwards and not self._forwards, forwards
+        believed, self._believed = self._believed, set(filter(self._is_believed, self._links))
+        for peer, link in self._links.items():
+            if link.chappe and (begins or peer in self._believed - believed):
+                self._say_what_we_have(link, now)
+                self._behind[peer] = None
+
+    def _is_believed(self, peer: bytes) -> bool:
+        return self._judge.passes_on(self._links[peer])
 
     def tell(self, now: float) -> list[Action]:
         """Do what is due: tell our link state if it changed, pass on those that wait, compare with a neighbour."""

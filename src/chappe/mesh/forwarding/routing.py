@@ -182,7 +182,7 @@ class Router:
         self.judge.rules = rules
         self.topology.set_rules(rules)
         self._forwards = self.trees.forwards = self.topology.forwards
-        self.flooding.set_forwards(self._forwards, now)
+        self.flooding.set_rules(self._forwards, now)
         self.originals.refilter()
         self.handing_on.set_rules(rules, now)
         return [*self.settle(now), *[link.flush for link in self.links.values()]]
