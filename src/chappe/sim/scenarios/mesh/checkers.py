@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from chappe.defaults import MESH_BATCH_BYTES_MAX
@@ -85,7 +85,7 @@ class Delivery(Checker[MeshWorld]):
                 continue
             if publication.at - BEFORE_S < self.world.rogue_until:
                 continue  # it speaks for endpoints that are out of reach for a moment
-            for life in sorted(record.due(publication, BEFORE_S, AFTER_S)):
+            for life in sorted(filter(self._may(publication), record.due(publication, BEFORE_S, AFTER_S))):
                 self.world.dues += 1
                 if publication.delivered.get(life, 0) < 1 and not self._is_told(publication, life):
                     self.fail(
@@ -93,11 +93,59 @@ class Delivery(Checker[MeshWorld]):
                         f"{publication.publisher}, though there was a path"
                     )
 
+    def _may(self, publication: Publication) -> Callable[[str], bool]:
+        """Whether a life is to get it by the permissions, as long as they are the same everywhere."""
+        charter = self.world.charter
+        if charter is None:
+            return lambda life: True
+        publisher, topic, at = name_of(publication.publisher), publication.topic, publication.at
+        return lambda life: charter.allow(publisher, name_of(life), topic, at - BEFORE_S, at + AFTER_S)
+
     def _is_told(self, publication: Publication, life: str) -> bool:
         publisher, topic = publication.publisher, publication.topic
         self._missing[publisher, topic, life] += 1
         dropped = self._dropped[publisher, topic] + self._dropped[publisher, b""]
         return self._missing[publisher, topic, life] <= dropped
+
+
+def name_of(life: str) -> str:
+    """Whose life it is."""
+    return life.partition("#")[0]
+
+
+class Permitted(Checker[MeshWorld]):
+    """Nobody gets what it may not, or what its publisher may not publish, by no permissions that somebody goes by."""
+
+    name = "permitted"
+
+    def __init__(self, world: MeshWorld) -> None:
+        super().__init__(world)
+        if world.charter is not None:
+            world.record.barred = self._barred
+
+    def on_delivered(self, host: MeshHost, message: Message) -> None:
+        """Ask all versions that somebody went by since it was published."""
+        charter, publication = self.world.charter, self.world.record.publications.get(message.payload)
+        if charter is None or publication is None:
+            return
+        versions = charter.between(publication.at, self.world.now)
+        if not any(each.publishes(name_of(publication.publisher), publication.topic) for each in versions):
+            self.fail(f"{host.life} got {publication.topic!r} of {publication.publisher}, which may not publish it")
+        if not any(each.gets(host.name, publication.topic) for each in versions):
+            self.fail(f"{host.life} got {publication.topic!r}, which it may not have")
+
+    def unsettled(self) -> str | None:
+        """Whether the last version is everywhere."""
+        charter = self.world.charter
+        if charter is None:
+            return None
+        late = [each.life for each in self.world.alive(EndpointHost) if charter.held[each.name] < len(charter.versions)]
+        return f"{late[0]} has older permissions" if late else None
+
+    def _barred(self, life: str, start: float, stop: float) -> bool:
+        charter = self.world.charter
+        assert charter is not None
+        return not all(each.forwards(name_of(life)) for each in charter.between(start, stop))
 
 
 class Storms(Checker[MeshWorld]):
@@ -311,15 +359,27 @@ class Convergence(Checker[MeshWorld]):
             if other.original:
                 continue
             has = filters.get(other.own_id)
-            if has != minimal(other.wanted):
+            if self.world.charter is not None:
+                if not self._is_fitting(other, set(has or ())):
+                    return f"{host.life} believes that {other.life} wants {has}, of {minimal(other.wanted)}"
+            elif has != minimal(other.wanted):
                 return f"{host.life} believes that {other.life} wants {has}, it wants {minimal(other.wanted)}"
         wanted = union([minimal(other.wanted) for other in self.world.reachable(host) if not other.original])
         if (
-            not any(each.original and each.alive for each in self.world.hosts.values())
+            self.world.charter is None
+            and not any(each.original and each.alive for each in self.world.hosts.values())
             and host.core.peer_subscriptions() != wanted
         ):
             return f"{host.life} believes that others want {host.core.peer_subscriptions()}, they want {wanted}"
         return None
+
+    def _is_fitting(self, other: MeshHost, has: set[bytes]) -> bool:
+        """Whether a filter has everything of which somebody may have something, and nothing that it does not want."""
+        charter, wanted = self.world.charter, minimal(other.wanted)
+        assert charter is not None
+        may = [topic for topic in TOPICS if charter.versions[-1].gets(other.name, topic)]
+        due = {each for each in wanted if any(topic.startswith(each) for topic in may)}
+        return due <= has <= set(wanted)
 
 
 class Completeness(Checker[MeshWorld]):
@@ -338,17 +398,25 @@ class Completeness(Checker[MeshWorld]):
                 host.life
                 for host in self.world.reachable(publisher)
                 if any(map(publication.topic.startswith, host.topics)) and publication.receiver in (None, host.life)
+                if self._may(publisher, host, publication.topic)
             }
             got = {life: count for life, count in publication.delivered.items() if life in lives}
             if got != dict.fromkeys(wanting, 1):
                 wrong = sorted(set(wanting) ^ set(got)) or got
                 self.fail(f"{payload!r}, {publication.topic!r}, of {publisher.life} came wrongly to {wrong}")
 
+    def _may(self, publisher: MeshHost, host: MeshHost, topic: bytes) -> bool:
+        charter = self.world.charter
+        if charter is None:
+            return True
+        last = charter.versions[-1]
+        return last.publishes(publisher.name, topic) and last.gets(host.name, topic)
+
 
 def all_checkers(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker; the order of statuses is checked where they are reported (``EndpointHost``)."""
     kinds = (
         *(Delivery, Storms, LinkOrder, OriginOrder, Drops, Calm, Room, Bounds, Liveness, Patience, Convergence),
-        Completeness,
+        *(Completeness, Permitted),
     )
     return [each(world) for each in kinds]

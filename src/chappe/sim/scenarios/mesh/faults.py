@@ -36,9 +36,12 @@ class MeshFaults(Schedule):
         self._reader = ""  # who takes little
         self._more = world.flood_rng
         self._last = Random(f"last {world.seed}")
+        self._signing = Random(f"signing {world.seed}")
 
     def plan(self, until: float) -> float:
         """Spread faults over the time until then; returns when they are to be healed."""
+        for _ in range(self._signing.choice((1, 2, 4)) if self.world.charter is not None else 0):
+            self.at(self._signing.uniform(1.0, until), self._sign)
         kinds: tuple[Callable[[], None], ...] = (
             self._reset, self._cut, self._partition, self._crash, self._freeze, self._slow,
             self._resubscribe, self._resubscribe, self._cross_dial, self._unpeer,
@@ -64,10 +67,24 @@ class MeshFaults(Schedule):
         self.world.streams.early.clear()
         self.world.expel()
         self._ease()
+        if self.world.charter is not None:
+            self.world.charter.draw(all_forward=True)
+            self.world.clock.after(0.5, self._give_last)
         for name, host in list(self.world.hosts.items()):
             self._go_on(host)
             self._read_at_once(host)
             self.world.restart(name)
+
+    def _sign(self) -> None:
+        """One host learns of another version."""
+        charter = self.world.charter
+        running = [each for each in self.world.alive(EndpointHost) if not each.frozen]
+        if charter is not None and running:
+            self._signing.choice(running).go_by(charter.draw().number)
+
+    def _give_last(self) -> None:
+        assert self.world.charter is not None
+        self._signing.choice(self.world.alive(EndpointHost)).go_by(len(self.world.charter.versions))
 
     # -- kinds ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
 from chappe.errors import PeeringError
 from chappe.member import Member
-from chappe.mesh.actions import Close, Deliver, Dial, Flush, Resolve
+from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import (
     EndpointDiscovered,
@@ -76,7 +76,10 @@ class EndpointHost(MeshHost):
             Dial: self._dial,
             Resolve: self._resolve,
             Report: self._report,
+            OfferRules: self._offer_rules,
         }
+        if world.charter is not None:
+            self.go_by(world.charter.held.get(name, 1))
 
     @property
     def paused(self) -> bool:
@@ -92,10 +95,30 @@ class EndpointHost(MeshHost):
     def accept(self, side: Side) -> None:
         """A connection came in."""
         self.ask(self.core.handle_accepted, self._add(side), side.address)
+        self._secured(side)
 
     def connected(self, dial: int, side: Side) -> None:
         """A dial succeeded."""
         self.ask(self.core.handle_dialled, self._add(side), dial, side.address)
+        self._secured(side)
+
+    def _secured(self, side: Side) -> None:
+        """Where there are permissions, both know who the other is before anything else is said."""
+        if self.world.charter is not None:
+            name = side.other.host.name
+            self.core.handle_secured(side.conn, name.encode().ljust(16), self.world.charter.named(name), name)
+
+    def go_by(self, number: int) -> None:
+        """Another version of the permissions is in force here."""
+        assert self.world.charter is not None
+        self.world.trace(self, "goes by version %d", number)
+        self.ask(self.core.set_rules, self.world.charter.take(self.name, number, self.world.now))
+
+    def _offer_rules(self, action: OfferRules) -> None:
+        assert self.world.charter is not None
+        number = self.world.charter.read(self.name, action.raw)
+        if number is not None:
+            self.go_by(number)
 
     def dial_failed(self, dial: int, reason: str) -> None:
         """A dial failed."""

@@ -55,7 +55,7 @@ class PopulatedMesh(MeshWorld):
             one, two = rng.sample(names, 2)
             if not self.holds_back or self.paces:  # in rings who is full may wait for himself
                 self.wires.add((one, two))
-        if rng.random() < 0.35 and not (self.only_floods or self.single):
+        if rng.random() < 0.35 and not (self.only_floods or self.single or self.charter is not None):
             self._add_originals(names)
         if self.paces and self.pace_rng.random() < 0.4:  # an original that no way leads over
             self._make("o0", original=True)
@@ -111,6 +111,8 @@ class PopulatedMesh(MeshWorld):
         former = self.hosts.get(name)
         if former is not None and former.alive:
             former.die()
+        if self.charter is not None:
+            own_id = self.charter.id_of(name) or own_id
         own_id = own_id or rng.randbytes(16)
         if original:
             self.record.originals.add(life)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -59,6 +59,7 @@ class Record:
         self.sound: dict[str, Spans] = {}  # life: runs, and not slowly
         self.wanted: dict[tuple[str, bytes], Spans] = {}  # life and prefix
         self.forwards: dict[str, bool] = {}  # life
+        self.barred: Callable[[str, float, float], bool] = lambda life, start, stop: False  # from forwarding, then
         self.originals: set[str] = set()  # lives that are originals
         self.eased = Spans()  # nobody publishes more than a slow reader takes
         self.eased.begin(0.0)
@@ -83,7 +84,7 @@ class Record:
         publisher = publication.publisher
         found = self._reached(publisher, start, stop)
         found.discard(publisher)
-        if not self.forwards[publisher]:  # no hop can send around over it what it cannot send on
+        if not self._forwarded(publisher, start, stop):  # no hop can send around over it what it cannot send on
             for (one, two), spans in self.links.items():
                 if one == publisher and self._is_stable(one, two, spans, start, stop):
                     found &= self._reached(two, start, stop, publisher)
@@ -104,12 +105,15 @@ class Record:
         found = {life}
         edge = [life] if self._is_sound(life, start, stop) else []
         for at in edge:  # grows meanwhile
-            if at in self.originals or (at != life and not self.forwards[at]):
+            if at in self.originals or (at != life and not self._forwarded(at, start, stop)):
                 continue
             new = [each for each in linked.get(at, ()) if each not in found]
             found.update(new)
             edge += new
         return found
+
+    def _forwarded(self, life: str, start: float, stop: float) -> bool:
+        return self.forwards[life] and not self.barred(life, start, stop)
 
     def is_quiet(self, start: float, stop: float) -> bool:
         """Whether no link came or went in between."""

@@ -12,6 +12,7 @@ from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.messages import DATA
 from chappe.sim.network import Network
 from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.charters import Charter
 from chappe.sim.scenarios.mesh.record import Publication, Record, Spans
 from chappe.sim.streams import Side, Streams
 from chappe.sim.world import Settings, World
@@ -30,6 +31,7 @@ PACES = 0.08  # of the worlds have a slow subscriber, and everybody else is to g
 AHEAD = 0.3  # of the worlds have publishers wait for confirmations
 AHEAD_MAX = 8
 AHEAD_BYTES = 1_000
+RULED = 0.15  # of the worlds have permissions
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
 SHORTCUTS_WINDOWS_BYTES = (65_536, 131_072)
@@ -91,6 +93,9 @@ class MeshWorld(World):
         self.accounts = (
             self.single or self.paces or self.shortcuts
         )  # what does not arrive is compared with what is told, message by message
+        # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
+        special = self.settings.plain or self.rogue_comes or self.far or self.only_floods or self.accounts
+        self.charter = None if special or Random(f"ruled {seed}").random() >= RULED else Charter(seed)
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -100,7 +105,7 @@ class MeshWorld(World):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
-        if self.only_floods or self.single or self.shortcuts:
+        if self.only_floods or self.single or self.shortcuts or self.charter is not None:
             self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
         self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
         if self.ahead:
