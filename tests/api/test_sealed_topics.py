@@ -380,7 +380,7 @@ def test_topics_are_opened_in_bulk(
     assert read_topic(TOPIC, stores=forwarder.endpoint, columns=["topic", "offset"]).num_rows == 3
 
 
-def test_spark_opens_what_it_may_and_writes_nothing_plain(
+def test_spark_opens_what_it_may(
     home: Path,
     forwarder: Forwarder,
     network: Network,
@@ -389,10 +389,7 @@ def test_spark_opens_what_it_may_and_writes_nothing_plain(
 ) -> None:
     pytest.importorskip("pyspark")
     from chappe.spark.batch import TopicReader
-    from chappe.spark.encode import Piece
-    from chappe.spark.home import Home, Sink, Stores
     from chappe.spark.options import Options
-    from chappe.spark.sink import Staging
 
     def read_rows(**options: str) -> list[bytes | None]:
         reader = TopicReader(Options.parse({"stores": forwarder.endpoint, "subscribe": TOPIC, **options}))
@@ -418,7 +415,66 @@ def test_spark_opens_what_it_may_and_writes_nothing_plain(
     assert read_rows(failOnDataLoss="false") == [b"two"]
     assert "going on without them" in caplog.text
 
-    stores = Stores((forwarder.endpoint,), None, 1.0)
-    staging = Staging(stores, Home("id", forwarder.endpoint), Sink("s", "r", lasting=False), 0, 0, 0)
-    with pytest.raises(Sealed, match="sealed for ward, and what Spark writes cannot be"):
-        staging.put(Piece(TOPIC, b"", 1))
+
+def test_what_tasks_of_spark_write_is_sealed_before_it_is_staged(
+    home: Path, forwarder: Forwarder, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    from chappe.log.batch import encode_batch
+    from chappe.spark.encode import Piece
+    from chappe.spark.home import Sink, Stores, settle
+    from chappe.spark.sink import Staged, Staging, commit
+
+    ann, sink = Keys(home / "ann"), Sink("query", "run", lasting=True)
+    stores = Stores((forwarder.endpoint,), None, PATIENCE_S, ann)
+    sent: list[bytes] = []
+    real = Staging._send
+
+    def send_and_tell(self: Staging, stage: Any, raw: bytes) -> None:
+        sent.append(raw)
+        real(self, stage, raw)
+
+    monkeypatch.setattr(Staging, "_send", send_and_tell)
+
+    def attempt(batch: int, task: int, number: int) -> Staged:
+        staging = Staging(stores, settle(stores, sink, batch), sink, batch, task, number)
+        for piece in range(3):
+            values = [b"%s %d %d %d" % (PLANTED[0], batch, task, piece), None]
+            staging.put(Piece(TOPIC, encode_batch(0, values, 7), 2))
+            staging.put(Piece("orders", encode_batch(0, values, 7), 2))
+        staging.finish()
+        return Staged(sink, staging.home, batch, task, number, staging.pieces, staging.rows, tuple(staging.topics))
+
+    def written(*batches: int) -> list[bytes | None]:
+        return [
+            value
+            for batch in batches
+            for task in range(2)
+            for piece in range(3)
+            for value in (b"%s %d %d %d" % (PLANTED[0], batch, task, piece), None)
+        ]
+
+    attempt(0, 0, 1)  # of which nothing comes: it is done again
+    commit(stores, [attempt(0, 0, 2), attempt(0, 1, 3)], 1)
+    permissions.rotate(home, "ward")
+    with network.consumer() as consumer:
+        assert [each.value for each in read(consumer, 12)] == written(0)
+        commit(stores, [attempt(1, 0, 4), attempt(1, 1, 5)], 1)
+        batch = consumer.poll(PATIENCE_S)
+        assert batch is not None
+        assert batch.sender == "ann"
+        assert [*batch.values(), *[each.value for each in read(consumer, 12 - len(batch))]] == written(1)
+        consumer.seek(TOPIC, batch.partition, 3)
+        assert [each.offset for each in read(consumer, 21)] == list(range(3, 24))
+        assert consumer.refused == 0
+    found = read_topic(TOPIC, stores=forwarder.endpoint, security=Keys(home / "bob"))
+    assert found.column("value").to_pylist() == written(0, 1)
+    with network.consumer("eve", "orders") as eve:
+        assert [each.value for each in read(eve, 24)] == written(0, 1)
+
+    sealed = [raw for raw in sent if PLANTED[0] not in raw]
+    assert len(set(sealed)) == len(sealed) == len(sent) / 2 == 15
+    with pytest.raises(Sealed, match="nothing was sent: hub is not of the group ward"):
+        Staging(
+            Stores(stores.endpoints, None, PATIENCE_S, Keys(home / "hub")), settle(stores, sink, 2), sink, 2, 0, 6
+        ).put(Piece(TOPIC, encode_batch(0, [b"x"], 7), 1))

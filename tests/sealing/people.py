@@ -100,11 +100,12 @@ class Group:
         span: Span = SPAN,
         text: bytes = TEXT,
         keys: GroupKeys | None = None,
+        place: int | None = None,
     ) -> bytes:
         secret = self.ring(sender, keys).newest
         assert secret is not None
         by = self.sealer(sender) if by is None else by
-        return b"".join(by.seal(secret, topic, partition, span, text, self.micros))
+        return b"".join(by.seal(secret, topic, partition, span, text, self.micros, place))
 
     @property
     def micros(self) -> int:

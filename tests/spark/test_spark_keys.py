@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 
 from chappe import Consumer, Keys, Producer, Store, Tower, read_batches, read_topic
 from chappe.api import permissions
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import ChappeError, Sealed, UsageError
 from chappe.spark.options import Options, SinkOptions
 
 if TYPE_CHECKING:
@@ -108,6 +108,32 @@ def test_spark_reads_and_writes_by_an_identity_and_shows_no_secret(
     said += capfd.readouterr()
     for secret in place.secrets():
         assert not any(secret in each for each in said)
+
+
+@pytest.mark.spark
+def test_spark_writes_into_a_sealed_topic_what_only_its_group_reads(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    permissions.add(place.home, "eve", "consumer")
+    permissions.seal(place.home, "ward", ["secret/*"], names=["all"])
+    where = {"towers": place.tower, "identity": str(place.home / "all")}
+    frame = spark.range(1_000).selectExpr("concat('planted ', id) AS value").repartition(3)
+    frame.write.format("chappe").mode("append").options(topic="secret/a", **where).save()
+    found = read_topic("secret/a", tower=place.tower, security=place.keys("all"))
+    wanted = sorted(b"planted %d" % n for n in range(1_000))
+    assert sorted(found.column("value").to_pylist()) == wanted
+
+    stream = spark.readStream.format("chappe").options(subscribe="secret/a", startingOffsets="earliest", **where).load()
+    given = {"topic": "secret/b", "checkpointLocation": str(tmp_path / "checkpoint")} | where
+    query = stream.selectExpr("value").writeStream.format("chappe").options(**given).trigger(availableNow=True).start()
+    assert query.awaitTermination(SPARK_S)
+    back = spark.read.format("chappe").options(subscribe="secret/b", minPartitions="2", **where).load()
+    assert sorted(bytes(row.value) for row in back.collect()) == wanted
+
+    with pytest.raises(Sealed, match="eve is not of the group ward"):
+        read_topic("secret/b", tower=place.tower, security=place.keys("eve"))
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"planted" in each for each in kept)
 
 
 def test_processes_that_share_the_work_have_no_secret_in_their_command_lines(

@@ -55,6 +55,8 @@ KEY_NULLS: Final = 2
 TIMESTAMPS: Final = 4
 HEADERS: Final = 8
 VALUE_NULLS: Final = 16
+PLACED_LATER: Final = 2  # the first byte of what is sealed, where offsets are given later ...
+PLACE_AT: Final = 72  # ... and put there
 SEALED: Final = 32
 _ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
 
@@ -485,11 +487,13 @@ def rebase(raw: bytes, base: int) -> bytes:
         raise ProtocolError("batch whose header is wrong")
     if batch.base == base:
         return raw
+    rest = memoryview(raw)[HEADER.size :]
     if batch.sealed is not None:
-        raise ProtocolError("a sealed batch, which can be nowhere else than where it was sealed")
+        if len(rest) < PLACE_AT + 8 or rest[0] != PLACED_LATER:
+            raise ProtocolError("a sealed batch, which can be nowhere else than where it was sealed")
+        rest = memoryview(b"".join((rest[:PLACE_AT], base.to_bytes(8, "little"), rest[PLACE_AT + 8 :])))
     magic, flags, _, _, count, size, low, high = HEADER.unpack_from(raw)
     tail = _TAIL.pack(base, count, size, low, high)
-    rest = memoryview(raw)[HEADER.size :]
     return b"".join((magic, bytes((flags,)), _CRC.pack(crc32c(rest, crc32c(tail))), tail, rest))
 
 

@@ -1,13 +1,14 @@
 """The form of what was sealed, as it stands in a batch behind the header, little endian::
 
-    version 1, bytes of the group, bytes of the sender, 0          4 x u8
+    version 1 or 2, bytes of the group, bytes of the sender, 0     4 x u8
     epoch                                                          u32
     number: how many its sender sealed before with this salt       u64
     sealed at, microseconds since 1970 UTC                         i64
-    base offset of the records                                     u64
+    base offset of the records; in version 2 their place           u64
     count of the records, bytes of the content                     2 x u32
     smallest, largest timestamp of the records                     2 x i64
     salt: random, of one life of the sender                        16 bytes
+    version 2 alone: base offset, which a store writes             u64
     group, sender                                                  UTF-8
     signature of the sender                                        64 bytes
     content: a batch, encrypted, and 16 bytes that show a change
@@ -15,6 +16,10 @@
 
 All before the signature, with topic and partition, is bound to the content by its encryption, and signed with a digest
 of the content. So nothing of it can be put anywhere else, by members of the group neither.
+
+Version 2 is for who does not know offsets when it seals, as tasks of Spark: the store that commits what they staged
+gives them. What is sealed has a place instead, which grows within a partition; the offset stands there for all to see,
+and is not bound to anything.
 """
 
 from __future__ import annotations
@@ -29,8 +34,10 @@ from chappe.permissions.text import NAME_MAX, check_name
 from chappe.sealing.primitives import SIGNATURE_BYTES, TAG_BYTES, digest
 
 VERSION: Final = 1
+PLACED_LATER: Final = 2
 SALT_BYTES: Final = 16
 HEAD: Final = struct.Struct("<BBBBIQqQIIqq16s")
+_OFFSET: Final = struct.Struct("<Q")
 _SIGNED: Final = b"chappe sealed records 1\n"
 
 
@@ -51,7 +58,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What was sealed; ``head`` is all of it that stands before the signature."""
+    """What was sealed; ``head`` is all of it that is bound, and ``place`` None where offsets are."""
 
     group: str
     sender: str
@@ -59,6 +66,7 @@ class Frame:
     number: int
     sealed_at: int
     span: Span
+    place: int | None
     salt: bytes
     head: bytes
     signature: bytes
@@ -66,18 +74,29 @@ class Frame:
 
 
 def encode_head(
-    group: str, sender: str, epoch: int, number: int, sealed_at: int, span: Span, salt: bytes, size: int
+    group: str,
+    sender: str,
+    epoch: int,
+    number: int,
+    sealed_at: int,
+    span: Span,
+    salt: bytes,
+    size: int,
+    place: int | None = None,
 ) -> bytes:
-    """All before the signature; ``size`` is that of the encrypted content."""
+    """What is bound; ``size`` is that of the encrypted content. With a ``place`` offsets are given later."""
     names = group.encode(), sender.encode()
     lengths = [len(each) for each in names]
-    fixed = (epoch, number, sealed_at, span.base, span.count, size, span.low, span.high, salt)
-    return HEAD.pack(VERSION, *lengths, 0, *fixed) + b"".join(names)
+    where = span.base if place is None else place
+    fixed = (epoch, number, sealed_at, where, span.count, size, span.low, span.high, salt)
+    return HEAD.pack(VERSION if place is None else PLACED_LATER, *lengths, 0, *fixed) + b"".join(names)
 
 
 def encode(head: bytes, signature: bytes, content: bytes) -> tuple[bytes, ...]:
     """The whole, in parts: who puts something before it copies it once."""
     size = len(head) + len(signature) + len(content)
+    if head[0] == PLACED_LATER:
+        head = head[: HEAD.size] + bytes(_OFFSET.size) + head[HEAD.size :]
     return head, signature, content, bytes(-size % 8)
 
 
@@ -88,9 +107,15 @@ def decode(raw: bytes | memoryview) -> Frame:
         raise ProtocolError(f"a sealed batch of {len(view)} bytes")
     found = HEAD.unpack_from(view)
     version, group_size, sender_size, zero, epoch, number, sealed_at, base, count, size, low, high, salt = found
-    if version != VERSION or zero:
+    if version not in (VERSION, PLACED_LATER) or zero:
         raise ProtocolError("a sealed batch of a newer version")
-    at = HEAD.size + group_size + sender_size
+    names, place = HEAD.size, None
+    if version == PLACED_LATER:
+        names += _OFFSET.size
+        if len(view) < names:
+            raise ProtocolError("a sealed batch whose parts do not fill it")
+        place, (base,) = base, _OFFSET.unpack_from(view, HEAD.size)
+    at = names + group_size + sender_size
     begin = at + SIGNATURE_BYTES
     end = begin + size
     fits = end <= len(view) == end + -end % 8 and not any(view[end:])
@@ -99,13 +124,14 @@ def decode(raw: bytes | memoryview) -> Frame:
     if not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63 or low > high:
         raise ProtocolError("a sealed batch whose header is wrong")
     try:
-        group = bytes(view[HEAD.size : HEAD.size + group_size]).decode()
-        sender = bytes(view[HEAD.size + group_size : at]).decode()
+        group = bytes(view[names : names + group_size]).decode()
+        sender = bytes(view[names + group_size : at]).decode()
         check_name(group), check_name(sender)
     except (UnicodeDecodeError, UsageError):
         raise ProtocolError("a sealed batch whose names are none") from None
     span = Span(base, count, low, high)
-    return Frame(group, sender, epoch, number, sealed_at, span, salt, bytes(view[:at]),
+    head = bytes(view[: HEAD.size]) + bytes(view[names:at])
+    return Frame(group, sender, epoch, number, sealed_at, span, place, salt, head,
                  bytes(view[at:begin]), view[begin:end])  # fmt: skip
 
 

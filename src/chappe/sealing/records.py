@@ -8,6 +8,9 @@ is encrypted.
 What is opened is what was sealed, by who is named, for this topic, partition and offsets, in this epoch. In a partition
 offsets come in order, and with them epochs and, within a life, numbers; a partition has one sender. So replay, another
 order, and what was cut out and put elsewhere are noticed. What is withheld is noticed as missing offsets are.
+
+Who does not know offsets yet seals for a *place* instead, which grows within a partition. Several lives may write one
+such partition, and some of them have the next epoch before others have it; so there places alone are to come in order.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Opened:
     content: bytes
     sender: str
     span: Span
+    placed_later: bool = False  # then the offsets in it are none yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +84,28 @@ class Sealer:
         self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
 
     def seal(
-        self, secret: EpochSecret, topic: str, partition: str, span: Span, text: bytes, sealed_at: int
+        self,
+        secret: EpochSecret,
+        topic: str,
+        partition: str,
+        span: Span,
+        text: bytes,
+        sealed_at: int,
+        place: int | None = None,
     ) -> tuple[bytes, ...]:
-        """A batch of records, sealed, in parts; ``sealed_at`` is the time in microseconds since 1970 UTC."""
+        """A batch of records, sealed, in parts.
+
+        Args:
+            sealed_at: The time in microseconds since 1970 UTC.
+            place: In the partition, if offsets are given later.
+        """
         number, self._number = self._number, self._number + 1
         assert number < NUMBER_MAX
         known = self._ciphers.get(secret.group)
         if known is None or known[0] is not secret:
             known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self._salt)
         size = len(text) + TAG_BYTES
-        head = encode_head(secret.group, self.sender, secret.number, number, sealed_at, span, self._salt, size)
+        head = encode_head(secret.group, self.sender, secret.number, number, sealed_at, span, self._salt, size, place)
         bound = beside(head, encode_topic(topic), encode_topic(partition))
         content = known[1].seal(number, text, bound)
         return encode(head, self._sign(to_sign(bound, content)), content)
@@ -102,6 +118,7 @@ class _Place:
     sender: str
     span: Span
     epoch: int
+    place: int | None
     salt: bytes
     number: int
 
@@ -163,7 +180,7 @@ class Opener:
         if text is None:
             return Refused(f"they are not sealed with the key of {frame.sender}")
         refusal = self._disordered(frame, topic, partition)
-        return Refused(refusal) if refusal else Opened(text, frame.sender, frame.span)
+        return Refused(refusal) if refusal else Opened(text, frame.sender, frame.span, frame.place is not None)
 
     def _disordered(self, frame: Frame, topic: str, partition: str) -> str:
         """Why this cannot come after what came before; else it is remembered."""
@@ -173,13 +190,28 @@ class Opener:
             if place.sender != frame.sender:
                 return f"they are of {frame.sender}, and the partition is of {place.sender}"
             later = frame.span.base >= place.span.next
+            if frame.place is not None or place.place is not None:
+                return self._displaced(frame, place, later, (topic, partition))
             if later and frame.epoch < place.epoch:
                 return f"they are sealed in epoch {frame.epoch}, after records of epoch {place.epoch}"
             if later and frame.salt == place.salt and frame.number <= place.number:
                 return f"they were sealed before those that they follow, by {frame.sender}"
-        self._places[topic, partition] = _Place(frame.sender, frame.span, frame.epoch, frame.salt, frame.number)
-        _bound(self._places)
+        self._remember(frame, (topic, partition))
         return ""
+
+    def _displaced(self, frame: Frame, place: _Place, later: bool, key: tuple[str, str]) -> str:
+        """The same where offsets were given later."""
+        if frame.place is None or place.place is None:
+            return "they were sealed in another way than others of the partition"
+        again = frame.span == place.span
+        if (frame.place == place.place) != again or (frame.place > place.place) != (later and not again):
+            return f"they were sealed for another place among those of {frame.sender}"
+        self._remember(frame, key)
+        return ""
+
+    def _remember(self, frame: Frame, key: tuple[str, str]) -> None:
+        self._places[key] = _Place(frame.sender, frame.span, frame.epoch, frame.place, frame.salt, frame.number)
+        _bound(self._places)
 
     def _cipher(self, secret: EpochSecret, frame: Frame) -> Cipher:
         found = self._ciphers.get((frame.salt, secret, frame.sender))

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chappe.api.log.sealed import refuse_sealed
+from chappe.api.log.sealed import sealing_here
 from chappe.data.topic import encode_topic
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.exactly_once.transactions import sink_address
@@ -37,12 +37,17 @@ from chappe.transports.queries import StoreClient
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from chappe.api.log.sealed import Sealing
+
 logger = logging.getLogger(__name__)
 
 HOMES_MAX: Final = 16  # that a worker remembers
 UNANSWERED_MAX: Final = 8  # pieces under way
 POLL_S: Final = 0.02  # between two questions how far the other stores are, doubled up to ...
 POLL_MAX_S: Final = 0.5
+BATCH_BITS: Final = 32  # of the place that a sealed piece has in its partition ...
+TASK_BITS: Final = 16
+PIECE_BITS: Final = 16  # ... each of up to 768 KiB
 _BEHIND_ALL: Final = (1 << 63) - 1  # no record has this offset
 
 _homes: OrderedDict[Sink, Home] = OrderedDict()
@@ -165,6 +170,7 @@ class Staging:
         self._stores = stores
         self._sink = sink
         self._place = (batch, task, attempt)
+        self._sealing = sealing_here(stores.security)
         self._unanswered: deque[tuple[bytes, Stage, bytes]] = deque()
 
     def put(self, piece: Piece) -> None:
@@ -172,12 +178,19 @@ class Staging:
         while len(self._unanswered) >= UNANSWERED_MAX:
             self._settle_oldest()
         stage = Stage(self._sink.name, self._sink.run, *self._place, self.pieces, encode_topic(piece.topic))
-        if piece.topic not in self.topics:
-            refuse_sealed(piece.topic, self._stores.security)
-        self._send(stage, piece.raw)
+        self._send(stage, piece.raw if self._sealing is None else self._sealed(self._sealing, piece))
         self.pieces += 1
         self.rows += piece.rows
         self.topics[piece.topic] = None
+
+    def _sealed(self, sealing: Sealing, piece: Piece) -> bytes:
+        """The piece as it is staged. Each attempt is a life of its own, so nothing is sealed twice with one key."""
+        batch, task, _ = self._place
+        if not (0 <= batch < 1 << BATCH_BITS and task < 1 << TASK_BITS and self.pieces < 1 << PIECE_BITS):
+            raise UsageError(f"batch {batch}, task {task}, piece {self.pieces} is beyond what can be sealed")
+        place = (batch << TASK_BITS | task) << PIECE_BITS | self.pieces
+        sealing.check(piece.topic)
+        return sealing.seal(piece.topic, piece.raw, sink_address(self._sink.name, piece.topic), place)
 
     def finish(self) -> None:
         """Wait until everything is staged."""

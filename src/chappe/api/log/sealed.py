@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.errors import ProtocolError, Sealed
-from chappe.log.batch import HEADER, Batch, encode_sealed
+from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
 from chappe.log.events import RecordsRefused
 from chappe.runtime.log_node import wall_us
 from chappe.security import Keys, LogSecurity, sealed_file
-from chappe.storage.key_files import watched_permissions
 from chappe.system import time
 from chappe.transports.gate import keys_of
 
@@ -33,7 +32,7 @@ TOLD_MAX: Final = 10_000  # topics of which a reader was told that it cannot rea
 
 
 class Sealing:
-    """Of one producer."""
+    """Of one producer, or of one attempt of a task that writes."""
 
     def __init__(self, keys: Keys, partition: str) -> None:
         from chappe.storage.sealed_files import SealedGroups
@@ -60,8 +59,13 @@ class Sealing:
         if known[1]:
             raise Sealed(f"topic {topic!r} is sealed for {group.name}, and nothing was sent: {known[1]}")
 
-    def seal(self, topic: str, body: bytes) -> bytes:
-        """A batch as it is to be published: in the epoch of the last ``check``, as its records were taken then."""
+    def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
+        """A batch as it is to be published: in the epoch of the last ``check``, as its records were taken then.
+
+        Args:
+            partition: If it is not that of the producer.
+            place: In the partition, if a store gives offsets later; greater than all before it there.
+        """
         group = self._groups.group(topic)
         secret = None if group is None else self._secrets.get(group.name)
         if secret is None or self._sealer is None:
@@ -70,7 +74,7 @@ class Sealing:
 
         _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
         span = Span(base, count, low, high)
-        sealed = self._sealer.seal(secret, topic, self._partition, span, body, wall_us())
+        sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, wall_us(), place)
         return encode_sealed(base, count, low, high, *sealed)
 
     def _look(self, group: Group) -> str:
@@ -154,7 +158,8 @@ class Reader:
         if isinstance(outcome, Lacking):
             return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
         try:
-            plain = Batch.parse(outcome.content, check=False)  # of its bytes each was authenticated
+            content = rebase(outcome.content, outcome.span.base) if outcome.placed_later else outcome.content
+            plain = Batch.parse(content, check=False)  # of its bytes each was authenticated
             plain.check_order()
             whole = Span(plain.base, plain.count, plain.timestamp_min, plain.timestamp_max)
             if whole != outcome.span or plain.sealed is not None:
@@ -171,12 +176,10 @@ def reader_here(security: LogSecurity = None) -> Reader:
     return Reader(keys_of(security))
 
 
-def refuse_sealed(topic: str, security: LogSecurity = None) -> None:
-    """Raise Sealed if a topic is sealed for a group, for who writes it in a way that cannot seal."""
+def sealing_here(security: LogSecurity = None) -> Sealing | None:
+    """Of who writes partitions that he names; None for who has no identity."""
     keys = keys_of(security)
-    group = None if keys is None else watched_permissions(keys.directory).permissions.group(topic)
-    if group is not None:
-        raise Sealed(f"topic {topic!r} is sealed for {group.name}, and what Spark writes cannot be: use a Producer")
+    return None if keys is None else Sealing(keys, "")
 
 
 class Waiting(Enum):
