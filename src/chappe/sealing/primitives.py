@@ -1,15 +1,16 @@
-"""What sealing uses of ``cryptography``: HKDF with SHA-256, AES-256-GCM, X25519, ECDSA on P-256.
+"""What sealing uses of ``cryptography``: HKDF with SHA-256, AES-256-GCM, X25519, ECDSA on P-256; and BLAKE3.
 
 AES-GCM takes a sixth of the time of ChaCha20-Poly1305 on processors of today, and a signature of a certificate's key
-needs no further key; both nonces and keys are the callers' affair. Whoever imports this has the package.
+needs no further key; both nonces and keys are the callers' affair. Of digests, BLAKE3 takes a
+fifth of the time of SHA-256 in hardware. Whoever imports this has both packages.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -84,8 +85,8 @@ def derived(secret: bytes, purpose: bytes, *parts: bytes, salt: bytes = b"") -> 
 
 
 def digest(text: bytes | memoryview) -> bytes:
-    """SHA-256."""
-    return hashlib.sha256(text).digest()
+    """BLAKE3, 32 bytes."""
+    return blake3(text).digest()
 
 
 def shared_secret(private: bytes, public: bytes) -> bytes | None:

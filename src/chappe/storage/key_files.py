@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 KEY_FILE_BYTES_MAX: Final = 1 << 16
 Stamp: TypeAlias = tuple[int, int, int]
 PEM_END: Final = b"-----END "
-NEEDS: Final = "keys need the package cryptography: pip install 'chappe[tls]'"
+NEEDS: Final = "keys need the packages cryptography and blake3: pip install 'chappe[tls]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def read_in_force(directory: Path) -> InForce:
     Raises:
         UsageError: There are none.
         ConfigError: They are not signed so, too large or malformed.
-        ChappeError: The package cryptography is missing.
+        ChappeError: The package cryptography or blake3 is missing.
     """
     path = permissions_file(directory)
     authority = authority_file(directory)
@@ -113,9 +113,10 @@ def authority_check(certificates: bytes) -> Check:
 
     Raises:
         ValueError: These are not certificates in PEM form.
-        ChappeError: The package cryptography is missing.
+        ChappeError: The package cryptography or blake3 is missing.
     """
     try:
+        import blake3  # noqa: F401  sealing needs it, which finds nobody to tell so
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives import hashes

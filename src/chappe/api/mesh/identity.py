@@ -24,7 +24,7 @@ def watch_rules(keys: Keys) -> RulesWatch:
     Raises:
         UsageError: There are no permissions, or by them it may not take part itself.
         ConfigError: The authority has not signed them so, or they are malformed.
-        ChappeError: The package cryptography is missing.
+        ChappeError: The package cryptography or blake3 is missing.
     """
     made = RulesWatch(watched_permissions(keys.directory), keys.name)
     why = made.rules.refusal(keys.name)
