@@ -68,6 +68,7 @@ class MeshRules:
         self._names = {each.endpoint.bytes: each.name for each in found if each.endpoint is not None}
         self._gets: dict[tuple[str, bytes], str] = {}
         self._publishes: dict[tuple[str, bytes], str] = {}
+        self._forwards: dict[tuple[str, bytes], str] = {}
 
     def refusal(self, name: str, named: Collection[bytes] | None = None, stated: bytes = b"") -> str:
         """Why an identity may not take part; empty if it may.
@@ -99,6 +100,10 @@ class MeshRules:
         """
         if kind == COMMAND:
             return self._lacking(name, *_to_send(topic, payload))
+        return self.publishing(name, topic)
+
+    def publishing(self, name: str, topic: bytes) -> str:
+        """The same of data."""
         key = name, topic
         found = self._publishes.get(key)
         if found is None:
@@ -115,7 +120,11 @@ class MeshRules:
 
     def forwarding(self, name: str, topic: bytes) -> str:
         """The verb that an identity lacks to pass on messages of others with this topic; empty if it may."""
-        return self._lacking(name, _FORWARDERS, _to_get(topic)[1])
+        key = name, topic
+        found = self._forwards.get(key)
+        if found is None:
+            found = _remember(self._forwards, key, self._lacking(name, _FORWARDERS, _to_get(topic)[1]))
+        return found
 
     def forwards(self, name: str) -> bool:
         """Whether there may be a topic of which an identity may pass on messages of others."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.mesh.filters import Filter
-from chappe.mesh.flows import inner, messages_in, peek
+from chappe.mesh.flows import FLOW_DATA, HEAD_BYTES, inner, messages_in, peek, unpack_head
 from chappe.mesh.forwarding.losses import Drops, Losses, Why
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import COMMAND, ID_BYTES, LOSS
@@ -35,6 +35,11 @@ class Judge:
         """Whether a neighbour may send this, of FLOWS and sound. Its origin is told otherwise."""
         rules = self.rules
         assert rules is not None
+        origin, _, _, type, flags, length = unpack_head(body)
+        if type == FLOW_DATA and not flags:  # nearly always
+            lacking = rules.publishing if origin == link.peer_id else rules.forwarding
+            if not lacking(link.identity, body[HEAD_BYTES : HEAD_BYTES + length]):
+                return True
         published = inner(body)
         origin, kind, topic, at = peek(published)
         if kind == LOSS:  # a word on what others sent
@@ -69,6 +74,12 @@ class Judge:
 
     def gives_on(self, link: Link, body: bytes) -> bool:
         """The same of a body of FLOWS."""
+        assert self.rules is not None
+        _, _, _, type, flags, length = unpack_head(body)
+        if type == FLOW_DATA and not flags:
+            topic = body[HEAD_BYTES : HEAD_BYTES + length]
+            if not self.rules.getting(link.identity, topic):
+                return True
         published = inner(body)
         _, kind, topic, _ = peek(published)
         return kind == LOSS or self.gives(link, topic, messages_in(published))
