@@ -14,7 +14,7 @@ from tests.endpoints import PATIENCE_S, Make, event, until
 from chappe import Endpoint, Keys
 from chappe.api import permissions
 from chappe.errors import NotPermitted
-from chappe.mesh.events import LostElsewhere
+from chappe.mesh.events import LostElsewhere, SubscriptionRefused
 
 VERBS = ("publish", "subscribe", "forward", "attach-master", "attach-clone", "write")
 TOPIC, STORE = "t/1", "t/s"
@@ -197,8 +197,11 @@ def test_a_rule_that_is_taken_back_counts_within_seconds(make: Make, home: Path)
     got, own = at.friend.subscribe(TOPIC), at.eve.subscribe(TOPIC)
     until(lambda: at.eve.publish(TOPIC, 1) and got.get(0) is not None, "what is allowed")
     until(lambda: at.friend.publish(TOPIC, 1) > 0, "what is allowed")
-    rules(home, *[(["everything"], name, ["*"]) for name in ("hub", "friend")])
+    statuses = at.friend.statuses()
+    at.friend.subscribe("gone")
+    rules(home, (["everything"], "hub", ["*"]), (["everything"], "friend", ["t/*"]))
 
+    assert event(statuses, SubscriptionRefused).topic == b"gone"
     until(lambda: at.friend.publish(TOPIC, 2) == 0, "word of the new rules")
     until(lambda: at.eve.publish(TOPIC, 2) and counted(at.hub, "publish"), at.hub.refusals)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.mesh.net_rig import TOPIC, Net
 from tests.mesh.rogue_rig import Peer, Rig
-from tests.mesh.rules_rig import go_by, identity, judged, rules
+from tests.mesh.rules_rig import NOW, go_by, identity, judged, rules
 
-from chappe.mesh.events import LostElsewhere, MessagesDropped
+from chappe.mesh.events import LostElsewhere, MessagesDropped, SubscriptionRefused
 from chappe.mesh.flows import pack_detour, pack_publication
 from chappe.mesh.messages import COMMAND, DATA, LINK_STATE, LOSS, NOBODY
 from chappe.mesh.refusals import Refusal
@@ -137,6 +137,26 @@ def test_what_goes_to_one_receiver_alone_needs_the_same() -> None:
     [told] = net[0].told()
     assert (told.place, told.towards, told.topic) == (net[0].id, net[1].id, b"/b")
     assert refused(net, 0) == [("n1", "subscribe", 1)]
+
+
+def test_who_has_subscribed_is_told_once_when_it_may_not_have_it_any_more_and_again_the_next_time() -> None:
+    rig = Rig(HUB)
+    rig.want(b"/a", b"/b")
+
+    def go(*lines: str) -> list[SubscriptionRefused]:
+        made = rules(identity("me"), rules=lines)
+        rig.events.clear()
+        rig.do(rig.core.set_rules(MeshRules(made.permissions, NOW, b"", "me"), rig.now))
+        return [each for each in rig.events if isinstance(each, SubscriptionRefused)]
+
+    assert go("allow subscribe * *") == []
+    assert [(each.topic, each.verb) for each in go("allow subscribe * /a/x*")] == [(b"/b", "subscribe")]
+    assert go("allow subscribe * /a*") == []
+    [told] = go("allow subscribe * /b*")
+    assert str(told) == "gets nothing more of '/a': we may not subscribe it, no rule allows it"
+    assert [each.topic for each in go("allow subscribe * /a*")] == [b"/b"]
+    rig.do(rig.core.set_rules(None, rig.now))
+    assert [each.topic for each in go("allow subscribe * /a*")] == [b"/b"]
 
 
 # -- forwarding -----------------------------------------------------------------------------------------------

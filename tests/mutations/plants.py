@@ -1236,6 +1236,13 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "nobody gets what may not be published",
     ),
     Plant(
+        "refused-subscriptions-told-with-each-version",
+        "mesh",
+        "mesh/forwarding/routing.py",
+        "for topic, why in self._refused.items() if topic not in former]",
+        "for topic, why in self._refused.items()]",
+    ),
+    Plant(
         "refused-and-not-confirmed",
         "mesh",
         "mesh/forwarding/version2.py",

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from chappe.sealing.epochs import GroupKeys
 
 DIRECTORY: Final = Path("keys")
-TRAVEL: Final = "if a program of the log runs on one that has them, its towers and forwarders hand them on"
+TRAVEL: Final = (
+    "if a program of the log runs on one that has them, its towers and forwarders hand them on, and endpoints of the "
+    "mesh permissions"
+)
 SOON: Final = timedelta(days=30)  # before its end an identity is shown as one to renew
 
 app = typer.Typer(

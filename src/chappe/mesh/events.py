@@ -214,6 +214,18 @@ class LostElsewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionRefused:
+    """By new permissions nothing that begins with ``topic`` is sent to us any more; ``reason`` says why."""
+
+    topic: bytes
+    verb: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"gets nothing more of {self.topic.decode(errors='replace')!a}: we may not {self.verb} it, {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingStopped:
     """Nothing more is recorded: the folder cannot be written to any more. The endpoint goes on."""
 

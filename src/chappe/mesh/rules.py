@@ -149,6 +149,11 @@ class MeshRules:
         """Why an identity may not do this, for people."""
         return self._decisions.why_not(name, verb, _text(_to_get(topic)[1]))
 
+    def refused(self, wanted: Filter) -> dict[bytes, tuple[str, str]]:
+        """Of what we ourselves want that of which we may have nothing: the verb that we lack, and why."""
+        verbs = {each: self.wanting(self._own, each) for each in wanted} if self._own else {}
+        return {each: (verb, self.why_not(self._own, verb, each)) for each, verb in verbs.items() if verb}
+
     def lets_forward(self, own: bytes) -> bool:
         """Whether there may be a topic of which we ourselves may pass on messages of others; ``own`` is our id."""
         return self.forwards(self._own) if self._own else self.forwards_as(own)

@@ -19,7 +19,7 @@ from chappe.core import Report
 from chappe.defaults import LOST_AFTER, ORDER_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
-from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, SubscriptionRefused
 from chappe.mesh.filters import Filter
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, inner, messages_in, parse_publications
 from chappe.mesh.forwarding.branches import Branch
@@ -114,6 +114,7 @@ class Router:
         self._control = control
         self._contain = contain
         self.opens: Opens | None = None  # opens what comes in sealed topics
+        self._refused: dict[bytes, tuple[str, str]] = {}  # of what we want, and why
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
         self.reached = 0  # how many receivers elsewhere the last publication went to
@@ -179,13 +180,16 @@ class Router:
 
     def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
         """Other permissions are in force: what may come and go is asked anew, and ways lead over those who may."""
+        former, self._refused = self._refused, {} if rules is None else rules.refused(self.subscriptions.filter)
         self.judge.rules = rules
         self.topology.set_rules(rules)
         self._forwards = self.trees.forwards = self.topology.forwards
         self.flooding.set_rules(self._forwards, now)
         self.originals.refilter()
         self.handing_on.set_rules(rules, now)
-        return [*self.settle(now), *[link.flush for link in self.links.values()]]
+        news = [(topic, why) for topic, why in self._refused.items() if topic not in former]
+        told = [Report(SubscriptionRefused(topic, *why)) for topic, why in news]
+        return [*told, *self.settle(now), *[link.flush for link in self.links.values()]]
 
     def confirm(self) -> list[Flush]:
         """Somebody leaves: what came is confirmed now, or it would be told as lost."""
