@@ -140,3 +140,21 @@ def test_attaching(tmp_path: Path) -> None:
                 assert again["k"] == 1
 
     run(test)
+
+
+def test_two_masters_are_a_pair_of_which_either_tells() -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(AsyncEndpoint())
+            two = await stack.enter_async_context(AsyncEndpoint())
+            ports = await one.listen(), await two.listen()
+            first = await one.attach_master("s", partner=f"127.0.0.1:{ports[1]}", role="primary")
+            second = await two.attach_master("s", partner=f"127.0.0.1:{ports[0]}", role="backup")
+            await second.put("k", 1, timeout=PATIENCE_S)
+            assert first["k"] == second["k"] == 1
+            pairs = first.pair(), second.pair()
+            assert [None if each is None else each.role for each in pairs] == ["primary", "backup"]
+        async with joined() as (master, clone):
+            assert master.pair() is clone.pair() is None
+
+    run(test)

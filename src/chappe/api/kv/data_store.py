@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from chappe.api.faces import Closeable, Seconds, Steps, T, run
 from chappe.api.kv.attached import AttachedStore, Items
-from chappe.api.kv.pair_status import PairStatus, pair_status
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.kv.watch import DataStoreEvent, DataStoreWatch, wanted_keys
@@ -16,7 +15,6 @@ from chappe.data.convert import to_value
 from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, sort_key
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull
-from chappe.kv.pair.core import PairedMaster
 
 WAIT_S: Final = 10.0  # a write waits this long for its outcome
 _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
@@ -63,14 +61,6 @@ class DataStore(Closeable, ReadableStore):
     def closed(self) -> bool:
         """Whether it was closed."""
         return self.attached.closed
-
-    def pair(self) -> PairStatus | None:
-        """What this one of a pair of masters knows of it; None of a clone or a single master."""
-        core = self.attached.core
-        if not isinstance(core, PairedMaster):
-            return None
-        with self._lock:
-            return pair_status(core.star)
 
     # -- writing --------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from chappe.api.faces import Seconds, Steps
 from chappe.api.kv.attached import Args, AttachedStore, Method
+from chappe.api.kv.pair_status import PairStatus, pair_status
 from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
 from chappe.api.mesh.arguments import MISSING
 from chappe.data.convert import to_python, to_value
@@ -15,6 +16,7 @@ from chappe.data.scalars import Count, EnumValue, Port
 from chappe.errors import NoSuchKey
 from chappe.kv.engine import Entry, index_of
 from chappe.kv.entity import Entity
+from chappe.kv.pair.core import PairedMaster
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -56,6 +58,14 @@ class ReadableStore(ABC):
     def ready(self) -> bool:
         """Whether it may be read: a master always, a clone once it has all data, until it is stale."""
         return self.part.entries is not None
+
+    def pair(self) -> PairStatus | None:
+        """What this one of a pair of masters knows of it; None of a clone or a single master."""
+        core = self.attached.core
+        if not isinstance(core, PairedMaster):
+            return None
+        with self._lock:
+            return pair_status(core.star)
 
     # -- reading --------------------------------------------------------------------------------------
 
