@@ -121,7 +121,9 @@ def test_a_worker_that_is_killed_is_replaced_and_its_share_done_again(
     assert (progress.done, progress.replaced) == (len(SOME), 1)
     assert progress.again > 0
     check_order(place)
-    assert re.search(r"worker 0 is replaced, and \d+ records are done again: was ended by SIGKILL", caplog.text)
+    assert re.search(
+        r"worker 0 is replaced, which had \d+ records that are not done: was ended by SIGKILL", caplog.text
+    )
 
 
 def test_workers_that_end_all_the_time_get_everything_done(place: Place) -> None:

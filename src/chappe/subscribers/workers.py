@@ -274,7 +274,7 @@ class Workers:
         assert record is not None
         if ends >= self._tries:
             raise WorkerFailed(f"{ends} workers in a row did not get done with {_named(record)}; the last one: {why}")
-        logger.warning("worker %d is replaced, and %d records are done again: %s", number, left, why)
+        logger.warning("worker %d is replaced, which had %d records that are not done: %s", number, left, why)
         self.replaced += 1
         self._start_at[number] = time.monotonic() + (0.0 if ends == 1 else pause_s(PAUSE_S, ends - 2))
 
