@@ -35,6 +35,11 @@ names = ["part"]
 topics = ["prices/*"]
 
 [[rules]]
+deny = ["attach-clone"]
+names = ["writer"]
+topics = ["*"]
+
+[[rules]]
 allow = ["write"]
 names = ["part"]
 topics = ["prices/mine/*"]
