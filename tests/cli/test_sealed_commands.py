@@ -77,6 +77,33 @@ def test_a_group_shares_a_data_store_whose_file_nobody_else_can_read(shell: Shel
     assert b"planted" not in (shell.directory / "beds.db").read_bytes()
 
 
+def test_a_group_shares_a_map_that_its_server_cannot_read(shell: Shell) -> None:
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    for name in ("sensor", "report", "eve"):
+        keys(shell, "add", name, "--role", "member")
+    keys(shell, "seal", "ward", "--topic", "secret/*", "--name", "sensor", "--name", "report")
+    served = ("--at", "127.0.0.1:0", "--name", "secret", "--backend", "sqlite", "--path", "map.db", "--json")
+    process = shell.start("map", "serve", *served, "--as", "keys/hub")
+    assert process.stdout is not None
+    where = ("--servers", json.loads(process.stdout.readline())["address"], "--name", "secret")
+
+    def run(name: str, command: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
+        done = shell.run("map", command, *arguments, *where, "--as", f"keys/{name}", stdin=stdin)
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    assert run("sensor", "set", "/planted/1", "planted value")[0] == 0
+    assert run("report", "get", "/planted/1")[:2] == (0, b"planted value\n")
+    code, out, _ = run("report", "dump")
+    assert (code, json.loads(out)) == (0, {"key": "/planted/1", "value": "planted value"})
+    assert run("sensor", "load", "-", stdin=out.replace(b"/1", b"/2"))[0] == 0
+    assert run("report", "get", "/planted/2", "--json")[0] == 0
+    code, out, error = run("eve", "get", "/planted/1")
+    assert (code, out) == (1, b"")
+    assert "map 'secret' is sealed, and cannot be read: eve is not of ward" in error
+    assert shell.stop(process)[0] == 0
+    assert not [path for path in shell.directory.glob("map.db*") if b"planted" in path.read_bytes()]
+
+
 def test_a_group_reads_what_nobody_else_can(shell: Shell) -> None:
     keys(shell, "init", "--name", "hub", "--role", "server")
     for name, role in (("sensor", "producer"), ("report", "consumer"), ("eve", "consumer")):

@@ -39,6 +39,7 @@ TESTS: Final = {
         "tests/api/test_sealed_topics.py",
         "tests/api/test_sealed_mesh.py",
         "tests/api/test_sealed_stores.py",
+        "tests/api/test_sealed_maps.py",
     ),
 }
 
@@ -2268,5 +2269,47 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "storage/sealed_backend.py",
         "            if loaded.entries:",
         "            if False:",
+    ),
+    Plant(
+        "parts-of-keys-are-alike-in-all-subtrees",
+        "sealed",
+        "sealing/map_keys.py",
+        'self._siv.seal(part, self._name, before)).rstrip(b"=") if part',
+        'self._siv.seal(part, self._name)).rstrip(b"=") if part',
+    ),
+    Plant(
+        "keys-of-maps-can-be-written-in-two-ways",
+        "sealed",
+        "sealing/map_keys.py",
+        "            if part is None or self._seal(part, before) != each:",
+        "            if part is None:",
+    ),
+    Plant(
+        "values-of-maps-are-bound-to-no-key",
+        "sealed",
+        "api/kv/map_sealing.py",
+        "            return self._sealer.seal(ring.newest, VALUE, (self._place, sealed_key), text,",
+        "            return self._sealer.seal(ring.newest, VALUE, (self._place,), text,",
+    ),
+    Plant(
+        "properties-of-sealed-maps-are-plain",
+        "sealed",
+        "api/kv/map_member.py",
+        'if body else b"", ttl_ms, b""',
+        'if body else b"", ttl_ms, properties',
+    ),
+    Plant(
+        "servers-take-plain-values-of-sealed-maps",
+        "sealed",
+        "runtime/map_rules.py",
+        "            if refusal is None and self._sealed and not all(",
+        "            if refusal is None and False and not all(",
+    ),
+    Plant(
+        "servers-serve-sealed-maps-to-who-does-not-name-them",
+        "sealed",
+        "runtime/map_rules.py",
+        "            if refusal is None and self._sealed and not message.peer and",
+        "            if refusal is None and False and",
     ),
 )

@@ -5,6 +5,9 @@ Who reads a subtree may ``attach-clone`` all topics that begin so, who writes ma
 expected to be there is both. The other server of a pair is known by its identity alone, and has to be allowed to
 ``attach-master`` the whole map, as who serves it.
 
+A sealed map is served to who names it, and takes values that are sealed alone: so nobody writes there in the clear who
+does not know that it is sealed, or has older files. Whether values can be opened a server cannot tell.
+
 Only streams of chappe's are served: other programs have no keys, and what one publishes to all nobody could refuse.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chappe.errors import ProtocolError
 from chappe.kv.chp import stream as say
 from chappe.log.guard import Refusal
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
@@ -37,6 +41,7 @@ class MapRules:
         self._name = name
         self._partner = partner
         self._changes = gate.changes
+        self._sealed = self._is_sealed()
         self._unbound: dict[str, bool] = {}  # who may write, and expect, every key; as many as there are identities
 
     def changed(self) -> bool:
@@ -44,6 +49,7 @@ class MapRules:
         if self._changes == self._gate.changes:
             return False
         self._changes = self._gate.changes
+        self._sealed = self._is_sealed()
         self._unbound.clear()
         return True
 
@@ -51,11 +57,13 @@ class MapRules:
         """What the core is to have of a request; or what is to be answered at once. Raises ProtocolError."""
         if not frames or frames[0] != say.MARK:
             return [], False  # a client of chappe that has not heard yet whom it speaks with, and asks again
-        if frames[1:] and say.is_steps(frames) and self._may_all(who):
+        if frames[1:] and not self._sealed and say.is_steps(frames) and self._may_all(who):
             return frames, True
         message = say.from_client(frames)
         if isinstance(message, say.Hello):
             refusal = self.follow(who, peer=message.peer, subtrees=message.subtrees)
+            if refusal is None and self._sealed and not message.peer and message.map != self._name:
+                refusal = Refusal(who, ATTACH_CLONE, self._name, "the map is sealed: say its name when it is opened")
             if refusal is None:
                 return frames, True
             self._gate.refuse(refusal)
@@ -88,10 +96,16 @@ class MapRules:
             reasons = [self._why(who, WRITE, each[0]) for each in step.sets]
             reasons += [self._why(who, verb, key) for key, _ in step.expected for verb in (WRITE, ATTACH_CLONE)]
             refusal = next(filter(None, reasons), None)
+            if refusal is None and self._sealed and not all(_is_sealed(body) for _, body, _, _ in step.sets):
+                refusal = Refusal(who, WRITE, self._name, "the map is sealed, and the value is not")
             if refusal is not None:
                 self._gate.refuse(refusal)
             steps.append(step if refusal is None else say.denied(str(refusal)))
         return say.encode(say.Steps(message.stream, message.first, tuple(steps)))
+
+    def _is_sealed(self) -> bool:
+        permissions = self._gate.decisions().permissions
+        return bool(self._name) and permissions.group(topic_of(self._name, b"")) is not None
 
     def _may_all(self, who: str) -> bool:
         found = self._unbound.get(who)
@@ -102,3 +116,13 @@ class MapRules:
 
     def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> Refusal | None:
         return self._gate.forbids(who, verb, topic_of(self._name, key), subtree=subtree)
+
+
+def _is_sealed(body: bytes) -> bool:
+    """Whether a value looks sealed, or the key is deleted."""
+    from chappe.sealing.messages import VALUE, decode  # which whoever has keys can import
+
+    try:
+        return not body or decode(body).kind == VALUE
+    except ProtocolError:
+        return False

@@ -9,4 +9,5 @@ records     sealing and opening: a number once for each key, and what is noticed
 messages    the same for single messages of the mesh, which come in no partition
 events      the form in which those travel there
 rows        entries of data stores on a disk
+map_keys    keys of shared maps
 """

@@ -34,13 +34,17 @@ _Wrapped = Annotated[bytes, msgspec.Meta(min_length=WRAPPED_BYTES, max_length=WR
 
 
 class Epoch(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag="epoch"):
-    """One epoch; ``keys`` has its secret wrapped for members by name, of an epoch that is not fresh for new ones."""
+    """One epoch; ``keys`` has its secret wrapped for members by name, of an epoch that is not fresh for new ones.
+
+    ``lasting`` is the group's secret that never changes, wrapped with that of the epoch; empty in older files.
+    """
 
     number: _Number
     made: Annotated[datetime, msgspec.Meta(tz=True)]
     fresh: bool
     salt: Key
     keys: Annotated[dict[Name, _Wrapped], msgspec.Meta(max_length=IDENTITIES_MAX)]
+    lasting: Annotated[bytes, msgspec.Meta(max_length=WRAPPED_BYTES)] = b""
 
 
 class Given(msgspec.Struct, forbid_unknown_fields=True, frozen=True, tag="given"):
@@ -128,6 +132,11 @@ def wrapping(private: bytes, public: bytes, group: str, number: int, salt: bytes
     return Cipher(derived(common, b"chappe sealed wrap 1", *parts, salt=salt))
 
 
+def lasting_wrapping(secret: bytes, group: str, number: int) -> Cipher:
+    """What the group's lasting secret is wrapped with in one epoch; it serves for one text."""
+    return Cipher(derived(secret, b"chappe sealed lasting wrap 1", group.encode(), number.to_bytes(4)))
+
+
 @dataclass(frozen=True, slots=True)
 class Keeper:
     """The authority, which makes epochs.
@@ -161,15 +170,15 @@ class Keeper:
         number, new = keys.newest.number + 1, {name: members[name] for name in members.keys() - former}
         made = Epoch(number, max(_moment(now), keys.newest.made), False, salt, {})
         secret = next_secret(self.secret(keys, keys.newest.number), keys.group, made)
-        return msgspec.structs.replace(made, keys=self._wrapped(keys.group, number, salt, secret, new))
+        return self._whole(keys.group, made, secret, new)
 
     def rotated(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch:
         """As ``changed``, and a fresh epoch in any case."""
         made, number = _moment(now), 1
         if keys.epochs:
             made, number = max(made, keys.newest.made), keys.newest.number + 1
-        entries = self._wrapped(keys.group, number, salt, self._secret(keys.group, number, salt), members)
-        return Epoch(number, made, True, salt, entries)
+        secret = self._secret(keys.group, number, salt)
+        return self._whole(keys.group, Epoch(number, made, True, salt, {}), secret, members)
 
     def given(self, keys: GroupKeys, name: str, curve: bytes, since: int) -> Given | None:
         """What was sealed since an epoch for a member of the newest one; None if it has all of it."""
@@ -200,6 +209,12 @@ class Keeper:
 
     def _secret(self, group: str, number: int, salt: bytes) -> bytes:
         return derived(self.key, b"chappe sealed epoch 1", group.encode(), number.to_bytes(4), salt=salt)
+
+    def _whole(self, group: str, epoch: Epoch, secret: bytes, members: Mapping[str, bytes]) -> Epoch:
+        entries = self._wrapped(group, epoch.number, epoch.salt, secret, members)
+        lasting = derived(self.key, b"chappe sealed lasting 1", group.encode())
+        sealed = lasting_wrapping(secret, group, epoch.number).seal(0, lasting, b"")
+        return msgspec.structs.replace(epoch, keys=entries, lasting=sealed)
 
     def _wrapped(
         self, group: str, number: int, salt: bytes, secret: bytes, members: Mapping[str, bytes]

@@ -32,7 +32,8 @@ from chappe.sealing.ring import EpochSecret, Ring
 
 VERSION: Final = 1
 EVENTS: Final = 1  # kinds: events of one topic ...
-COMMAND: Final = 2  # ... and a command of a data store
+COMMAND: Final = 2  # ... commands of a data store ...
+VALUE: Final = 3  # ... and a value of a shared map
 LIVES_MAX: Final = 10_000  # of senders that are remembered
 HEAD: Final = struct.Struct("<BBBBIQq16s")
 _SIGNED: Final = b"chappe sealed message 1\n"

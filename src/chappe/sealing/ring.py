@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from chappe.sealing.epochs import Epoch, GroupKeys, next_secret, wrapping
+from chappe.sealing.epochs import Epoch, GroupKeys, lasting_wrapping, next_secret, wrapping
 
 CHANGE: Final = timedelta(days=1)  # files take time to reach everybody: so long two epochs are accepted
 EARLY: Final = timedelta(hours=1)  # not all clocks agree
@@ -50,6 +50,15 @@ class Ring:
             raw = None if epoch is None else self._find(epoch)
             self._secrets[number] = None if raw is None else EpochSecret(self.keys.group, number, raw)
         return self._secrets[number]
+
+    @property
+    def lasting(self) -> bytes | None:
+        """The group's secret that never changes; None if the file has none, or the member is in no epoch."""
+        for epoch in reversed(self.keys.epochs):
+            secret = self.secret(epoch.number) if epoch.lasting else None
+            if secret is not None:
+                return lasting_wrapping(secret.secret, self.keys.group, epoch.number).open(0, epoch.lasting, b"")
+        return None
 
     def accepts(self, number: int, sealed_at: datetime) -> bool:
         """Whether records may have been sealed then in this epoch: since it was made, and until all had the next."""

@@ -8,10 +8,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Generic
 
 from chappe.api import at_exit
 from chappe.api.faces import Seconds, Steps
+from chappe.api.kv.map_sealing import NOTHING_LIKE_IT, MapSealing
 from chappe.api.kv.map_values import (
     Codec,
     MapChange,
@@ -25,7 +27,7 @@ from chappe.api.kv.map_values import (
 from chappe.api.kv.map_watch import MapWatch, Watching
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
-from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, NotPermitted, RecordTooLarge, UsageError
+from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, NotPermitted, RecordTooLarge, Sealed, UsageError
 from chappe.kv.actions import Resolve
 from chappe.kv.chp.actions import Told
 from chappe.kv.chp.client import MapClientCore
@@ -67,13 +69,17 @@ class MapMember(Generic[V]):
         security: LogSecurity = None,
     ) -> None:
         own(self)
-        gate = gate_of(keys_of(security))
+        keys = keys_of(security)
+        gate = gate_of(keys)
+        self.sealing = None if keys is None else MapSealing(keys, name)
         addresses = [MapAddress.parse(each).known(gate) for each in servers or ("",)]
         if model not in (None, 5, 6):
             raise UsageError(f"the Guide's models with servers like these are 5 and 6, not {model!r}")
         if 0 in [each.port for each in addresses]:
             raise UsageError("a map needs the ports of its servers")
         subtrees = tuple([_subtree(each) for each in ([subtree] if isinstance(subtree, str) else subtree)]) or (b"",)
+        if self._sealed is not None:
+            subtrees = tuple([self._sealed.key(each)[:MAP_SUBTREE_BYTES_MAX] for each in subtrees])
         if len(subtrees) > SUBTREES_MAX or sum(map(len, subtrees)) > SUBTREES_BYTES_MAX:
             raise UsageError(f"a map has at most {SUBTREES_MAX:,} subtrees, of {SUBTREES_BYTES_MAX:,} bytes together")
         self.codec: Codec[V] = Codec(values)
@@ -100,11 +106,18 @@ class MapMember(Generic[V]):
         at_exit.add(self)
         self.node.start()
 
+    @property
+    def _sealed(self) -> MapSealing | None:
+        """What seals and opens; None if the map is plain."""
+        return self.sealing if self.sealing is not None and self.sealing.active else None
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> Entry | None:
         """The entry of a key, if there is one."""
         entries = self.core.engine.entries
+        if self._sealed is not None:
+            return entries.get(index_of(key_of(self._sealed.key(encode_key(key)))))
         found = entries.get(key)
         if found is None and isinstance(key, str) and not key.isascii():
             found = entries.get(index_of(key_of(encode_key(key))))
@@ -112,25 +125,25 @@ class MapMember(Generic[V]):
 
     def body(self, entry: Entry) -> V:
         """The value of an entry."""
-        value: Any = entry.value
-        return self.codec.decode(value[0])
+        return self.codec.decode(self._opened(entry)[0])
 
     def properties(self, key: str) -> dict[str, str]:
         """Raises KeyError."""
         entry = self.find(key)
         if entry is None:
             raise KeyError(key)
-        value: Any = entry.value
-        return properties_of(value[2])
+        return properties_of(self._opened(entry)[1])
 
     def entries(self) -> list[Entry]:
-        """All entries at one moment."""
+        """All entries at one moment; of a sealed map those whose keys somebody of the group has written."""
         with self._lock:
-            return list(self.core.engine.entries.values())
+            found = list(self.core.engine.entries.values())
+        sealed = self._sealed
+        return found if sealed is None else [each for each in found if sealed.plain_key(raw_key(each.key)) is not None]
 
     def snapshot(self) -> dict[str, V]:
         """All keys and values at one moment."""
-        return {decode_key(each.key): self.body(each) for each in self.entries()}
+        return {self._key(each): self.body(each) for each in self.entries()}
 
     def chunks(self) -> Iterator[list[str]]:
         """All keys at one moment, as many together as fit into one step."""
@@ -148,26 +161,43 @@ class MapMember(Generic[V]):
 
     def keys(self) -> list[str]:
         """All keys at one moment."""
-        return [decode_key(each.key) for each in self.entries()]
+        return [self._key(each) for each in self.entries()]
 
     def raw(self, entry: Entry) -> tuple[bytes, bytes, dict[str, str]]:
-        """Key and value as they are on the wire, and the properties, of an entry."""
+        """Key and value in bytes, and the properties, of an entry."""
+        body, properties = self._opened(entry)
+        return self._raw_key(raw_key(entry.key)), body, properties_of(properties)
+
+    def _opened(self, entry: Entry) -> tuple[bytes, bytes]:
+        """Value and properties. Raises Sealed."""
         value: Any = entry.value
-        return raw_key(entry.key), value[0], properties_of(value[2])
+        if self._sealed is not None:
+            return self._sealed.open(raw_key(entry.key), value[0])
+        return value[0], value[2]
+
+    def _raw_key(self, wire: bytes) -> bytes:
+        return wire if self._sealed is None else self._sealed.plain_key(wire) or b""
+
+    def _key(self, entry: Entry) -> str:
+        return decode_key(entry.key if self._sealed is None else key_of(self._raw_key(raw_key(entry.key))))
 
     def change(self, told: Told) -> MapChange[V]:
         """What a core told, for users. Raises InvalidData for a value that is not of the map's type."""
-        decode = self.codec.decode
-        key = decode_key(told.key)
+        key = decode_key(key_of(self._raw_key(told.key)))
         value = before = None
-        with suppress(InvalidData):  # what it was matters less than that it is mended
-            before = decode(told.before) if told.before else None
+        with suppress(InvalidData, Sealed):  # what it was matters less than that it is mended
+            before = self._told_value(told.key, told.before)
         try:
-            value = decode(told.body) if told.body else None
-        except InvalidData as problem:
+            value = self._told_value(told.key, told.body)
+        except (InvalidData, Sealed) as problem:
             raise InvalidData(f"{key!a}: {problem}") from None
         kind: Any = "erase" if not told.body else "update" if told.before else "insert"
         return MapChange(kind, key, value, before)
+
+    def _told_value(self, key: bytes, body: bytes) -> V | None:
+        if not body:
+            return None
+        return self.codec.decode(body if self._sealed is None else self._sealed.open(key, body)[0])
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
@@ -197,9 +227,9 @@ class MapMember(Generic[V]):
         ttl_ms, raw = encode_ttl(ttl_s), encode_properties(properties)
         encode = self._encode
         made = Step(
-            tuple([(encode_key(key), body := encode(value), ttl_ms if body else 0, raw if body else b"")
+            tuple([self.entry_set(key, body := encode(value), ttl_ms if body else 0, raw if body else b"")
                    for key, value in sets.items()]),
-            tuple([(encode_key(key), encode(value)) for key, value in (expected or {}).items()]),
+            tuple([self._expected(key, encode(value)) for key, value in (expected or {}).items()]),
         )  # fmt: skip
         if len(made.sets) + len(made.expected) > 1 and (size := step_size(made)) > MAP_STEP_BYTES_MAX:
             raise RecordTooLarge(
@@ -210,14 +240,38 @@ class MapMember(Generic[V]):
     def single_step(self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None) -> Step:
         """As ``step`` of one key that is set."""
         raw = encode_properties(properties) if properties else b""
-        return Step(((encode_key(key), self._encode_set(value), encode_ttl(ttl_s), raw),))
+        return Step((self.entry_set(key, self._encode_set(value), encode_ttl(ttl_s), raw),))
 
     def single_steps(self, pairs: Iterable[tuple[str, V]], ttl_s: Seconds) -> Iterator[Step]:
         """A step for each key that is set."""
         ttl_ms = encode_ttl(ttl_s)
         encode = self._encode_set
         for key, value in pairs:
-            yield Step(((encode_key(key), encode(value), ttl_ms, b""),))
+            yield Step((self.entry_set(key, encode(value), ttl_ms, b""),))
+
+    def entry_set(self, key: str, body: bytes, ttl_ms: int, properties: bytes) -> tuple[bytes, bytes, int, bytes]:
+        """What is written of one key, as it goes to the server. Raises Sealed."""
+        raw = encode_key(key)
+        if self.sealing is None:
+            return raw, body, ttl_ms, properties
+        if self._sealed is None:
+            self.sealing.check_plain(raw)
+            return raw, body, ttl_ms, properties
+        wire = encode_key(decode_key(self._sealed.key(raw)))  # which may be too long
+        return wire, self._sealed.seal(wire, body, properties) if body else b"", ttl_ms, b""
+
+    def _expected(self, key: str, body: bytes) -> tuple[bytes, bytes]:
+        """What a server is to compare: of a sealed map with what is here, as it has the value in no other form."""
+        raw = encode_key(key)
+        if self._sealed is None:
+            return raw, body
+        wire, entry = self._sealed.key(raw), self.find(key)
+        if not body:
+            return wire, body
+        if entry is None or self._opened(entry)[0] != body:
+            return wire, NOTHING_LIKE_IT
+        value: Any = entry.value
+        return wire, value[0]
 
     def writing(self, step: Step, wait: bool, timeout: Seconds) -> Steps[bool]:
         """Write, after a wait for room, and wait for the outcome: whether what was expected was there."""
@@ -359,6 +413,8 @@ class MapMember(Generic[V]):
         else:
             begins = _subtree(prefix or "")
             wanted = lambda found: found.startswith(begins)  # noqa: E731
+        if self._sealed is not None:
+            wanted = partial(_wants_plain, self._sealed, wanted)
         made = MapWatch(self, wanted, messages_max, disconnect=on_full == "disconnect")
         self.add_watch(made)
         return made
@@ -409,6 +465,11 @@ class MapMember(Generic[V]):
             watch.close()
         self.node.close()
         return [f"{left:,} writes to a shared map were not confirmed, and may be lost"] if left else []
+
+
+def _wants_plain(sealing: MapSealing, wanted: Callable[[bytes], bool], wire: bytes) -> bool:
+    plain = sealing.plain_key(wire)
+    return plain is not None and wanted(plain)
 
 
 def _subtree(text: str) -> bytes:

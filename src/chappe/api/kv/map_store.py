@@ -62,6 +62,8 @@ class MapStore:
     def __init__(self, shared: SharedMap[Any]) -> None:
         self._shared = shared
         self._member = shared.member
+        if self._member.sealing is not None and self._member.sealing.active:
+            raise UsageError("a sealed map cannot be bridged: read and write it as a SharedMap")
         self._codec: Codec[Any] = shared.member.codec
         self.turns = shared.member.node.turns
         core = shared.member.core
@@ -189,7 +191,7 @@ class MapStore:
     def _step(self, key: object, value: object, expiry_s: Seconds) -> Step:
         name = to_value(key)
         body = self._body(to_value(value), is_mark=_is_mark(name))
-        return Step(((encode_key(_text(name)), body, encode_ttl(expiry_s), b""),))
+        return Step((self._member.entry_set(_text(name), body, encode_ttl(expiry_s), b""),))
 
     def _body(self, value: Value, *, is_mark: bool) -> bytes:
         if self._codec.is_text and not is_mark and isinstance(value, str | bytes):
