@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -13,6 +14,7 @@ import pytest
 
 from chappe import AsyncConsumer, AsyncEndpoint, Consumer, Endpoint, Producer
 from chappe.api.mesh.aged_subscriber import AgedSubscriber
+from chappe.api.mesh.arguments import encode_value
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.errors import Closed, TooSlow, UsageError
 from chappe.log.events import RecordsTooOld
@@ -244,7 +246,7 @@ def test_messages_that_waited_too_long_are_dropped_and_reported(
     assert subscriber.dropped == 3
     (told,) = [each for each in statuses.poll() if isinstance(each, MessagesDropped)]
     assert told.count == 3
-    assert str(told) == "dropped 3 messages for a subscriber to t: they had waited longer than 5 s, up to 6.0 s"
+    assert str(told) == "dropped 3 messages for a subscriber to t: they were older than 5 s, up to 6.0 s"
     assert subscriber.get(0) is None
 
 
@@ -291,7 +293,44 @@ def test_ages_are_those_of_what_is_left(chappe_world: World, pair: tuple[Endpoin
     chappe_world.advance(3.0)  # those of the first lot are 6 s old, the others 3
     lots = [each.value for each in subscriber.get_many(10, 0)]
     assert lots == {"drop_oldest": [3, 4, 5, 6], "drop_newest": [3], "block": [3, 4, 5, 6]}[policy]
-    assert subscriber._noted == sum(count for _, count in subscriber._came) == subscriber.available
+    assert subscriber.available == 0
+
+
+def test_the_fresh_ones_before_the_first_that_is_too_old_are_taken_before_it_ends(
+    chappe_world: World, pair: tuple[Endpoint, Endpoint]
+) -> None:
+    """Of several publishers what comes last may be the oldest."""
+    here, there = pair
+    subscriber = there.subscribe("t", max_age_s=5.0)
+    chappe_world.wait_until(lambda: here.core.peer_subscriptions())
+    publish(chappe_world, here, subscriber, 0, 1)
+    for number, age_s in ((2, 6.0), (3, 0.0), (4, 9.0)):
+        here.try_publish(b"t", encode_value(number), since=time.monotonic() - age_s)
+    chappe_world.wait_until(lambda: subscriber.available == 5)
+    assert [each.value for each in subscriber.poll()] == [0, 1]
+    with pytest.raises(TooSlow, match=r"was 6\.\d s old") as told:
+        subscriber.poll()
+    assert told.value.count == 2
+
+
+def test_how_long_a_message_waited_to_be_published_counts(chappe_world: World, pair: tuple[Endpoint, Endpoint]) -> None:
+    here, there = pair
+    full = there.subscribe("t", on_full="block", messages_max=1)
+    subscriber = there.subscribe("t", max_age_s=2.0, on_stale="drop")
+    chappe_world.wait_until(lambda: here.core.peer_subscriptions())
+    while here.try_publish(b"t", encode_value(0)) is not None:
+        chappe_world.advance(0.1)
+    waiting = [
+        chappe_world.start(here.publish, "t", 1),
+        chappe_world.start(here.publish_batch, [("t", 2), ("t", 3)]),
+    ]
+    assert {each.value for each in subscriber.get_many(100, 0)} == {0}
+    chappe_world.advance(4.0)
+    assert not any(each.done() for each in waiting)
+    while full.get(1.0) is not None:
+        assert subscriber.poll() == []
+    assert all(each.done() for each in waiting)
+    assert subscriber.dropped == 3
 
 
 def test_the_asyncio_face_of_a_subscriber(chappe_world: World) -> None:
@@ -306,3 +345,23 @@ def test_the_asyncio_face_of_a_subscriber(chappe_world: World) -> None:
             return told.value.count
 
     assert asyncio.run(program()) == 1
+
+
+def test_how_long_a_message_waited_to_be_published_counts_for_asyncio_too(chappe_world: World) -> None:
+    async def program() -> int:
+        async with AsyncEndpoint() as one, AsyncEndpoint() as other:
+            full = one.subscribe("t", on_full="block", messages_max=1)
+            heard = one.subscribe("t", max_age_s=2.0, on_stale="drop")
+            await other.peer("127.0.0.1", await one.listen(), timeout=10)
+            while other.endpoint.try_publish(b"t", encode_value(0)) is not None:
+                await asyncio.sleep(0.1)
+            assert {each.value for each in await heard.get_many(100, 0)} == {0}
+            waiting = asyncio.gather(other.publish("t", 1), other.publish_batch([("t", 2), ("t", 3)]))
+            await asyncio.sleep(4.0)
+            assert not waiting.done()
+            while await full.get(timeout=1) is not None:
+                assert await heard.get(timeout=0) is None
+            await waiting
+            return heard.dropped
+
+    assert asyncio.run(program()) == 3

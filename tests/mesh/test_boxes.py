@@ -71,6 +71,17 @@ def test_a_full_outbox_follows_its_policy(messages_max: int, bytes_max: int) -> 
         assert box.take(EVERYTHING) == left[policy]
 
 
+def test_what_is_put_first_leaves_in_its_order() -> None:
+    box = Outbox()
+    box.put_control(b"control")
+    box.put(b"message")
+    for frame in (b"one", b"two"):
+        box.put_first(frame)
+    assert box.take(1) == [b"one"]
+    box.put_first(b"three")
+    assert box.take(EVERYTHING) == [b"two", b"three", b"control", b"message"]
+
+
 def test_control_frames_pass_a_full_box_and_keep_their_place() -> None:
     box = Outbox(2, policy=Policy.DROP_NEWEST)
     box.put_control(b"first")

@@ -22,14 +22,17 @@ from chappe.mesh import flows
 from chappe.mesh.flows import (
     DETOUR,
     FLOW_BATCH,
+    FLOW_BATCH_TIMED,
     FLOW_COMMAND,
     FLOW_DATA,
+    FLOW_DATA_TIMED,
     FLOW_LOSS,
     FLOWS,
     HEAD_BYTES,
     KIND_AT,
     PREFIX,
     PUBLICATIONS,
+    TIME_BYTES,
     Hop,
     check_publications,
     messages_in,
@@ -48,8 +51,13 @@ from chappe.mesh.flows import (
     parse_publication,
     parse_publications,
     parse_tree,
+    peek,
     portion,
+    retimed,
     run_of,
+    time_of,
+    with_time,
+    without_time,
 )
 from chappe.mesh.messages import (
     COMMAND,
@@ -96,7 +104,9 @@ def test_the_bytes_of_a_publication_are_these() -> None:
     head = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x21" + b"\x01" + b"\x00\x02"
     assert alone == head + RECEIVER + b"/tpayload"
     assert (FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS, DETOUR) == (0x21, 0x22, 0x23, 0x28, 0x2D)
-    assert {FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS} == PUBLICATIONS == FLOWS - {DETOUR}
+    assert (FLOW_DATA_TIMED, FLOW_BATCH_TIMED) == (0x31, 0x33)
+    plain = {FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS}
+    assert plain | {FLOW_DATA_TIMED, FLOW_BATCH_TIMED} == PUBLICATIONS == FLOWS - {DETOUR}
 
 
 @given(ids, numbers, labels, kinds, st.just(NOBODY) | ids, topics, payloads)
@@ -301,6 +311,96 @@ def test_a_damaged_batch_parses_or_is_a_protocol_error(data: st.DataObject) -> N
     size = sum([len(each.payload) for each in messages])
     assert HEAD_BYTES + len(messages[0].topic) + 4 * len(messages) + size == len(body)
     assert [each.sequence for each in messages] == list(range(51 - len(messages), 51))
+
+
+# -- times ------------------------------------------------------------------------------------------
+
+times = st.integers(-(2**62), 2**62)
+
+
+def test_the_bytes_of_a_time_are_these() -> None:
+    plain = pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"payload")
+    body = body_of(plain)
+    timed = body[:KIND_AT] + b"\x31" + body[KIND_AT + 1 :] + bytes(7) + b"\x09"
+    assert with_time(plain, 9) == len(timed).to_bytes(4, "big") + timed
+    assert parse_publication(timed, SENDER) == Message(b"/t", b"payload", DATA, SENDER, RECEIVER, 0, ORIGIN, 5, 9e-6)
+    assert with_time(plain, -1)[-8:] == b"\xff" * 8
+    batch = with_time(pack_batch(ORIGIN, 5, 7, b"/t", [b"one", b"two"]), 3_000_000)
+    assert batch[PREFIX + KIND_AT] == 0x33
+    assert [each.published for each in parse_publications(body_of(batch), SENDER)] == [3.0, 3.0]
+
+
+@given(ids, numbers, st.just(NOBODY) | ids, topics, st.lists(payloads, min_size=1, max_size=9), times, times)
+def test_a_time_round_trips_alone_and_on_a_detour(
+    origin: bytes, number: int, receiver: bytes, topic: bytes, parts: list[bytes], time: int, other: int
+) -> None:
+    last = number % (NUMBER_MAX - MESH_BATCH_MESSAGES_MAX) + MESH_BATCH_MESSAGES_MAX
+    for plain in (
+        pack_publication(origin, number, 7, DATA, receiver, topic, parts[0]),
+        pack_batch(origin, last, 7, topic, parts),
+    ):
+        frame = with_time(plain, time)
+        body = body_of(frame)
+        assert peek(body) == peek(body_of(plain))
+        assert without_time(body) == without_time(body_of(plain)) == body_of(plain)
+        assert messages_in(body) == messages_in(body_of(plain))
+        assert portion([body] * 3, messages_in(body)) == 1
+        check_publications(body)
+        found = parse_publications(body, SENDER)
+        assert {each.published for each in found} == {time / 1e6}
+        untimed = parse_publications(body_of(plain), SENDER)
+        assert [(each.payload, each.topic, each.sequence, each.receiver) for each in found] == [
+            (each.payload, each.topic, each.sequence, each.receiver) for each in untimed
+        ]
+        assert (time_of(body), time_of(body_of(plain))) == (time, None)
+        assert retimed(body, other) == body_of(with_time(plain, other))
+        around = body_of(pack_detour(SENDER, 9, 8, 3, body))
+        assert time_of(around) == time
+        assert retimed(around, other) == body_of(pack_detour(SENDER, 9, 8, 3, body_of(with_time(plain, other))))
+        for length in {KIND_AT + 1, HEAD_BYTES, HEAD_BYTES + TIME_BYTES - 1, HEAD_BYTES + len(topic) + TIME_BYTES - 1}:
+            cut = body[:length]
+            assert refused(lambda cut: parse_publications(cut, SENDER), cut)
+            assert refused(check_publications, cut)
+            assert (time_of(cut) is None) == (length < HEAD_BYTES + TIME_BYTES)
+
+
+def test_what_has_no_time_is_as_it_was() -> None:
+    for kind in (DATA, COMMAND, LOSS):
+        body = body_of(pack_publication(ORIGIN, 5, 7, kind, NOBODY, b"/t", b"payload" * 9))
+        assert time_of(body) is None
+        assert without_time(body) == body
+        assert time_of(body_of(pack_detour(SENDER, 9, 8, 3, body))) is None
+    for kind in (0x32, 0x38, 0x3D):  # of commands, losses and detours nobody tells times
+        other = bytearray(body_of(pack_publication(ORIGIN, 5, 7, DATA, NOBODY, b"/t", b"payload" * 9)))
+        other[KIND_AT] = kind
+        assert kind not in FLOWS
+        assert time_of(bytes(other)) is None
+        assert refused(parse_detour, body_of(pack_detour(SENDER, 9, 8, 0, bytes(other))))
+
+
+@given(st.data())
+def test_a_damaged_time_parses_or_is_a_protocol_error(data: st.DataObject) -> None:
+    plain = data.draw(
+        st.sampled_from(
+            [pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"x"), pack_batch(ORIGIN, 50, 7, b"/t", [b"", b"y"])]
+        )
+    )
+    body = bytearray(body_of(with_time(plain, 5)))
+    if data.draw(st.booleans()):
+        body = bytearray(body_of(pack_detour(SENDER, 9, 8, 1, bytes(body))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(KIND_AT + 1, len(body) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(body[: data.draw(st.integers(HEAD_BYTES, len(body)))])
+    if (time := time_of(damaged)) is not None:
+        assert retimed(damaged, time) == damaged
+    try:
+        inner = parse_detour(damaged)[1] if damaged[KIND_AT] == DETOUR else damaged
+        check_publications(inner)
+    except ProtocolError:
+        return
+    found = parse_publications(inner, SENDER)
+    assert time == time_of(inner)
+    assert found[0].published == (None if time is None else time / 1e6)
 
 
 # -- trees ------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
@@ -38,6 +40,7 @@ def link(heartbeats: Heartbeats) -> Link:
     made.chappe = True
     made.established_at = 0.0
     heartbeats.begin(made, 0.0)
+    made.pinged_at, heartbeats.at = 0.0, HEARTBEAT_S  # the first ping has been
     return made
 
 
@@ -51,6 +54,18 @@ def test_a_peer_is_pinged_in_every_heartbeat_though_it_was_heard(heartbeats: Hea
             pinged += [now] if pings(heartbeats.take(link, BYTES_MAX)) else []
 
     assert pinged == [2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_new_link_is_pinged_at_once_if_its_peer_has_a_clock(heartbeats: Heartbeats, link: Link) -> None:
+    heartbeats.at = inf
+    heartbeats.begin(link, 7.0)
+    assert heartbeats.at == 7.0
+    heartbeats.beat([link], 7.0)
+    assert pings(heartbeats.take(link, BYTES_MAX))
+    heartbeats.at = inf
+    link.chappe = False
+    heartbeats.begin(link, 7.0)
+    assert heartbeats.at == 7.0 + HEARTBEAT_S
 
 
 def test_a_ping_leaves_before_all_that_waits(heartbeats: Heartbeats, link: Link) -> None:
@@ -109,7 +124,7 @@ def test_an_answer_confirms_what_was_sent_before_its_ping(heartbeats: Heartbeats
     heartbeats.take(link, BYTES_MAX)
     confirmed = []
     for _ in range(3):  # one answer more than there were pings
-        heartbeats.answered(link, 3.0)
+        heartbeats.answered(link, HEARTBEAT, 3.0)
         confirmed.append(link.confirmed)
 
     assert confirmed == [3, 7, 7]
@@ -120,8 +135,29 @@ def test_what_waits_behind_a_ping_is_not_confirmed_by_its_answer(heartbeats: Hea
     heartbeats.take(link, BYTES_MAX)
     link.outbox.put(frame())
     heartbeats.beat([link], HEARTBEAT_S)
-    heartbeats.answered(link, HEARTBEAT_S)
+    heartbeats.answered(link, HEARTBEAT, HEARTBEAT_S)
     assert link.confirmed == 1
+
+
+@pytest.mark.parametrize("claim", [b"", b"c" * 24])
+def test_an_answer_tells_what_the_clock_of_the_peer_shows(heartbeats: Heartbeats, link: Link, claim: bytes) -> None:
+    heartbeats.beat([link], HEARTBEAT_S)
+    told = heartbeats.answer(HEARTBEAT + claim, 500.25)
+    assert told == HEARTBEAT + claim + (500_250_000).to_bytes(8, "big")
+    heartbeats.answered(link, told, 3.0)
+    assert link.clock.ours_us(500_000_000, 3.0) == 2_750_000
+
+
+@pytest.mark.parametrize("wrong", ["nobody asked", "an original", "without a clock", "too much"])
+def test_what_tells_of_no_clock_is_an_answer_all_the_same(heartbeats: Heartbeats, link: Link, wrong: str) -> None:
+    told = heartbeats.answer(HEARTBEAT, 500.0)
+    if wrong != "nobody asked":
+        heartbeats.beat([link], HEARTBEAT_S)
+    link.chappe = wrong != "an original"
+    said = {"without a clock": HEARTBEAT, "too much": told + b"x"}.get(wrong, told)
+    heartbeats.answered(link, said, 3.0)
+    assert link.clock.ours_us(400_000_000, 3.0) == 3_000_000
+    assert not link.probes
 
 
 def test_pings_that_are_never_answered_have_a_bound(heartbeats: Heartbeats, link: Link) -> None:

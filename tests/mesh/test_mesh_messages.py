@@ -62,6 +62,8 @@ states = st.builds(
         st.lists(neighbours, max_size=8, unique_by=lambda each: each.id)
         | st.lists(keyed, max_size=8, unique_by=lambda each: each.id)
     ).map(tuple),
+    st.booleans(),
+    st.booleans(),
 )
 
 
@@ -190,6 +192,16 @@ def test_the_bytes_of_a_link_state_with_keys_are_these() -> None:
         for length in range(len(whole)):
             with pytest.raises(ProtocolError):
                 parse_link_state(whole[:length])
+
+
+def test_the_flags_of_a_link_state_are_these() -> None:
+    for flags in range(8):
+        state = LinkState(ONES, 5, bool(flags & 1), (), (), bool(flags & 2), bool(flags & 4))
+        payload = link_state_payload(state)
+        assert payload == ONES + bytes(7) + b"\x05" + bytes((flags,)) + b"\x00\x00"
+        assert (
+            parse_link_state(payload[:24] + bytes((flags | 0xF8,)) + payload[25:]) == state
+        )  # unknown ones do nothing
 
 
 def test_filters_of_a_link_state_come_minimal() -> None:

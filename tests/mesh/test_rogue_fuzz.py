@@ -36,6 +36,7 @@ from chappe.mesh.flows import (
     pack_hops,
     pack_publication,
     pack_tree,
+    with_time,
 )
 from chappe.mesh.forwarding.losses import Loss, Why
 from chappe.mesh.links.greetings import (
@@ -156,6 +157,8 @@ class World:
             body = pack_batch(origin, number, label, rng.choice(TOPICS), several)[PREFIX:]
             if rng.random() < 0.2:  # not as many as it says
                 body = body[: KIND_AT + 1] + rng.randbytes(1) + body[KIND_AT + 2 :]
+        if kind == DATA and rng.random() < 0.3:
+            body = with_time(len(body).to_bytes(PREFIX, "big") + body, rng.choice(NUMBERS) - 2**63)[PREFIX:]
         while rng.random() < 0.2:
             around = rng.choice((*IDS, *[sender] * 8))
             body = pack_detour(around, rng.choice(NUMBERS), rng.choice(LABELS), rng.randrange(256), body)[PREFIX:]

@@ -233,7 +233,7 @@ def test_dropping_where_the_peer_takes_all_is_caught() -> None:
             found = super().messages_max(conn)
             return found if found == 1 else 1_000_000
 
-    caught(Greedy, "delivery", range(406, 407))  # it tells what it drops, but the connection had room
+    caught(Greedy, "delivery", (17, 30, 52))  # it tells what it drops, but the connection had room
 
 
 def test_statuses_out_of_order_are_caught() -> None:

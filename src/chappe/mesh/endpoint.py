@@ -134,13 +134,17 @@ class EndpointCore(Peerings):
         """The prefixes that others want: what is published here to any other topic goes nowhere."""
         return self.router.topology.peer_filter()
 
-    def subscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Action]:
+    def subscribe(
+        self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, times: bool = False, *, now: float
+    ) -> list[Action]:
         """Have messages of ``kind`` whose topics start with one of ``topics`` delivered, in addition to others.
+
+        With ``times`` others are asked to tell when they published what they send here.
 
         Raises:
             UsageError: A topic is too long, or all filters together are.
         """
-        return self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind), now)
+        return self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind, times), now)
 
     def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
@@ -155,23 +159,29 @@ class EndpointCore(Peerings):
         return self.router.refilter(self.router.subscriptions.forward(topics), now)
 
     def publish(
-        self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0
-    ) -> Sequence[Flush]:
+        self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY, now: float = 0.0,
+        since: float | None = None,
+    ) -> Sequence[Flush]:  # fmt: skip
         """Send a message to all who want its topic, or to ``receiver`` alone; own subscribers do not get it.
 
         It is taken whether there is ``room`` or not, up to twice the bounds. The answer is not to be changed.
 
+        Args:
+            since: When it began to wait for ``room``; that is when it was published.
+
         Raises:
             UsageError: The topic is reserved or too long, or the message is too large.
         """
-        return self.router.publish(topic, payload, kind, receiver, now)
+        return self.router.publish(topic, payload, kind, receiver, now, since)
 
-    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> tuple[Sequence[Flush], int]:
+    def publish_many(
+        self, messages: Iterable[tuple[bytes, bytes]], now: float, since: float | None = None
+    ) -> tuple[Sequence[Flush], int]:
         """Publish many messages of data, each a topic and a payload, in order. Raises as ``publish``.
 
         Returns what to write too, and how many of the messages were put for at least one peer.
         """
-        return self.router.publish_many(messages, now)
+        return self.router.publish_many(messages, now, since)
 
     def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""

@@ -8,11 +8,14 @@ same place::
                     receiver 16 (if flags have 1), topic, payload
     0x23 batch      as 0x21, of messages with consecutive numbers, of which the head has the last; flags: how many they
                     are, less one; no receiver; after the topic a u32 for each, the length of its payload, then these
+    0x31, 0x33      as 0x21 and 0x23, and behind all that an i64: the microseconds of when it was published, by the
+                    steady clock of who sends it on this link
     0x2d detour     as these; flags: how often it was sent another way before; no topic; the payload is the body of what
                     is sent another way, itself of one of the types above
 
 It goes along a tree, which its origin has made. The *label* names the tree between two neighbours: it is chosen by who
-sends, who writes another one than it got. Nothing else of a body changes on its way. Numbers and labels of an endpoint
+sends, who writes another one than it got. So it is with the time of 0x31 and 0x33, which is the end of a detour, too.
+Nothing else of a body changes on its way. Numbers and labels of an endpoint
 rise over all its lives, as it begins each at the microseconds of its clock.
 
 Payloads of messages with the envelope of version 1::
@@ -67,18 +70,22 @@ FLOW_DATA: Final = 0x21
 FLOW_COMMAND: Final = 0x22
 FLOW_BATCH: Final = 0x23
 FLOW_LOSS: Final = 0x28
+FLOW_DATA_TIMED: Final = 0x31
+FLOW_BATCH_TIMED: Final = 0x33
 DETOUR: Final = 0x2D
 
 KIND_AT: Final = 32  # of a body; the length of a frame stands before
 _FLOW_BIT: Final = 0x20
+TIMED: Final = 0x10  # what the type of a message of data has more if its time follows
 _DIRECTED: Final = 1
 _RECEIVER: Final = 1
 _TWICE: Final = 2
 _WAITS: Final = 4
-PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS})
+_TIMED_FLOWS: Final = frozenset({FLOW_DATA_TIMED, FLOW_BATCH_TIMED})
+PUBLICATIONS: Final = frozenset({FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS}) | _TIMED_FLOWS
 FLOWS: Final = PUBLICATIONS | {DETOUR}
-SEVERAL: Final = frozenset({FLOW_BATCH, DETOUR})  # what may have several messages
-_KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS}
+SEVERAL: Final = frozenset({FLOW_BATCH, FLOW_BATCH_TIMED, DETOUR})  # what may have several messages
+_KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS, FLOW_DATA_TIMED: DATA}
 
 _HEAD: Final = struct.Struct(">16sQQBBH")
 _FRAME: Final = struct.Struct(">I16sQQBBH")
@@ -88,12 +95,15 @@ _NODE: Final = struct.Struct(">16sBH")
 _ENTRY: Final = struct.Struct(">QQ")
 _LABEL: Final = struct.Struct(">Q")
 _LENGTHS: Final = tuple([struct.Struct(f">{count}I") for count in range(MESH_BATCH_MESSAGES_MAX + 1)])
+_TIME: Final = struct.Struct(">q")
 HEAD_BYTES: Final = _HEAD.size
+TIME_BYTES: Final = _TIME.size
 ENTRIES_MAX: Final = 1_000  # in one frame of confirmations or labels, so that nobody is busy with one for long
 PREFIX: Final = 4
 
 _pack_frame: Final = _FRAME.pack
 _pack_onward: Final = _ONWARD.pack
+_pack_time: Final = _TIME.pack
 unpack_head: Final = _HEAD.unpack_from  # origin, number, label, type, flags, length of the topic
 
 
@@ -156,7 +166,7 @@ def messages_in(body: bytes, at: int = 0) -> int:
     at += KIND_AT
     if len(body) > at + HEAD_BYTES and body[at] == DETOUR:
         at += HEAD_BYTES
-    return body[at + 1] + 1 if len(body) > at + 1 and body[at] == FLOW_BATCH else 1
+    return body[at + 1] + 1 if len(body) > at + 1 and body[at] & ~TIMED == FLOW_BATCH else 1
 
 
 def portion(bodies: Sequence[bytes], messages_max: int, at: int = 0) -> int:
@@ -207,29 +217,36 @@ def parse_publication(body: bytes, sender: bytes) -> Message:
     if flags & _DIRECTED:
         receiver = body[at : at + ID_BYTES]
         at += ID_BYTES
-    end = at + length
-    if end > len(body):
+    end, stop = at + length, len(body)
+    published = None
+    if kind & TIMED:
+        stop -= TIME_BYTES
+    if end > stop:
         raise ProtocolError("the topic of a publication is cut off")
-    return Message(body[at:end], body[end:], _KINDS[kind], sender, receiver, 0, origin, number)
+    if kind & TIMED:
+        published = _time_at_end(body)
+    return Message(body[at:end], body[end:stop], _KINDS[kind], sender, receiver, 0, origin, number, published)
 
 
 def parse_publications(body: bytes, sender: bytes) -> list[Message]:
     """Return the messages in ``body``, of one of PUBLICATIONS."""
-    if body[KIND_AT] != FLOW_BATCH:
+    kind = body[KIND_AT]
+    if kind & ~TIMED != FLOW_BATCH:
         return [parse_publication(body, sender)]
     end, lengths = _parse_batch(body)
+    published = _time_at_end(body) if kind & TIMED else None
     origin, last = unpack_head(body)[:2]
     topic, first = body[HEAD_BYTES:end], last - len(lengths) + 1
     ends = list(accumulate(lengths, initial=end + _LENGTHS[len(lengths)].size))
     return [
-        Message(topic, body[start:stop], DATA, sender, NOBODY, 0, origin, number)
+        Message(topic, body[start:stop], DATA, sender, NOBODY, 0, origin, number, published)
         for number, start, stop in zip(range(first, last + 1), ends, ends[1:], strict=False)
     ]
 
 
 def check_publications(body: bytes) -> None:
     """Raise ProtocolError if ``parse_publications`` would, for a part of what that costs."""
-    if body[KIND_AT] == FLOW_BATCH:
+    if body[KIND_AT] & ~TIMED == FLOW_BATCH:
         _parse_batch(body)
     else:
         parse_publication(body, NOBODY)
@@ -238,7 +255,7 @@ def check_publications(body: bytes) -> None:
 def peek(body: bytes) -> tuple[bytes, int, bytes, int]:
     """Return origin, kind, topic, and where the payload begins, of a body of PUBLICATIONS that can be parsed."""
     origin, _, _, kind, flags, length = unpack_head(body)
-    if kind == FLOW_BATCH:
+    if kind & ~TIMED == FLOW_BATCH:
         return origin, DATA, body[HEAD_BYTES : HEAD_BYTES + length], HEAD_BYTES + length
     at = HEAD_BYTES + (ID_BYTES if flags & _DIRECTED else 0)
     return origin, _KINDS[kind], body[at : at + length], at + length
@@ -248,13 +265,54 @@ def _parse_batch(body: bytes) -> tuple[int, tuple[int, ...]]:
     """Where the topic of a batch ends, and the lengths of its payloads."""
     number = parse_head(body)[1]
     count, end = body[KIND_AT + 1] + 1, HEAD_BYTES + int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
-    at = end + _LENGTHS[count].size
-    if at > len(body) or number < count:
+    at, stop = end + _LENGTHS[count].size, len(body)
+    if body[KIND_AT] & TIMED:
+        stop -= TIME_BYTES
+    if at > stop or number < count:
         raise ProtocolError(f"a batch of {count} messages is cut off, or its numbers begin below 1")
     lengths: tuple[int, ...] = _LENGTHS[count].unpack_from(body, end)
-    if sum(lengths) != len(body) - at or len(body) - at > MESH_BATCH_BYTES_MAX:
-        raise ProtocolError(f"the payloads of a batch have {len(body) - at} bytes: not what it says, or too many")
+    if sum(lengths) != stop - at or stop - at > MESH_BATCH_BYTES_MAX:
+        raise ProtocolError(f"the payloads of a batch have {stop - at} bytes: not what it says, or too many")
     return end, lengths
+
+
+# -- times --------------------------------------------------------------------------------------------
+
+
+def with_time(frame: bytes, published_us: int) -> bytes:
+    """Return the frame of messages of data with when they were published, by our own clock."""
+    at = PREFIX + KIND_AT
+    size, kind = len(frame) - PREFIX + TIME_BYTES, frame[at] | TIMED
+    head = size.to_bytes(PREFIX) + frame[PREFIX:at] + bytes((kind,))
+    return b"".join((head, frame[at + 1 :], _pack_time(published_us)))
+
+
+def time_of(body: bytes) -> int | None:
+    """Return the time at the end of a body of FLOWS, on a detour or not; None if it has none."""
+    at = KIND_AT
+    if body[at] == DETOUR:
+        at += HEAD_BYTES
+    start = len(body) - TIME_BYTES
+    if start < at - KIND_AT + HEAD_BYTES or body[at] not in _TIMED_FLOWS:
+        return None
+    return int.from_bytes(body[start:], signed=True)
+
+
+def retimed(body: bytes, published_us: int) -> bytes:
+    """Return a body that has a time with another one."""
+    return body[:-TIME_BYTES] + _pack_time(published_us)
+
+
+def without_time(body: bytes) -> bytes:
+    """Return a body of PUBLICATIONS as it is for those who do not know times."""
+    if time_of(body) is None:
+        return body
+    return b"".join((body[:KIND_AT], bytes((body[KIND_AT] & ~TIMED,)), body[KIND_AT + 1 : -TIME_BYTES]))
+
+
+def _time_at_end(body: bytes) -> float:
+    found: int = _TIME.unpack_from(body, len(body) - TIME_BYTES)[0]
+    return found / 1e6
 
 
 # -- trees --------------------------------------------------------------------------------------------
@@ -275,6 +333,10 @@ class Hop:
     def twice(self) -> frozenset[bytes]:
         """Which of these get the same along another tree too."""
         return frozenset([node for node, flags, _ in _NODE.iter_unpack(self.subtree) if flags & _TWICE])
+
+    def nodes(self) -> frozenset[bytes]:
+        """It, and all hops below it."""
+        return frozenset([node for node, _, _ in _NODE.iter_unpack(self.subtree)])
 
     def below(self) -> int:
         """How many hops are directly below it."""

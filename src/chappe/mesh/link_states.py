@@ -74,7 +74,9 @@ class Known:
     def wants_as(self, other: Known) -> bool:
         """Whether it wants the same, itself and for originals."""
         one, two = self.state, other.state
-        return (one.forwards, one.filter, self.originals) == (two.forwards, two.filter, other.originals)
+        return (one.forwards, one.filter, one.asks_times, self.originals) == (
+            two.forwards, two.filter, two.asks_times, other.originals,
+        )  # fmt: skip
 
     def outdoes(self, version: int, payload: bytes) -> bool:
         """Whether another one is no newer. Of two that say different things in one version all take the same."""

@@ -10,9 +10,10 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
     2  command           a command of a data store
     3  routing update    the complete filter of the sender: varbyte count; varbyte length and bytes of each prefix
     4  ping, 5 pong      anything; a pong repeats the ping's
-    0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards), filter, varbyte count of neighbours;
-                               of each: id 16, u8 kind (0 chappe, 1 original, 2 chappe with a key), and of an original
-                               its filter, of one with a key what tells that key from others, 16 (``mesh.keys``)
+    0x13 link state (chappe)   origin 16, u64 version, u8 flags (1: it forwards; 2: it knows times of publications; 4:
+                               it asks for them), filter, varbyte count of neighbours; of each: id 16, u8 kind (0
+                               chappe, 1 original, 2 chappe with a key), and of an original its filter, of one with a
+                               key what tells that key from others, 16 (``mesh.keys``)
     0x14 link states that the sender has (chappe)    u8 (1: all of them; 0: those of which it asks for newer ones),
                                of each: id 16, u64 version, u32 CRC-32 of its payload
 
@@ -76,6 +77,8 @@ _PLAIN: Final = frozenset(
     {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD, PERMISSIONS}
 )
 _FORWARDS: Final = 1
+_KNOWS_TIMES: Final = 2
+_ASKS_TIMES: Final = 4
 _CHAPPE: Final = 0
 _ORIGINAL: Final = 1
 _KEYED: Final = 2
@@ -96,7 +99,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """One message as it came or was published.
 
     ``kind`` is DATA, COMMAND or LOSS for what was published, over whichever version, and else the type on the wire.
-    ``sender`` is the last hop. ``origin`` is NOBODY where none was told, as in version 1.
+    ``sender`` is the last hop. ``origin`` is NOBODY where none was told, as in version 1. ``published``: when, by our
+    steady clock and at the latest; None if nobody told.
     """
 
     topic: bytes
@@ -107,6 +111,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     ttl: int = TTL
     origin: bytes = NOBODY
     sequence: int = 0
+    published: float | None = None
 
 
 class OpenedMessage(Message, frozen=True, gc=False):
@@ -132,13 +137,20 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What one endpoint of chappe tells all others: its links and its own filter. A higher ``version`` replaces it."""
+    """What one endpoint of chappe tells all others: its links and its own filter. A higher ``version`` replaces it.
+
+    Args:
+        knows_times: It can pass on when something was published.
+        asks_times: It wants to be told.
+    """
 
     origin: bytes
     version: int
     forwards: bool
     filter: Filter
     neighbours: tuple[Neighbour, ...]
+    knows_times: bool = False
+    asks_times: bool = False
 
 
 def pack_message(sender: bytes, receiver: bytes, kind: int, ttl: int, topic: bytes, payload: bytes) -> bytes:
@@ -229,7 +241,8 @@ def ping_token(kind: bytes, number: int) -> bytes:
 
 def pack_link_state(sender: bytes, state: LinkState) -> bytes:
     """Return the frame that tells a neighbour of chappe a link state, own or another's."""
-    parts = [_STATE.pack(state.origin, state.version, _FORWARDS if state.forwards else 0), pack_filter(state.filter)]
+    flags = _FORWARDS * state.forwards | _KNOWS_TIMES * state.knows_times | _ASKS_TIMES * state.asks_times
+    parts = [_STATE.pack(state.origin, state.version, flags), pack_filter(state.filter)]
     parts.append(pack_varbyte(len(state.neighbours)))
     for each in state.neighbours:
         if each.original:
@@ -283,7 +296,10 @@ def parse_link_state(payload: bytes) -> LinkState:
         raise ProtocolError("a link state names a neighbour twice")
     if at != len(payload):
         raise ProtocolError(f"a link state is followed by {len(payload) - at} bytes too many")
-    return LinkState(origin, version, bool(flags & _FORWARDS), minimal(wanted), tuple(neighbours.values()))
+    return LinkState(
+        origin, version, bool(flags & _FORWARDS), minimal(wanted), tuple(neighbours.values()),
+        bool(flags & _KNOWS_TIMES), bool(flags & _ASKS_TIMES),
+    )  # fmt: skip
 
 
 def _parse_neighbour(payload: bytes, at: int) -> tuple[Neighbour, int]:

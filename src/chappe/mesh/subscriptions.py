@@ -18,11 +18,13 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.filter: Filter = NOTHING
+        self.asks_times = False  # somebody wants to know when what comes was published
         self._wanted: dict[int, tuple[int, set[bytes]]] = {}  # subscriber: kind and prefixes
         self._forwarded: set[bytes] = set()  # that only others want
+        self._asking: set[int] = set()  # subscribers
 
-    def add(self, subscriber: int, topics: Iterable[bytes], kind: int) -> bool:
-        """Returns whether the filter changed.
+    def add(self, subscriber: int, topics: Iterable[bytes], kind: int, times: bool = False) -> bool:
+        """Returns whether the filter, or ``asks_times``, changed.
 
         Raises:
             UsageError: A topic is too long, or the filter would be too large to be announced; nothing is added.
@@ -30,6 +32,8 @@ class Subscriptions:
         new = set(topics)
         kept = self._checked(new)
         self._wanted.setdefault(subscriber, (kind, set()))[1].update(new)
+        if times:
+            self._asking.add(subscriber)
         return self._set(kept)
 
     def replace(self, subscriber: int, topics: Iterable[bytes], kind: int) -> bool:
@@ -43,9 +47,10 @@ class Subscriptions:
             raise
 
     def remove(self, subscriber: int, topics: Iterable[bytes] | None) -> bool:
-        """Remove some prefixes of a subscriber, or the subscriber; returns whether the filter changed."""
+        """Remove some prefixes of a subscriber, or the subscriber; returns as ``add``."""
         if topics is None:
             self._wanted.pop(subscriber, None)
+            self._asking.discard(subscriber)
         elif subscriber in self._wanted:
             self._wanted[subscriber][1].difference_update(topics)
         return self._set(announced(self._all()))
@@ -82,6 +87,6 @@ class Subscriptions:
         return found
 
     def _set(self, wanted: Filter) -> bool:
-        changed = wanted != self.filter
-        self.filter = wanted
-        return changed
+        before = self.filter, self.asks_times
+        self.filter, self.asks_times = wanted, bool(self._asking)
+        return before != (self.filter, self.asks_times)

@@ -19,6 +19,7 @@ link states are believed by where they come from.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from chappe.defaults import (
@@ -30,6 +31,7 @@ from chappe.defaults import (
 )
 from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, matches, union
+from chappe.mesh.flows import Hop
 from chappe.mesh.keys import attested, is_foreign
 from chappe.mesh.link_states import Known, LinkStates, Verdict
 from chappe.mesh.messages import NOBODY, LinkState, Neighbour, pack_filter
@@ -59,6 +61,7 @@ class Topology:
         self.telling = Telling(version, now)
         self.forwards = self._would_forward = forwards
         self._filter: Filter = NOTHING
+        self._asks_times = False
         self._links: dict[bytes, Filter] = {}  # endpoints of chappe beside us; the filter of the handshake
         self._keys: dict[bytes, bytes] = {}  # of these, as far as they have certificates
         self._originals: dict[bytes, Filter] = {}  # originals beside us, and what they want
@@ -94,9 +97,9 @@ class Topology:
         self._keys.pop(peer, None)
         self._touch(urgent=original)
 
-    def set_filter(self, wanted: Filter) -> None:
-        """What this endpoint wants."""
-        self._filter = wanted
+    def set_filter(self, wanted: Filter, asks_times: bool = False) -> None:
+        """What this endpoint wants, and whether it is to be told when that was published."""
+        self._filter, self._asks_times = wanted, asks_times
         self.changed = True
         self.telling.change(urgent=True)
 
@@ -151,7 +154,8 @@ class Topology:
         if sum(len(pack_filter(each)) for each in wanted.values()) > _ORIGINALS_BYTES_MAX:
             wanted = dict.fromkeys(wanted, EVERYTHING)  # we look again before anything goes to them
         originals = [Neighbour(each, True, wanted[each]) for each in sorted(wanted)]
-        return LinkState(self.own, self.telling.version, self.forwards, self._filter, (*chappe, *originals))
+        version, neighbours = self.telling.version, (*chappe, *originals)
+        return LinkState(self.own, version, self.forwards, self._filter, neighbours, True, self._asks_times)
 
     def others(self, peer: bytes, now: float) -> list[bytes]:
         """The frames that a new neighbour is to be told besides: what we have of itself, which an earlier life of it
@@ -236,6 +240,13 @@ class Topology:
     def has_way(self, endpoint: bytes) -> bool:
         """Whether a way leads to an endpoint of chappe."""
         return self.ways().lead_to(endpoint)
+
+    def are_timed(self, receivers: Iterable[bytes], hops: Iterable[Hop]) -> bool:
+        """Whether what goes to these is to have a time: somebody of them asks for it, and all on the way know times."""
+        known = self._known
+        if not any(known[each].state.asks_times for each in receivers if each in known):
+            return False
+        return all(each in known and known[each].state.knows_times for hop in hops for each in hop.nodes())
 
     def wants(self, original: bytes, topic: bytes) -> bool:
         """Whether messages with ``topic`` are to go to an original beside us."""
@@ -479,4 +490,4 @@ def _only_adds(former: Known | None, made: Known) -> bool:
 
 def _differ(one: LinkState, two: LinkState) -> bool:
     """Whether two link states say different things."""
-    return (one.forwards, one.filter, one.neighbours) != (two.forwards, two.filter, two.neighbours)
+    return replace(one, version=0) != replace(two, version=0)

@@ -241,7 +241,7 @@ class MeshSealing:
 def _opened(message: Message, payload: bytes, by: str) -> Message:
     return OpenedMessage(
         message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
-        message.sequence, by,
+        message.sequence, message.published, by,
     )  # fmt: skip
 
 

@@ -109,6 +109,10 @@ class Side:
         self._arrives_at = max(self._arrives_at, clock.now + self.delay_s * (0.5 + clock.rng.random()))
         clock.at(self._arrives_at, self.other._arrive, what)
 
+    def stall(self, seconds: float) -> None:
+        """What is sent from now on arrives no earlier than then, as after a packet that was lost."""
+        self._arrives_at = max(self._arrives_at, self.network.clock.now + seconds)
+
     def _arrive(self, what: list[bytes] | str) -> None:
         if self.open and not self.cut:
             self._arrived.append(what)

@@ -40,6 +40,7 @@ from chappe.mesh.flows import (
     HEAD_BYTES,
     KIND_AT,
     PUBLICATIONS,
+    TIMED,
     parse_detour,
     parse_publications,
 )
@@ -133,11 +134,11 @@ def read_mesh(
                 continue
             if len(body) < HEAD_BYTES:
                 raise ProtocolError("a publication is cut off")
-            if kind in PUBLICATIONS and kind != FLOW_BATCH:
+            if kind in PUBLICATIONS and kind & ~TIMED != FLOW_BATCH:
                 topic_at = HEAD_BYTES + (ID_BYTES if body[KIND_AT + 1] else 0)
                 if not body.startswith(wanted, topic_at):
                     continue
-            elif kind == FLOW_BATCH and not body.startswith(wanted, HEAD_BYTES):
+            elif kind in PUBLICATIONS and not body.startswith(wanted, HEAD_BYTES):
                 continue
             messages = parse_publications(parse_detour(body)[1] if kind == DETOUR else body, peer)
             if messages[0].kind in _MESH_KINDS:

@@ -1,15 +1,15 @@
-"""Subscribers that take nothing that has waited for too long.
+"""Subscribers that take nothing that is too old: that was published longer ago, wherever it has been since.
 
-A message of the mesh has no time: a subscriber can only tell how long ago it came to its endpoint. So what is delivered
-at once is noted with one time. The inbox gives away what it has at the front alone, taken or dropped; so whatever has
-been taken out of it meanwhile, the newest notes are those of what is left.
+Endpoints of chappe tell each other when something was published, once a subscriber asks (``mesh.links.clock``). What
+nobody told of, as it is from an original, or came over one, counts from when the first endpoint of chappe had it that
+could tell; at the latest from when it came here.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from itertools import takewhile
+
+from msgspec.structs import replace
 
 from chappe.api.ages import OnStale, Stale
 from chappe.api.faces import Seconds
@@ -21,12 +21,11 @@ from chappe.errors import TooSlow
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import Message
-from chappe.mesh.policy import Policy
 from chappe.system import time
 
 
 class AgedSubscriber(Subscriber):
-    """As ``Subscriber``, with a bound for how long a message may have waited when it is taken."""
+    """As ``Subscriber``, with a bound for how old a message may be when it is taken."""
 
     def __init__(
         self,
@@ -39,8 +38,6 @@ class AgedSubscriber(Subscriber):
         max_age_s: float,
         on_stale: OnStale,
     ) -> None:
-        self._came: deque[tuple[float, int]] = deque()  # when, and how many
-        self._noted = 0  # of all of these
         self._stale = Stale(max_age_s, on_stale, self._report_stale)
         self._ended: TooSlow | None = None
         super().__init__(endpoint, number, topics, inbox, messages_max, bytes_max)
@@ -51,22 +48,16 @@ class AgedSubscriber(Subscriber):
 
     @property
     def dropped(self) -> int:  # type: ignore[override]
-        """How many messages were dropped because this subscriber was too slow, or they had waited too long."""
+        """How many messages were dropped because this subscriber was too slow, or they were too old."""
         return super().dropped + self._stale.dropped
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def deliver(self, messages: list[Message]) -> None:
         """See ``Subscriber.deliver``."""
-        if self._ended is not None:
-            return
-        before = self._inbox.dropped
-        super().deliver(messages)
-        refused = 0 if self._inbox.policy is Policy.DROP_OLDEST else self._inbox.dropped - before
-        if len(messages) > refused:
-            self._came.append((time.monotonic(), len(messages) - refused))
-            self._noted += len(messages) - refused
-        self._trim()
+        if self._ended is None:
+            now = time.monotonic()
+            super().deliver([replace(each, published=now) if each.published is None else each for each in messages])
 
     def ready(self) -> bool:
         """See ``Subscriber.ready``."""
@@ -78,47 +69,49 @@ class AgedSubscriber(Subscriber):
             raise self._ended.with_traceback(None)
 
     def _take(self, n: int) -> list[Message]:
-        self._trim()
-        before = time.monotonic() - self._stale.max_age_s
-        stale = sum(count for _, count in takewhile(lambda note: note[0] < before, self._came))
-        if stale:
-            age_s = time.monotonic() - self._came[0][0]
-            if self._stale.ends:
-                topic = super()._take(1)[0].topic.decode("utf-8", "backslashreplace")
-                self._ended = self._stale.error(f"a message to {topic!r}", age_s, stale)
-                self._leave()
-                self._empty()
-                raise self._ended
-            super()._take(stale)
-            self._stale.drop(stale, age_s)
-            self._waiting.changed()  # though nothing may be left to be taken
-            self._node.turns.tell()  # and those that are held back may go on
-        found = super()._take(n)
-        self._trim()
+        now = time.monotonic()
+        found: list[Message] = []
+        while len(found) < n and (taken := super()._take(n - len(found))):
+            stale = self._stale_of(taken, now)
+            if not stale:
+                found += taken
+            elif self._stale.ends:
+                found += taken[: taken.index(stale[0])]
+                self._end(stale, now)
+                if not found:
+                    self._check()
+                break
+            else:
+                found += [each for each in taken if _age_s(each, now) <= self._stale.max_age_s]
+                self._stale.drop(len(stale), max(_age_s(each, now) for each in stale))
+                self._waiting.changed()  # though nothing may be left to be taken
+                self._node.turns.tell()  # and those that are held back may go on
         return found
+
+    def _stale_of(self, messages: list[Message], now: float) -> list[Message]:
+        return [each for each in messages if _age_s(each, now) > self._stale.max_age_s]
+
+    def _end(self, stale: list[Message], now: float) -> None:
+        """The first of these, and of what waits, is too old."""
+        first = stale[0]
+        topic = first.topic.decode("utf-8", "backslashreplace")
+        self._leave()
+        stale += self._stale_of(self._inbox.take_many(len(self._inbox)), now)
+        self._ended = self._stale.error(f"a message to {topic!r}", _age_s(first, now), len(stale))
+        self._waiting.changed()
+        self._node.turns.news = True  # others who wait are to hear of it
+        self._node.turns.tell()
 
     def _leave(self) -> None:
         super()._leave()
         self._stale.tell()
 
-    def _empty(self) -> None:
-        self._inbox.take_many(len(self._inbox))
-        self._trim()
-        self._waiting.changed()
-        self._node.turns.news = True  # others who wait are to hear of it
-        self._node.turns.tell()
-
-    def _trim(self) -> None:
-        """Forget when those came that have left the inbox."""
-        gone = self._noted - len(self._inbox)
-        self._noted -= gone
-        while gone:
-            at, count = self._came.popleft()
-            if count > gone:
-                self._came.appendleft((at, count - gone))
-            gone -= min(gone, count)
-
     def _report_stale(self, count: int, age_s: float) -> None:
         whose = ", ".join(sorted(self._topics)) or "everything"
-        why = f"had waited longer than {self._stale.max_age_s:g} s, up to {age_s:.1f} s"
+        why = f"were older than {self._stale.max_age_s:g} s, up to {age_s:.1f} s"
         self._endpoint.report(MessagesDropped(f"for a subscriber to {whose}: they {why}", count))
+
+
+def _age_s(message: Message, now: float) -> float:
+    assert message.published is not None
+    return now - message.published

@@ -20,6 +20,7 @@ from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
 from chappe.mesh.network import Network
+from chappe.system import time
 
 
 class AsyncSubscriber(AsyncSource[Received]):
@@ -142,7 +143,9 @@ class AsyncEndpoint(AsyncCloseable):
         """See ``Endpoint.publish``; waits for room without blocking the loop."""
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
-        while (peers := self.endpoint.try_publish(raw, payload, receiver)) is None:
+        since = None
+        while (peers := self.endpoint.try_publish(raw, payload, receiver, since=since)) is None:
+            since = since or time.monotonic()
             await self.room((raw,), receiver)
         return peers
 
@@ -150,7 +153,9 @@ class AsyncEndpoint(AsyncCloseable):
         """See ``Endpoint.publish_batch``; waits for room without blocking the loop."""
         total = 0
         for chunk in self.endpoint.chunks(messages):
-            while (wanted := self.endpoint.try_publish_many(chunk)) is None:
+            since = None
+            while (wanted := self.endpoint.try_publish_many(chunk, since)) is None:
+                since = since or time.monotonic()
                 await self.room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total

@@ -48,6 +48,7 @@ from chappe.defaults import (
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
 from chappe.mesh.refusals import Refusal
@@ -287,9 +288,10 @@ class Endpoint(Closeable, Host):
             messages_max: How many messages may wait.
             bytes_max: How many bytes.
             callback: Called with each message, by a thread that this subscriber has for it.
-            max_age_s: How long a message may have waited here when it is taken; None: as long as it likes.
-            on_stale: What happens when one has waited longer: taking it raises TooSlow, and the subscription ends
-                (``end``); or such messages are dropped, counted and reported (``drop``).
+            max_age_s: How long ago a message may have been published when it is taken; None: as long as it likes. Of
+                those of originals: how long ago the first endpoint of chappe got it.
+            on_stale: What happens when one is older: taking it raises TooSlow, and the subscription ends (``end``); or
+                such messages are dropped, counted and reported (``drop``).
 
         Raises:
             NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets what it may.
@@ -313,7 +315,8 @@ class Endpoint(Closeable, Host):
             else:
                 made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale)
             self._subscribers[number] = made
-            self.node.call(self.core.subscribe, number, [encode_topic(each) for each in topics])
+            encoded = [encode_topic(each) for each in topics]
+            self.node.call(self.core.subscribe, number, encoded, DATA, max_age_s is not None)
         if callback is not None:
             made.call_back(callback)
         return made

@@ -118,7 +118,9 @@ class Host:
         """
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
-        while (peers := self.try_publish(raw, payload, receiver)) is None:
+        since = None
+        while (peers := self.try_publish(raw, payload, receiver, since=since)) is None:
+            since = since or time.monotonic()
             self._wait_for_room((raw,), receiver)
         return peers
 
@@ -129,11 +131,13 @@ class Host:
         receiver: bytes = NOBODY,
         source: int | None = None,
         kind: int = DATA,
+        since: float | None = None,
     ) -> int | None:
         """Publish what is encoded already; None if there is no room. Returns and raises as ``publish``.
 
         ``source`` is the number of a subscriber of somebody behind this endpoint who publishes through it, as a peer
         would: then one's own other subscribers get it too. ``kind`` is DATA, or COMMAND for those of data stores.
+        ``since``: when it was tried first.
         """
         with self._lock:
             if not self.core.room((topic,), receiver):
@@ -145,7 +149,7 @@ class Host:
             plain = payload
             if self.node.sealing is not None:
                 payload = self.node.sealing.seal(topic, payload, kind, receiver)
-            flushes = self.core.publish(topic, payload, kind, receiver, now)
+            flushes = self.core.publish(topic, payload, kind, receiver, now, since)
             reached = self.core.router.reached
             if self._record is not None and receiver == NOBODY:
                 self._record(topic, payload, kind)
@@ -167,7 +171,9 @@ class Host:
         """
         total = 0
         for chunk in self.chunks(messages):
-            while (wanted := self.try_publish_many(chunk)) is None:
+            since = None
+            while (wanted := self.try_publish_many(chunk, since)) is None:
+                since = since or time.monotonic()
                 self._wait_for_room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
@@ -176,8 +182,11 @@ class Host:
         """Encoded, and in lists as large as ``try_publish_many`` takes them."""
         return chunks(messages, self.at_once, self._chunk_bytes)
 
-    def try_publish_many(self, chunk: list[tuple[bytes, bytes]]) -> int | None:
-        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``."""
+    def try_publish_many(self, chunk: list[tuple[bytes, bytes]], since: float | None = None) -> int | None:
+        """Publish what is encoded already; None if there is no room. Returns and raises as ``publish_batch``.
+
+        ``since``: when it was tried first.
+        """
         with self._lock:
             if not self.core.room(topics_of(chunk)):
                 return None
@@ -185,9 +194,9 @@ class Host:
             if self.permitted is not None:
                 self.permitted.publish(topics_of(chunk), DATA)
             if self.node.sealing is None:
-                flushes, wanted = self.core.publish_many(chunk, time.monotonic())
+                flushes, wanted = self.core.publish_many(chunk, time.monotonic(), since)
             else:
-                chunk, flushes, wanted = self._publish_sealed(chunk, self.node.sealing)
+                chunk, flushes, wanted = self._publish_sealed(chunk, self.node.sealing, since)
             if (record := self._record) is not None:
                 for topic, payload in chunk:
                     record(topic, payload, DATA)
@@ -198,7 +207,7 @@ class Host:
             return wanted
 
     def _publish_sealed(
-        self, chunk: list[tuple[bytes, bytes]], sealing: MeshSealing
+        self, chunk: list[tuple[bytes, bytes]], sealing: MeshSealing, since: float | None
     ) -> tuple[list[tuple[bytes, bytes]], Sequence[Flush], int]:
         """Publish a chunk of which some may be sealed; also returns it as it was published."""
         runs: list[tuple[int, list[tuple[bytes, bytes]]]] = []  # how many were sealed, and as what they travel
@@ -209,7 +218,7 @@ class Host:
         flushes: dict[Flush, None] = {}
         wanted, now = 0, time.monotonic()
         for size, messages in runs:
-            more, got = self.core.publish_many(messages, now)
+            more, got = self.core.publish_many(messages, now, since)
             flushes.update(dict.fromkeys(more))
             wanted += size if got else 0
         return [each for _, messages in runs for each in messages], list(flushes), wanted

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
+from typing import Final
 
 from chappe.defaults import (
     CONTROL_BYTES_MAX,
@@ -25,6 +26,8 @@ from chappe.defaults import (
 from chappe.mesh.flows import DETOUR, KIND_AT, PREFIX, messages_in
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Box, Policy
+
+_FIRST: Final = -1  # a place before all others
 
 
 class Outbox(Box[bytes]):
@@ -145,11 +148,12 @@ class Outbox(Box[bytes]):
         return True
 
     def put_first(self, frame: bytes) -> bool:
-        """Add a control frame that leaves before all that waits; as ``put_control``."""
+        """Add a control frame that leaves before all that waits, but behind others of its kind; as ``put_control``."""
         if not self.put_control(frame):
             return False
         self._control.pop()
-        self._control.appendleft((0, frame))
+        first = sum(1 for _ in takewhile(lambda each: each[0] == _FIRST, self._control))
+        self._control.insert(first, (_FIRST, frame))
         return True
 
     def discard(self) -> list[bytes]:

@@ -71,8 +71,8 @@ class Branch:
     """A tree, as far as it is known here."""
 
     __slots__ = (
-        "above", "came", "checked", "children", "deliver", "key", "label", "origin", "second", "told", "upstream",
-        "used", "waiting", "waits",
+        "above", "came", "checked", "children", "deliver", "key", "label", "origin", "second", "timed", "told",
+        "upstream", "used", "waiting", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Branch:
         self.used = True  # further messages may come along it
         self.key: Key | None = None  # ours: what it is for
         self.second: Branch | None = None  # ours: the tree along which the same goes too
+        self.timed = False  # ours: what goes along it has a time
         self.waiting: deque[tuple[int, Branch, Child, int]] = deque()  # ours: its numbers, and what each confirms
 
     def hops(self) -> list[Hop]:

@@ -23,6 +23,7 @@ from chappe.defaults import CLAIMS_MAX, PASS_ON_WAIT_S
 from chappe.mesh.links.link import Link
 
 _CLAIM: Final = struct.Struct(">16sQ")  # whose, and its number
+CLAIM_BYTES: Final = _CLAIM.size
 
 
 class _Full:

@@ -29,11 +29,14 @@ from chappe.mesh.flows import (
     parse_detour,
     parse_head,
     run_of,
+    with_time,
+    without_time,
 )
 from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.kept import Kept, Put
 from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.order import Keys
+from chappe.mesh.links.clock import micros
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
 
 # What has never been sent gets its number only when it is: behind whatever has one, and may have to go another way.
@@ -90,8 +93,9 @@ class Published(Kept):
         branch.second = found[1] if len(found) > 1 else None
         if branch.second is not None:
             branch.second.second = branch
+        timed = self._topology.are_timed(key.receivers, [hop for each in found for hop in each.hops()])
         for each in found:
-            each.key, each.checked = key, self._look
+            each.key, each.checked, each.timed = key, self._look, timed
         for each in before:
             if each not in found:
                 self._let_be(each)
@@ -133,17 +137,21 @@ class Published(Kept):
         branch.used = False
         self._drain(branch)
 
-    def publish(self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
+    def publish(
+        self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float
+    ) -> None:
         """Send a message along a tree of ours, or have it wait until what went another way has arrived."""
         if self.order.held and (key := branch.key) is not None and self.order.holds(key.receivers):
             check_size(topic, payload)
-            later = partial(self._publish_late, key, kind, receiver, topic, payload)
+            later = partial(self._publish_late, key, kind, receiver, topic, payload, published)
             self.number += 1
             size = len(topic) + len(payload)
             self.order.put(key.receivers, self.number + _UNSENT, size, later, partial(self._has_room, key))
             return
         number = self.number = self.number + 1
         frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
+        if branch.timed and kind == DATA:
+            frame = with_time(frame, micros(published))
         branch.came = number
         put, links, entry, size = self._put, self._links, (number, frame), len(frame)
         judged = self._judge.rules is not None
@@ -167,27 +175,31 @@ class Published(Kept):
             for child in second.children.values():
                 self._send(second, child, number, frame, put)
 
-    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes]) -> None:
+    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes], published: float) -> None:
         """Send messages of data along a tree of ours, in order and in few frames. Raises as ``publish``."""
         if self.order.held:
             for payload in payloads:
-                self.publish(branch, DATA, NOBODY, topic, payload)
+                self.publish(branch, DATA, NOBODY, topic, payload, published)
             return
         at = 0
         while at < len(payloads):
             run = run_of(payloads, at, self._batch_messages_max, self._batch_bytes_max)
             at += len(run)
             if len(run) == 1:
-                self.publish(branch, DATA, NOBODY, topic, run[0])
+                self.publish(branch, DATA, NOBODY, topic, run[0], published)
                 continue
             number = self.number = self.number + len(run)
             for way in branch.both():
                 way.came = number
                 frame = pack_batch(self._own, number, way.label, topic, run)
+                if way.timed:
+                    frame = with_time(frame, micros(published))
                 for child in way.children.values():
                     self._send(way, child, number, frame, self._put_batch)
 
-    def _publish_late(self, key: Key, kind: int, receiver: bytes, topic: bytes, payload: bytes) -> None:
+    def _publish_late(
+        self, key: Key, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float
+    ) -> None:
         branch = self._to(key)
         number = self.number = self.number + 1
         missing = frozenset([each for each in key.receivers if not self._topology.has_way(each)])
@@ -196,6 +208,8 @@ class Published(Kept):
         if branch is not None:
             for each in branch.both():
                 frame = pack_publication(self._own, number, each.label, kind, receiver, topic, payload)
+                if each.timed and kind == DATA:
+                    frame = with_time(frame, micros(published))
                 each.came = number
                 for child in each.children.values():
                     self._send(each, child, number, frame, self._put)
@@ -295,6 +309,8 @@ class Published(Kept):
             return
         self.number += 1
         around.came = self.number
+        if not around.timed:
+            body = without_time(body)
         frame = pack_detour(self._own, self.number, around.label, before, body)
         for each in around.children.values():
             self._send(around, each, around.came, frame, self._put_batch)

@@ -218,7 +218,7 @@ class Router:
         self.routes.forget()
         if not changed:
             return []
-        self.topology.set_filter(self.subscriptions.filter)
+        self.topology.set_filter(self.subscriptions.filter, self.subscriptions.asks_times)
         return self.settle(now)
 
     def settle(self, now: float) -> list[Action]:
@@ -258,7 +258,9 @@ class Router:
 
     # -- publishing -------------------------------------------------------------------------------
 
-    def publish(self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float) -> Sequence[Flush]:
+    def publish(
+        self, topic: bytes, payload: bytes, kind: int, receiver: bytes, now: float, since: float | None = None
+    ) -> Sequence[Flush]:
         """See ``EndpointCore.publish``."""
         route = self.routes.known.get(topic) or self.routes.find(topic)
         if route.refused:
@@ -271,7 +273,7 @@ class Router:
         if self.topology.telling.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
         if route.tree is not None:
-            self.trees.publish(route.tree, kind, receiver, topic, payload)
+            self.trees.publish(route.tree, kind, receiver, topic, payload, now if since is None else since)
         if route.originals:
             self.originals.publish(route.originals, receiver, kind, topic, payload, now)
         if self.originals.links and route.tree is not None:
@@ -279,22 +281,24 @@ class Router:
         self.reached = route.count
         return [*route.flushes, *[each for each in told if isinstance(each, Flush)]] if told else route.flushes
 
-    def publish_many(self, messages: Iterable[tuple[bytes, bytes]], now: float) -> tuple[Sequence[Flush], int]:
+    def publish_many(
+        self, messages: Iterable[tuple[bytes, bytes]], now: float, since: float | None = None
+    ) -> tuple[Sequence[Flush], int]:
         """See ``EndpointCore.publish_many``."""
         flushes: dict[Flush, None] = {}
         wanted = 0
         for topic, run in groupby(messages, itemgetter(0)):
             payloads = [payload for _, payload in run]
-            found = self.publish(topic, payloads[0], DATA, NOBODY, now)
+            found = self.publish(topic, payloads[0], DATA, NOBODY, now, since)
             flushes.update(dict.fromkeys(found))
             wanted += len(payloads) if found else 0
             rest, route = payloads[1:], self.routes.known.get(topic)
             tree = None if route is None or self.originals.links else route.tree
             if tree is not None:
-                self.trees.publish_many(tree, topic, rest)
+                self.trees.publish_many(tree, topic, rest, now if since is None else since)
             else:
                 for payload in rest:
-                    flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now)))
+                    flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now, since)))
         flushes.update(dict.fromkeys(self._flushes()))
         return list(flushes), wanted
 
@@ -558,7 +562,7 @@ class Router:
             return
         if route.tree is not None:
             try:
-                self.trees.publish(route.tree, message.kind, NOBODY, topic, payload)
+                self.trees.publish(route.tree, message.kind, NOBODY, topic, payload, now)
             except UsageError:
                 self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
             for each in self.trees.peers(route.tree):

@@ -38,6 +38,8 @@ from chappe.mesh.flows import (
     HEAD_BYTES,
     PREFIX,
     SEVERAL,
+    TIME_BYTES,
+    TIMED,
     check_publications,
     inner,
     messages_in,
@@ -50,6 +52,8 @@ from chappe.mesh.flows import (
     parse_publication,
     parse_publications,
     parse_tree,
+    retimed,
+    time_of,
     unpack_head,
 )
 from chappe.mesh.forwarding.branches import BRANCH_BYTES, CHILD_BYTES, Branch, Child
@@ -128,6 +132,12 @@ class Trees(Published):
                 raise ProtocolError(f"{number} is not a number of a publication")
         if len(body) > _BODY_MAX and kind != DETOUR:
             raise ProtocolError(f"a message of {len(body)} bytes leaves no room for another way")
+        timed, published = kind & TIMED, None
+        stop = len(body) - TIME_BYTES if timed else len(body)
+        if (timed or kind == DETOUR) and (shown_us := time_of(body)) is not None:
+            ours_us = link.clock.ours_us(shown_us, now)
+            body = retimed(body, ours_us)
+            published = ours_us / 1e6
         message: Message | None = None
         end = HEAD_BYTES + length
         several = kind in SEVERAL
@@ -135,7 +145,7 @@ class Trees(Published):
             check_publications(inner(body))
             if kind == DETOUR and branch.deliver:
                 self._check_origin(link, inner(body)[:ID_BYTES], now)
-        elif flags or end > len(body):
+        elif flags or end > stop:
             message = parse_publication(body, link.peer_id)
         branch.came = number
         self._unconfirmed[branch] = None
@@ -154,7 +164,8 @@ class Trees(Published):
             return parse_publications(inner(body), link.peer_id)
         if message is not None:
             return message
-        return Message(body[HEAD_BYTES:end], body[end:], kind & 0xF, link.peer_id, NOBODY, 0, origin, number)
+        topic, payload = body[HEAD_BYTES:end], body[end:stop]
+        return Message(topic, payload, kind & 0xF, link.peer_id, NOBODY, 0, origin, number, published)
 
     def branch(self, link: Link, body: bytes) -> Branch | None:
         """Along which tree a body came over a link; None if that was on a detour, whose beginning waits for nobody."""

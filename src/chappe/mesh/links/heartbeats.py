@@ -7,6 +7,7 @@ is also a ping after every ``PROBE_BYTES`` of what is sent: a peer that reads at
 takes bytes again is a sign of life, for instance while a single large message is on its way.
 
 Pings go before what waits. The answer to one confirms what was sent before it: so what is lost with a link is known.
+Answers to endpoints of chappe do too, and tell what our clock showed (``clock``).
 
 While the driver does not read, because a subscriber has no room, silence means nothing.
 """
@@ -19,7 +20,8 @@ from typing import Final
 
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
 from chappe.mesh.actions import Action
-from chappe.mesh.forwarding.congestion import Congestion
+from chappe.mesh.forwarding.congestion import CLAIM_BYTES, Congestion
+from chappe.mesh.links.clock import TIME, micros
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import pack_ping
 
@@ -40,6 +42,9 @@ class Heartbeats:
     def begin(self, link: Link, now: float) -> None:
         """A link is established."""
         link.heard_at = link.moved_at = link.pinged_at = link.progress_at = now
+        if link.chappe:  # nothing is on its way yet, so that its clock is seen best
+            link.pinged_at = -inf
+            self.at = min(self.at, now)
         self.at = min(self.at, now + self._heartbeat_s)
 
     def pause(self, on: bool, links: Iterable[Link], now: float) -> None:
@@ -82,7 +87,7 @@ class Heartbeats:
             pause_s = min(CLAIM_S, self._heartbeat_s) if link.chappe and often else self._heartbeat_s
             if now >= link.pinged_at + pause_s:
                 link.pinged_at = now
-                if self._may_probe(link):
+                if self._may_probe(link, now):
                     link.outbox.put_first(pack_ping(self._own, link.peer_id, HEARTBEAT + told))
                     actions.append(link.flush)
             self.at = min(self.at, link.pinged_at + pause_s, lost_at)
@@ -110,16 +115,24 @@ class Heartbeats:
                     taken.append(pack_ping(self._own, link.peer_id, HEARTBEAT))
         return taken
 
-    def answered(self, link: Link, now: float) -> None:
+    def answer(self, token: bytes, now: float) -> bytes:
+        """What answers such a ping of an endpoint of chappe: the same, and what our clock shows."""
+        return token + TIME.pack(micros(now))
+
+    def answered(self, link: Link, token: bytes, now: float) -> None:
         """The answer to one of these pings came."""
         if link.probes:
-            link.confirmed = link.probes.popleft()
+            link.confirmed, asked_at = link.probes.popleft()
             link.progress_at = now
+            said = token[len(HEARTBEAT) :]
+            if link.chappe and len(said) % CLAIM_BYTES == TIME.size:
+                (shown_us,) = TIME.unpack(said[-TIME.size :])
+                link.clock.read(shown_us, now, asked_at)
             if self._congestion.progressed(link, now):
                 self.claims(now)
 
-    def _may_probe(self, link: Link) -> bool:
+    def _may_probe(self, link: Link, now: float = -inf) -> bool:
         if len(link.probes) >= PROBES_MAX:
             return False
-        link.probes.append(link.outbox.messages)
+        link.probes.append((link.outbox.messages, now))
         return True

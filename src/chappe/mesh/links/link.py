@@ -14,6 +14,7 @@ from chappe.limits import MESH_LIMITS, MeshLimits
 from chappe.mesh.actions import Flush
 from chappe.mesh.filters import NOTHING, Filter
 from chappe.mesh.forwarding.boxes import Outbox
+from chappe.mesh.links.clock import NeighbourClock
 from chappe.mesh.links.dialling import Target
 from chappe.mesh.links.greetings import VERSIONS
 from chappe.mesh.links.handshake import Handshake
@@ -102,7 +103,8 @@ class Link:
         self.heard_at = now  # something came
         self.moved_at = now  # it took bytes again after it had been full
         self.pinged_at = now
-        self.probes: deque[int] = deque()  # of heartbeats on their way: messages sent before each
+        self.probes: deque[tuple[int, float]] = deque()  # of heartbeats: messages sent before each, and when if known
+        self.clock = NeighbourClock()  # of an endpoint of chappe
         self.unprobed = 0  # bytes sent since the last of them
         self.confirmed = 0  # messages that the peer has certainly read
         self.progress_at = -inf  # it showed that it reads, or claimed that it will

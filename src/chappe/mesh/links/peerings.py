@@ -430,17 +430,19 @@ class Peerings:
                 link.confirmed = link.outbox.messages
                 return self._end(link, PeerRemoved, "", now)
             if message.payload.startswith(HEARTBEAT):
-                self.heartbeats.answered(link, now)
+                self.heartbeats.answered(link, message.payload, now)
                 return []
             asked = link.pings.pop(message.payload, None)
             return [] if asked is None else [Resolve(asked, True)]
         if message.payload.startswith(BYE):
             link.left = True
             link.confirmed = link.outbox.accepted  # it waits until it has our answer, and so all before that
-        claim = message.payload.removeprefix(HEARTBEAT)
-        if link.chappe and claim != message.payload and self.router.congestion.claimed(link, claim, now):
-            self.heartbeats.claims(now)
-        if not link.outbox.put_control(pack_pong(self.own_id, link.peer_id, message.payload)):
+        token, put = message.payload, link.outbox.put_control
+        if link.chappe and token.startswith(HEARTBEAT):
+            if self.router.congestion.claimed(link, token.removeprefix(HEARTBEAT), now):
+                self.heartbeats.claims(now)
+            token, put = self.heartbeats.answer(token, now), link.outbox.put_first
+        if not put(pack_pong(self.own_id, link.peer_id, token)):
             self.router.outboxes.overflowed[link.conn] = link
         return [link.flush]
 

@@ -169,6 +169,8 @@ class MeshFaults(Schedule):
             self.world.record.sound[host.life].end(self.world.now)
             self.world.stopped[host.life] = self.world.now
             host.freeze(True)
+            if self.world.ages and self.world.age_rng.random() < 0.5:
+                self.world.suspend(host, True)
             self.world.clock.after(self.rng.choice((0.3, 2.0, 9.0)), self._go_on, host)
 
     def _go_on(self, host: MeshHost) -> None:
@@ -177,6 +179,7 @@ class MeshFaults(Schedule):
             self.world.record.sound[host.life].begin(self.world.now)
             del self.world.stopped[host.life]
             self.world.thawed[host.life] = self.world.now
+            self.world.suspend(host, False)
             host.freeze(False)
 
     def _slow(self) -> None:

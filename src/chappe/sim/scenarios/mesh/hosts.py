@@ -33,6 +33,7 @@ COMMANDED = 2  # a subscriber to the same, for commands
 MANY = tuple([b"/many/%d/" % each for each in range(20)])  # prefixes that are wanted besides
 INBOX_MAX = 64  # messages that a slow subscriber lets wait; then those who publish are to wait
 SURPLUS_MAX = 256  # so many more are taken from everybody, and twice as many before its endpoint reads nothing
+ROUNDING_S = 1e-6  # of clocks that differ
 SIP_S = 0.1  # a slow subscriber takes some so often
 HELD_LOOK_S = 0.02  # how often it is checked whether what is held back may be read again
 
@@ -51,7 +52,8 @@ class EndpointHost(MeshHost):
         self.wants_many = not world.settings.plain and world.more_rng.random() < 0.2
         self.left: dict[str, float] = {}  # since when peerings are ended
         self.calls: dict[int, tuple[float, float]] = {}  # tickets of calls that end: when made, and until when they end
-        self.core = make(own_id, options, world.now)
+        self.asks_times = world.asks_times()
+        self.core = make(own_id, options, self.now)
         self.member = Member(self.core)
         self.peered: set[bytes] = set()  # as its statuses say
         self.discovered: set[bytes] = set()
@@ -88,7 +90,12 @@ class EndpointHost(MeshHost):
 
     def times(self) -> tuple[float, int]:
         """The two clocks."""
-        return self.world.now, self.world.clock.wall_us * 1000
+        return self.now, self.world.clock.wall_us * 1000
+
+    @property
+    def now(self) -> float:
+        """What its steady clock shows."""
+        return self.world.steady(self.name)
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -144,13 +151,13 @@ class EndpointHost(MeshHost):
 
     def moved(self, side: Side) -> None:
         """There is room again in a connection that was full."""
-        self.core.handle_moved(side.conn, self.world.now)
+        self.core.handle_moved(side.conn, self.now)
 
     def reads(self, side: Side) -> bool:
         """Whether it reads from a connection: not while its subscriber is full, or a peer that it passes this on to."""
         if self.frozen or (self.paused and self.core.frame_bytes_max(side.conn) > HANDSHAKE_FRAME_BYTES_MAX):
             return False
-        if not self.core.holds_back(side.conn, self.world.now):
+        if not self.core.holds_back(side.conn, self.now):
             return True
         if side not in self._held:
             self._held.add(side)
@@ -160,7 +167,7 @@ class EndpointHost(MeshHost):
     def _look_at_held(self, side: Side) -> None:
         self._held.discard(side)
         if self.alive and not self.frozen:
-            self.core.handle_heard(side.conn, self.world.now)
+            self.core.handle_heard(side.conn, self.now)
             side.resume()
 
     # -- a slow subscriber ------------------------------------------------------------------------
@@ -187,9 +194,9 @@ class EndpointHost(MeshHost):
         if int(self.waiting) < int(before):
             self.taken_at = self.world.now
         if self._level and int(self.waiting) < int(before):
-            self.core.handle_taken(SUBSCRIBER, self.world.now)
+            self.core.handle_taken(SUBSCRIBER, self.now)
             if self.paused:
-                self.core.handle_drained(int(before) - int(self.waiting), self.world.now)
+                self.core.handle_drained(int(before) - int(self.waiting), self.now)
             self.arm()
         if 2 * self.waiting <= INBOX_MAX:
             self._fill(0)
@@ -206,9 +213,9 @@ class EndpointHost(MeshHost):
             return
         self._level = level
         (self.full.begin if level else self.full.end)(self.world.now)
-        self.core.handle_full(SUBSCRIBER, level > 0, level > 1, self.world.now)
+        self.core.handle_full(SUBSCRIBER, level > 0, level > 1, self.now)
         was = self.paused
-        self.member.handle_full(SUBSCRIBER, level > 2, self.world.now)
+        self.member.handle_full(SUBSCRIBER, level > 2, self.now)
         self.arm()
         if was and not self.paused and not self.frozen:
             for side in list(self.sides.values()):
@@ -279,7 +286,7 @@ class EndpointHost(MeshHost):
         new = {*topics, *(MANY if self.wants_many else ())}
         gone = self.topics - new
         self._note_wanted(new)
-        self.ask(self.core.subscribe, SUBSCRIBER, sorted(new))
+        self.ask(self.core.subscribe, SUBSCRIBER, sorted(new), DATA, self.asks_times)
         if gone:
             self.ask(self.core.unsubscribe, SUBSCRIBER, sorted(gone))
         if not self.world.settings.plain:
@@ -314,7 +321,8 @@ class EndpointHost(MeshHost):
 
     def due(self) -> float:
         """When the core wants to be called."""
-        return self.member.next_timeout()
+        behind_s = self.world.now - self.now
+        return self.member.next_timeout() + behind_s + (ROUNDING_S if behind_s else 0.0)
 
     def handle_due(self) -> None:
         """Have the core do what is due."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from chappe.defaults import LINK_STATE_KEPT_S
 from chappe.sim.scenarios.mesh.accounts import accounts
+from chappe.sim.scenarios.mesh.aging import Ages, stall
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
@@ -24,7 +25,7 @@ class Mesh(PopulatedMesh):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._completeness = Completeness(self)
-        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self))
+        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self), Ages(self))
         self._faults = MeshFaults(self)
         if self.single:
             self._faults = SingleFaults(self)
@@ -37,6 +38,8 @@ class Mesh(PopulatedMesh):
     def begin(self) -> None:
         """Make the first hosts."""
         self.populate()
+        if self.ages and not self.paces:  # who is slow there, and how slow, is decided
+            stall(self)
 
     def plan(self, until: float) -> float:
         """Plan the faults, and perhaps have a rogue among them."""
@@ -57,7 +60,8 @@ class Mesh(PopulatedMesh):
         took_s = self.settle()
         self.pass_time(self.now + 6.0)
         for _ in range(DRAINED_S):  # what waits until something else has arrived fills boxes until it is sent
-            if any(host.core.router.trees.order.waits for host in self.alive(EndpointHost)):
+            routers = [host.core.router for host in self.alive(EndpointHost)]
+            if any(each.trees.order.waits or each.holds.waits for each in routers):
                 self.pass_time(self.now + 1.0)
         self.quiet_since = self.now
         self.calm = True

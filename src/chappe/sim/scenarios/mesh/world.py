@@ -32,6 +32,7 @@ AHEAD = 0.3  # of the worlds have publishers wait for confirmations
 AHEAD_MAX = 8
 AHEAD_BYTES = 1_000
 RULED = 0.15  # of the worlds have permissions
+AGES = 0.2  # of the worlds have endpoints that ask when messages were published, and steady clocks that differ
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
 SHORTCUTS_WINDOWS_BYTES = (65_536, 131_072)
@@ -110,6 +111,10 @@ class MeshWorld(World):
         self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
         if self.ahead:
             self.mesh_limits = replace(self.mesh_limits, ahead_max=AHEAD_MAX, ahead_bytes=AHEAD_BYTES)
+        self.age_rng = ages = Random(f"ages {seed}")
+        self.ages = not self.settings.plain and ages.random() < AGES
+        self.ahead_s: dict[str, float] = {}  # steady clocks of hosts, where they differ
+        self.suspended: dict[str, float] = {}  # hosts that stand still with their clocks: since when
         self.net = Network(self)
         windows: Sequence[int] | None = None if more.random() < 0.5 else SMALL_WINDOWS_BYTES
         windows = SMALL_WINDOWS_BYTES if self.holds_back or self.single else windows
@@ -129,6 +134,26 @@ class MeshWorld(World):
         self.calm = False  # since a while nothing has changed
         self.quiet_since: float | None = None
         self._serial = 0
+
+    def steady(self, name: str) -> float:
+        """What the steady clock of a host shows."""
+        if not self.ages:
+            return self.now
+        if name not in self.ahead_s:
+            self.ahead_s[name] = self.age_rng.choice((0.0, 1.0, 3_600.0, 1e6)) * self.age_rng.random()
+        return self.suspended.get(name, self.now) + self.ahead_s[name]
+
+    def suspend(self, host: MeshHost, on: bool) -> None:
+        """Have the clock of a host that is frozen stand still, too; or go on."""
+        if on:
+            self.suspended[host.name] = self.now
+        elif host.name in self.suspended:
+            self.ahead_s[host.name] -= self.now - self.suspended.pop(host.name)
+            self.see("on_resumed", host)
+
+    def asks_times(self) -> bool:
+        """Whether the next endpoint is to ask when messages were published."""
+        return self.ages and self.age_rng.random() < 0.6
 
     def count(self) -> int:
         """Messages that were published."""

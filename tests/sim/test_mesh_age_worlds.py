@@ -1,0 +1,46 @@
+"""Worlds of the mesh that ask when messages were published, by clocks that differ; faults planted there must show."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.mesh.links.clock import NeighbourClock, micros
+from chappe.sim.scenarios.mesh import world
+from chappe.sim.scenarios.mesh.aging import Ages
+from chappe.sim.scenarios.mesh.scenario import Mesh
+
+SEEDS = range(16)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "AGES", 1.0)
+
+
+def failures() -> list[str]:
+    return [failure for seed in SEEDS if (failure := Mesh(seed).play().failure) is not None]
+
+
+def test_messages_seem_as_old_as_they_are() -> None:
+    seen = 0
+    for seed in SEEDS:
+        played = Mesh(seed)
+        assert played.play().failure is None
+        seen += sum(each.seen for each in played.checkers if isinstance(each, Ages))
+    assert seen > 1_000
+
+
+def test_who_believes_a_time_as_it_comes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NeighbourClock, "ours_us", lambda self, theirs_us, now: theirs_us)
+    assert any("seems" in each for each in failures())
+
+
+def test_who_counts_from_when_it_came_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NeighbourClock, "ours_us", lambda self, theirs_us, now: micros(now))
+    assert any("seems" in each for each in failures())
+
+
+def test_who_does_not_notice_that_a_clock_stood_still_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = NeighbourClock.read
+    monkeypatch.setattr(NeighbourClock, "read", lambda self, shown_us, now, asked_at: read(self, shown_us, now))
+    assert any("seems" in each for each in failures())
