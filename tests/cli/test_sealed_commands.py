@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
-from tests.waiting import until
+from tests.waiting import SPARK_S, until
 
 from chappe import Endpoint, Keys
 
@@ -172,3 +173,45 @@ def test_a_revocation_at_one_machine_gives_the_programs_of_another_one_new_keys(
     done = shell.run("consume", "secret/a", "--until-end", "--as", "there/eve")
     assert (done.returncode != 0, done.stdout) == (True, b"")
     assert b"was revoked" in done.stderr
+
+
+@pytest.mark.spark
+def test_an_archive_stays_sealed_or_is_opened_and_comes_back(shell: Shell) -> None:
+    pytest.importorskip("pyspark")
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    keys(shell, "add", "ann", "--role", "member")
+    keys(shell, "seal", "ward", "--topic", "secret/*", "--name", "ann")
+    server = shell.start("up", "data", "--tower", "127.0.0.1:0", "--as", "keys/hub", "--json")
+    assert server.stdout is not None
+    shell.env["CHAPPE_TOWER"] = json.loads(server.stdout.readline())["tower"]
+    lines = [b"planted %d" % number for number in range(5_000)]
+    assert shell.run("produce", "secret/a", "--as", "keys/ann", stdin=b"\n".join(lines)).returncode == 0
+
+    for name, who, options in (("closed", "hub", ()), ("opened", "ann", ("--opened",))):
+        done = shell.run("archive", "secret/a", "--to", name, "--as", f"keys/{who}", *options, timeout=SPARK_S)
+        assert done.returncode == 0, done.stderr.decode()
+        assert b"archived 5,000 records" in done.stderr
+        done = shell.run("replay", "--from", name, "--to", f"secret/{name}", "--as", "keys/ann", "--speed", "max")
+        assert done.returncode == 0, done.stderr.decode()
+        read = shell.run("consume", f"secret/{name}", "--until-end", "--output", "raw", "--as", "keys/ann")
+        assert read.stdout.splitlines() == lines
+    assert planted(shell.directory / "opened")
+    assert not planted(shell.directory / "closed")
+    assert not planted(shell.directory / "data")
+    refused = shell.run("replay", "--from", "closed", "--to", "orders", "--as", "keys/hub", "--speed", "max")
+    assert refused.returncode == 1
+    assert b"cannot be opened: hub is not of the group ward" in refused.stderr
+
+
+def planted(directory: Path) -> bool:
+    """Whether something of it can be read there, in Parquet or not."""
+    import pyarrow.parquet as pq
+
+    for path in directory.rglob("*"):
+        if path.suffix == ".parquet":
+            values = pq.read_table(path).column("value").to_pylist()
+            if any(b"planted" in each for each in values if each):
+                return True
+        elif path.is_file() and b"planted" in path.read_bytes():
+            return True
+    return False

@@ -35,7 +35,7 @@ def archive(
         bool, Option("--skip-lost", help="Go on without records that retention took before they were archived.")
     ] = False,
     open_sealed: Annotated[
-        bool, Option("--opened", help="Keep sealed topics as plain Parquet, with the keys of this identity.")
+        bool, Option("--opened", help="Open sealed topics, with the keys of this identity; else they stay sealed.")
     ] = False,
     master: Annotated[
         str | None, Option(help="Where Spark runs: local[*] (here), spark://HOST:PORT, ...; all must see DIR.")

@@ -133,6 +133,7 @@ class Reading:
         fetch_timeout_s: How long stores that are away or behind are waited for.
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
         security: Who we are, if stores have keys. What is handed to other processes has no passphrase.
+        keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
     """
 
     selection: Selection
@@ -145,6 +146,7 @@ class Reading:
     fetch_timeout_s: float = PATIENCE_S
     opens: bool = True
     security: LogSecurity = None
+    keeps: bool = False
 
     def view(self) -> StoresView:
         """A new picture of the stores; close it."""
@@ -154,7 +156,7 @@ class Reading:
         """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
         return Task(
             shared, self.fail_on_data_loss, self.towers, self.columns, self.fetch_timeout_s, since, until,
-            opens=self.opens, security=self.security,
+            opens=self.opens, security=self.security, keeps=self.keeps,
         )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from chappe.defaults import MIB
 from chappe.errors import OffsetOutOfRange, ProtocolError, Sealed, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
+from chappe.reading.kept import kept
 from chappe.reading.offsets import TIME_MAX, TIME_MIN, Range
 from chappe.reading.view import discover
 from chappe.security import LogSecurity
@@ -80,6 +81,7 @@ class Task:
         turn: Tasks with different numbers begin with different stores.
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
         security: Who we are, if stores have keys.
+        keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
     """
 
     ranges: tuple[Range, ...]
@@ -92,6 +94,7 @@ class Task:
     turn: int = 0
     opens: bool = True
     security: LogSecurity = None
+    keeps: bool = False
 
 
 def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
@@ -196,6 +199,8 @@ class _Fetch:
         for each in batches:
             if self._reader is None:
                 outcome: Read | Unread = Read(each)
+            elif self._task.keeps and each.sealed is not None:
+                outcome = Read(kept(each, max(start, each.base), min(end, each.next)))
             elif not self._task.opens and each.sealed is not None:
                 outcome = Unread(Why.NOT_OURS, "they are to stay sealed, and what is made of them would be plain")
             else:

@@ -84,6 +84,7 @@ class Options:
             raise UsageError('`endingOffsets` cannot be "earliest": nothing would be read')
         lossless = _flag(options, "failOnDataLoss", True)
         timeout_s = seconds(options, "fetchTimeout", PATIENCE_S)
+        sealed = option(options, "openSealed", "true, false or keep", _SEALED.get, "open")
         return cls(
             Reading(
                 selection,
@@ -94,8 +95,9 @@ class Options:
                 lossless,
                 _columns(options),
                 timeout_s,
-                _flag(options, "openSealed", True),
+                sealed == "open",
                 identity_of(options),
+                sealed == "keep",
             ),
             positive(options, "maxRecordsPerTrigger"),
             positive(options, "maxBytesPerTrigger"),
@@ -277,6 +279,9 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
         return found if 0 < found < math.inf else None
 
     return option(options, name, "a number of seconds above 0, such as 30", parse, default)
+
+
+_SEALED: Final = {"true": "open", "false": "refuse", "keep": "keep"}
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:

@@ -123,6 +123,13 @@ class Reader:
             self._groups = SealedGroups(keys)
             self._opener = Opener()
 
+    def seals(self, topic: str) -> bool:
+        """Whether a topic is sealed for a group, as far as is known here."""
+        if self._groups is None:
+            return False
+        self._groups.look(time.monotonic())
+        return self._groups.group(topic) is not None
+
     def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
         """What can be read of a batch."""
         groups, sealed = self._groups, batch.sealed

@@ -13,7 +13,7 @@ import msgspec
 
 from chappe.data.topic import Filter
 from chappe.defaults import MIB
-from chappe.errors import ChappeError, OffsetOutOfRange, Sealed, StorageError, UnknownTopic
+from chappe.errors import ChappeError, OffsetOutOfRange, StorageError, UnknownTopic
 from chappe.spark.archive import manifest as kept
 from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, Manifest, Move, Span
 from chappe.spark.archive.reading import Rest, look, pattern_of, starting_offsets
@@ -53,7 +53,7 @@ class ArchiveJob:
         towers: Addresses of towers.
         follow: Go on with what comes, until ``stop``; else end with what is there now.
         skip_lost: Go on without records that retention took before they were archived; else they are an error.
-        open_sealed: Keep records of sealed topics as plain ones; else they are an error.
+        open_sealed: Keep records of sealed topics as plain ones; else they stay sealed.
         on_progress: Called after every commit, from a thread of its own.
     """
 
@@ -125,7 +125,7 @@ class ArchiveJob:
             "startingOffsets": starting_offsets(self._rest.starting),
             "maxBytesPerTrigger": str(BATCH_BYTES),
             "failOnDataLoss": str(not self._skip_lost).lower(),
-            "openSealed": str(self._open_sealed).lower(),
+            "openSealed": "true" if self._open_sealed else "keep",
         }
         rows = self._spark.readStream.format("chappe").options(**options).load()
         writer = rows.writeStream.foreachBatch(self._batch).option("checkpointLocation", checkpoint)
@@ -135,10 +135,6 @@ class ArchiveJob:
 
     def _explained(self, text: str) -> ChappeError:
         found = sentence(text)
-        if "they are to stay sealed" in found:
-            return Sealed(
-                "a topic is sealed for a group, and an archive is plain: to have it all the same use --opened"
-            )
         if "data loss" in found:
             found = found.split(";")[0]
             return OffsetOutOfRange(f"{found}; to go on without these records use --skip-lost")

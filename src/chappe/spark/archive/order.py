@@ -25,7 +25,9 @@ import pyarrow.parquet as pq
 
 from chappe.defaults import MIB
 from chappe.errors import StorageError
+from chappe.reading.kept import Unsealing
 from chappe.spark.archive.manifest import ArchivedFile
+from chappe.spark.archive.unsealed import unsealed
 
 HELD_BYTES: Final = 64 * MIB  # read before anything is passed on; more where more partitions overlap in time
 EARLIEST_US: Final = -(1 << 63)
@@ -111,8 +113,17 @@ def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: Wanted) -> list[Gro
     return sorted(found, key=attrgetter("low", "topic", "path", "index"))
 
 
-def sweep(groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES) -> Iterator[Window]:
-    """All wanted records, in the order; ``groups`` is what ``plan`` found."""
+def sweep(
+    groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES, unsealing: Unsealing | None = None
+) -> Iterator[Window]:
+    """All wanted records, in the order; ``groups`` is what ``plan`` found.
+
+    What was archived sealed is opened by ``unsealing``; its times in the order are those of the archive.
+
+    Raises:
+        StorageError: A file cannot be read.
+        Sealed: Something cannot be opened.
+    """
     ranks = {each: n for n, each in enumerate(sorted({p.partition for group in groups for p in group.pieces}))}
     held: list[_Held] = []
     for n, group in enumerate(groups):
@@ -120,7 +131,7 @@ def sweep(groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES) -> 
         if sum(each.size for each in held) >= held_bytes and any(each.times[0] < end for each in held):
             runs, held = _take_before(held, end)
             yield Window(runs, end)
-        loaded = _load(group, wanted, ranks)
+        loaded = _load(group, wanted, ranks, unsealing)
         if len(loaded.times):
             held.append(loaded)
         groups[n] = Group(group.path, group.index, group.topic)  # its pieces are not needed any more
@@ -213,7 +224,7 @@ class _Held:
         return replace(self, records=self.records.take(pa.array(order)), places=self.places[:, order])
 
 
-def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) -> _Held:
+def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int], unsealing: Unsealing | None) -> _Held:
     try:
         with pq.ParquetFile(group.path) as file:
             table = file.read_row_group(group.index, columns=RECORD_COLUMNS)
@@ -224,6 +235,8 @@ def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int]) ->
     times = np.full(len(offsets), EARLIEST_US)
     partitions = np.zeros(len(offsets), np.int64)
     keep = np.zeros(len(offsets), np.bool_)
+    if unsealing is not None:
+        table = unsealed(table, group.pieces, unsealing)
     for each in group.pieces:
         rows = slice(each.start, each.start + each.rows)
         capped = np.minimum(stamps[rows], wanted.until - 1)

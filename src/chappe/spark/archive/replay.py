@@ -32,6 +32,7 @@ from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import StorageFormat, TimedOut, UsageError
+from chappe.reading.kept import Unsealing
 from chappe.security import LogSecurity
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
@@ -126,6 +127,7 @@ class Replay:
             ends = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
             self._noted = Noted(ends)
             self._write(self._noted)
+        self._unsealing = Unsealing(security)
         self._wanted = Wanted(self._noted.bounds, order.since, order.until, self._noted.passed)
         files = [(path_of(directory, manifest, each), each) for each in manifest.files]
         self._groups = plan(files, self._wanted)
@@ -151,7 +153,7 @@ class Replay:
         Raises:
             ChappeError: Of the archive or of a producer. The same replay can be started again, and goes on.
         """
-        for window in sweep(self._groups, self._wanted):
+        for window in sweep(self._groups, self._wanted, unsealing=self._unsealing):
             self._send_window([self._not_sent(run) for run in window.runs])
             self._note(window.end)
         while not self._flush(FLUSH_STEP_S):
