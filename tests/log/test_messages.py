@@ -14,8 +14,11 @@ from chappe.data.topic import decode_topic
 from chappe.defaults import SUBJECTS_MAX
 from chappe.errors import ProtocolError, UsageError
 from chappe.log.messages import (
+    UNKNOWN_US,
     Ack,
+    AskClock,
     BatchMessage,
+    ClockTold,
     ConsumerHello,
     Fetch,
     GetHeads,
@@ -83,6 +86,9 @@ OUR_OWN: Final[list[Message]] = [
     BatchMessage("C" * 32, "P" * 32, "metrics", b"body", direct=True),
     Stored("P" * 32, "store", "metrics", 41),
     StoreInfo("", "S" * 32, "store", "tcp://127.0.0.1:5000"),
+    AskClock("P" * 32, "C" * 32, 7),
+    ClockTold("C" * 32, "P" * 32, "S" * 32, 7, 1_700_000_000_000_000, 250, 3_000_000),
+    ClockTold("C" * 32, "P" * 32, "S" * 32, 2**64 - 1, 2**63 - 1, UNKNOWN_US, 2**63 - 1),
 ]
 
 
@@ -99,6 +105,23 @@ def test_the_bytes_of_the_original_become_the_message(vector: dict[str, Any]) ->
 @pytest.mark.parametrize("message", OUR_OWN, ids=lambda message: type(message).__name__)
 def test_messages_of_our_own_survive_the_wire(message: Message) -> None:
     assert decode(encode(message)) == message
+
+
+def test_the_bytes_of_a_question_about_a_clock_and_of_its_answer_are_these() -> None:
+    def u64(number: int) -> bytes:
+        return number.to_bytes(8, "big")
+
+    assert encode(AskClock("P", "C", 7)) == [b"TP\0\x01" + b"\x01C" + u64(7)]
+    told = b"CC\0\x01" + b"\x01P" + b"\x05store" + u64(7) + u64(1_000_001) + u64(250) + u64(3)
+    assert encode(ClockTold("C", "P", "store", 7, 1_000_001, 250, 3)) == [told]
+
+
+@pytest.mark.parametrize("wrong", ["wall_us", "ago_us"])
+def test_a_clock_beyond_all_times_is_refused(wrong: str) -> None:
+    for time in (2**63, 2**64 - 1):
+        fields = {"wall_us": 5, "error_us": 2**64 - 1, "ago_us": 5} | {wrong: time}
+        with pytest.raises(ProtocolError, match="beyond all times"):
+            decode(encode(ClockTold("C", "P", "store", 7, **fields)))
 
 
 def test_every_kind_of_dafka_has_a_vector() -> None:
@@ -169,10 +192,12 @@ def test_a_hello_cannot_claim_more_topics_than_it_holds() -> None:
         decode([header.replace((2).to_bytes(4, "big"), (SUBJECTS_MAX + 1).to_bytes(4, "big"), 1) + bytes(400_000)])
 
 
-@pytest.mark.parametrize("field", ["address", "subject", "store_id", "listed"])
+@pytest.mark.parametrize("field", ["address", "subject", "store_id", "listed", "asking", "source"])
 def test_a_name_with_nul_is_refused_for_it_could_never_be_answered(field: str) -> None:
     messages: dict[str, Message] = {
         "address": GetHeads("hello", "Ax"),
+        "asking": AskClock("hello", "Ax", 1),
+        "source": ClockTold("hello", "A", "Ax", 1, 2),
         "subject": Head("hello", "A", "Ax", 1),
         "store_id": StoreInfo("", "A", "Ax", "tcp://127.0.0.1:1"),
         "listed": ConsumerHello("S", "C", ("Ax",)),
@@ -200,6 +225,7 @@ def test_a_store_that_cannot_be_reached_is_refused(endpoint: str) -> None:
 
 names = st.binary(max_size=255).map(lambda raw: decode_topic(raw.replace(b"\0", b"")))
 u64 = st.integers(0, 2**64 - 1)
+u63 = st.integers(0, 2**63 - 1)
 messages = st.one_of(
     st.builds(RecordMessage, names, names, names, u64, st.binary(max_size=50), st.booleans()),
     st.builds(Fetch, names, names, names, u64, st.integers(0, 2**32 - 1)),
@@ -211,6 +237,8 @@ messages = st.one_of(
     st.builds(BatchMessage, names, names, names, st.binary(max_size=50), st.booleans()),
     st.builds(Stored, names, names, names, u64),
     st.builds(StoreInfo, names, names, names, st.integers(1, 65535).map(lambda port: f"tcp://127.0.0.1:{port}")),
+    st.builds(AskClock, names, names, u64),
+    st.builds(ClockTold, names, names, names, u64, u63, u64, u63),
 )
 
 
@@ -228,7 +256,7 @@ def test_random_frames_are_a_message_or_a_protocol_error(frames: list[bytes]) ->
     decode_or_refuse(frames)
 
 
-@given(st.sampled_from("MDFKHEGWLRSAI"), st.binary(max_size=20), st.binary(max_size=300), st.binary(max_size=9))
+@given(st.sampled_from("MDFKHEGWLRSAITC"), st.binary(max_size=20), st.binary(max_size=300), st.binary(max_size=9))
 def test_random_fields_are_a_message_or_a_protocol_error(id_: str, topic: bytes, fields: bytes, content: bytes) -> None:
     decode_or_refuse([id_.encode() + topic + b"\0\x01" + fields, content])
 
