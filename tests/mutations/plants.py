@@ -17,6 +17,7 @@ SCENARIOS: Final = {
     "maps": ("maps",),
     "kv-pair": ("kv-pair",),
     "sealed": (),  # no world has it yet
+    "rules": ("rules", "forward-rules"),
 }
 TESTS: Final = {
     "log": ("tests/log",),
@@ -31,6 +32,7 @@ TESTS: Final = {
     "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_mesh_member.py"),
     "maps": ("tests/kv/test_map_pair.py", "tests/kv/test_map_server_and_client.py", "tests/kv/test_map_originals.py"),
     "kv-pair": ("tests/kv/test_kv_pair.py", "tests/kv/test_kv_takeover.py"),
+    "rules": ("tests/log/test_guard.py",),
     "sealed": (
         "tests/sealing",
         "tests/transports/test_handing_on.py",
@@ -2431,5 +2433,49 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "runtime/map_rules.py",
         "            if refusal is None and self._sealed and not message.peer and",
         "            if refusal is None and False and",
+    ),
+    Plant(
+        "a-store-takes-records-of-whoever-may-store",
+        "rules",
+        "log/guard.py",
+        "                return message if self._may(who, self._takes, message.subject) else None",
+        "                return message if self._may(who, GIVERS, message.subject) else None",
+    ),
+    Plant(
+        "whoever-is-let-in-acknowledges",
+        "rules",
+        "log/guard.py",
+        "                return message if self._may(who, STORES, message.subject) else None",
+        "                return message",
+    ),
+    Plant(
+        "a-subscription-is-not-narrowed",
+        "rules",
+        "log/guard.py",
+        '                return [kind + encode_topic(text) + (b"\\0" if exact else b"") for text, exact in scopes]',
+        "                return [prefix] if scopes else []",
+        "nobody gets what he may not",
+    ),
+    Plant(
+        "answers-go-to-whoever-listens",
+        "rules",
+        "log/guard.py",
+        "            if listening and who not in listening[0].split(AND):",
+        "            if listening and not who:",
+    ),
+    Plant(
+        "what-former-rules-left-out-is-never-listed",
+        "rules",
+        "log/guard.py",
+        "        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1) if same else 0)",
+        "        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1))",
+    ),
+    Plant(
+        "lists-name-what-somebody-may-not-know",
+        "rules",
+        "log/guard.py",
+        "        kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]",
+        "        kept = answer.partitions if may else []",
+        "nobody is told what he may not know",
     ),
 )

@@ -66,6 +66,10 @@ LISTERS: Final[Verbs] = (CONSUME, STORE, PRODUCE, ADMINISTER)  # who may know th
 STORES: Final[Verbs] = (STORE,)
 PRODUCERS: Final[Verbs] = (PRODUCE,)
 GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
+# Of the version up to which somebody knows what a store has: its own bits, then some that change with the rules of the
+# store, and then some that change with those of who asks. What was left out by former rules is asked for again.
+VERSION_BITS: Final = 40  # a thousand changes a second for thirty years
+RULES_BITS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class Guard:
         self._decisions = decisions
         self._refused = refused
         self._takes = takes
+        self._judged_by: Decisions | None = None
+        self._changes = 0  # of what is decided, as far as it was seen
         self._boxes: dict[bytes, list[str]] = {}  # what is meant for one address: who listens, once for each time
         self._sorted: list[bytes] = []  # these
 
@@ -254,26 +260,44 @@ class Guard:
         self._refused(refusal)
         return ErrorAnswer(str(refusal), DENIED)
 
+    def asked(self, request: Request) -> Request:
+        """What a store is asked for: of what somebody was told by other rules he knows nothing."""
+        return self._known(request, VERSION_BITS)
+
     def told(self, who: str, answer: Answer) -> Answer:
         """What of a store's answer somebody may know, whoever asked."""
-        return self._listed(who, LISTERS, answer) if isinstance(answer, HeadsAnswer) else answer
+        return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
 
     def answered(self, who: str, answer: Answer) -> Answer:
         """What of the answer of a store is believed: of topics that it may ``store``."""
         match answer:
             case HeadsAnswer():
-                return self._listed(who, STORES, answer)
+                return self._listed(who, STORES, answer, VERSION_BITS + RULES_BITS)
             case ReadAnswer() | LastAnswer() | SeekAnswer() if not self._may(who, STORES, decode_topic(answer.topic)):
                 return ErrorAnswer(f"{who} may not store this topic", DENIED)
         return answer
 
-    def may_ask(self, who: str, request: Request) -> bool:
-        """Whether a store may know what it is asked for."""
+    def asking(self, who: str, request: Request) -> Request | None:
+        """What a store is to be asked; None if it may not know that."""
         if isinstance(request, ReadRequest | SeekRequest | LastRequest):
-            return self._may(who, STORES, decode_topic(request.topic))
-        return True
+            return request if self._may(who, STORES, decode_topic(request.topic)) else None
+        return self._known(request, VERSION_BITS + RULES_BITS)
 
-    def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer) -> HeadsAnswer:
+    def _listed(self, who: str, verbs: Verbs, answer: HeadsAnswer, at: int) -> HeadsAnswer:
         may = self._decisions().may
         kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]
-        return answer if len(kept) == len(answer.partitions) else msgspec.structs.replace(answer, partitions=kept)
+        version = (answer.version & ((1 << at) - 1)) | self._rules() << at
+        return msgspec.structs.replace(answer, partitions=kept, version=version)
+
+    def _known(self, request: Request, at: int) -> Request:
+        if not isinstance(request, HeadsRequest) or not request.since:
+            return request
+        same = (request.since >> at) & ((1 << RULES_BITS) - 1) == self._rules()
+        return msgspec.structs.replace(request, since=request.since & ((1 << at) - 1) if same else 0)
+
+    def _rules(self) -> int:
+        """A small number that is another one when something else is decided."""
+        decisions = self._decisions()
+        if decisions is not self._judged_by:
+            self._judged_by, self._changes = decisions, (self._changes + 1) & ((1 << RULES_BITS) - 1)
+        return self._changes

@@ -126,13 +126,15 @@ class StoreNode:
         refusal = guard.asks(who, request)
         if refusal is not None:
             return [Reply(raw[0], raw[1], refusal)]
-        actions = self._on_query(raw)
+        actions = self._handle_query(raw, guard.asked(request))
         return [
             replace(each, answer=guard.told(who, each.answer)) if isinstance(each, Reply) else each for each in actions
         ]
 
     def _on_query(self, frames: list[bytes]) -> Sequence[Action]:
-        request = _request_of(frames)
+        return self._handle_query(frames, _request_of(frames))
+
+    def _handle_query(self, frames: list[bytes], request: Request) -> Sequence[Action]:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
             raise ProtocolError("query with too many frames, too few, or too large ones")
         payload = frames[3] if isinstance(request, Stage) else b""

@@ -28,6 +28,7 @@ class PubSub(Network):
         self.publishers: dict[str, Publisher] = {}
         self.routers: dict[str, Router] = {}  # query sockets
         self.dialogues = 0
+        self.judge: Judge | None = None  # where there are rules
         self.query_loss = 0.0
         self.message_loss = 0.0
         self._port = 49_152
@@ -43,6 +44,20 @@ class PubSub(Network):
     def release(self, port: int) -> None:
         """A member is gone; its port may be taken over by another."""
         self._free.append(port)
+
+    def comes_in(self, one: str, two: str) -> bool:
+        """Whether one member can have a connection to another."""
+        return self.reachable(one, two) and (self.judge is None or self.judge.admits(one, two))
+
+
+class Judge(Protocol):
+    """Who comes in anywhere in a world, and who is judged by whom."""
+
+    def admits(self, one: str, two: str) -> bool:
+        """Whether each of two members takes the other for somebody."""
+
+    def hears(self, subscriber: Any, publisher: Any) -> Callable[[Message], None]:
+        """What takes the messages that a publisher sends to a subscriber."""
 
 
 class Subscriber(Protocol):
@@ -202,6 +217,7 @@ class Link:
         "closed",
         "down",
         "endpoint",
+        "granted",
         "publisher",
         "subscriber",
         "up",
@@ -219,6 +235,7 @@ class Link:
         self.down: Pipe | None = None  # messages
         self.asked: list[bytes] = []  # what the subscriber told this publisher
         self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
+        self.granted: dict[bytes, list[bytes]] = {}  # where there are rules: what was honoured of each prefix
         self._matches: tuple[bytes, ...] | None = None
         net.clock.after(net.delay(), self._dial)
 
@@ -227,15 +244,16 @@ class Link:
             return
         net = self._net
         publisher = net.publishers.get(self.endpoint)
-        if publisher is None or not net.reachable(self.subscriber.name, publisher.name):
+        if publisher is None or not net.comes_in(self.subscriber.name, publisher.name):
             net.failed[self._what] += 1
             self._redial()
             return
         self.publisher = publisher
-        self.asked, self.wanted, self._matches = [], {}, None
+        self.asked, self.wanted, self.granted, self._matches = [], {}, {}, None
         self.up = Pipe(net, publisher, self._on_subscription, 10_000, what=Subscribe)
         subscriber = self.subscriber
-        self.down = Pipe(net, subscriber, subscriber.on_message, net.queue_max, subscriber.paused, Publish)
+        hear = subscriber.on_message if net.judge is None else net.judge.hears(subscriber, publisher)
+        self.down = Pipe(net, subscriber, hear, net.queue_max, subscriber.paused, Publish)
         publisher.listeners[self] = None
         # All in one piece: libzmq sends what a new connection subscribes to in one go.
         self.up.send([(True, prefix) for prefix in sorted(subscriber.wants)])
@@ -289,10 +307,11 @@ class Link:
         self.publisher = self.up = self.down = None
         down.close()
         up.close()
+        asked = [each for each in self.asked if self.granted.get(each, [each])]
         if notice_s:
-            self._net.clock.after(notice_s, publisher.on_listener_gone, self, list(self.asked))
+            self._net.clock.after(notice_s, publisher.on_listener_gone, self, asked)
         else:
-            publisher.on_listener_gone(self, list(self.asked))
+            publisher.on_listener_gone(self, asked)
         if not self.closed:
             self._redial()
 
@@ -333,7 +352,7 @@ class Dialogue:
         """Send a request; lost if nobody is there or the network is bad."""
         net = self._net
         store = net.routers.get(self._endpoint)
-        if store is None or not net.reachable(self.asker.name, store.name) or self._bad_luck():
+        if store is None or not net.comes_in(self.asker.name, store.name) or self._bad_luck():
             net.failed[Ask] += 1
             return
         if self._requests is None:
@@ -342,7 +361,7 @@ class Dialogue:
 
     def _arrived(self, thing: tuple[int, bytes, bytes]) -> None:
         store = self._net.routers.get(self._endpoint)
-        if store is not None and self._net.reachable(self.asker.name, store.name):
+        if store is not None and self._net.comes_in(self.asker.name, store.name):
             store.on_query(self, *thing)
 
     def reply(self, request_id: int, raw: bytes, batches: tuple[bytes, ...]) -> None:

@@ -99,8 +99,11 @@ class Dealers:
 
     def ask(self, action: Ask) -> None:
         """Send a request; nothing comes of it if the store does not take it: the core asks again or elsewhere."""
-        if self._guard is not None and not self._guard.may_ask(identity_of(action.endpoint)[1], action.request):
-            return
+        if self._guard is not None:
+            request = self._guard.asking(identity_of(action.endpoint)[1], action.request)
+            if request is None:
+                return
+            action = Ask(action.endpoint, action.request_id, request)
         if len(self._queued) < QUEUED_MAX:
             self._queued.append(action)
         self._send_queued()

@@ -141,6 +141,8 @@ class StoreClient:
         Args:
             payload: The batch of a Stage request; no other has one.
         """
+        if self._guard is not None:
+            request = self._guard.asking(self._name, request) or request  # who may not store it is not believed
         raw_id = struct.pack(">Q", next(self._ids))
         frames = [raw_id, encode_query(request)]
         try:

@@ -9,6 +9,7 @@ from chappe.sim.scenarios.gateways import Gateways
 from chappe.sim.scenarios.kv.pair_scenario import KvPair
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.forwarding import Forward
+from chappe.sim.scenarios.log.rules import ForwardRules, Rules
 from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.scenarios.mesh.scenario import Mesh
@@ -19,6 +20,8 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "log": Log,
     "sink": Sink,
     "forward": Forward,
+    "rules": Rules,
+    "forward-rules": ForwardRules,
     "mesh": Mesh,
     "kv": Kv,
     "kv-lossy": KvLossy,

@@ -112,7 +112,8 @@ class ProducerHost(NodeHost):
             return
         if self.core.pending:
             self._flush(self.core.next_offset)
-        if world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < self._records_max:
+        may = world.may_send(self.name, self.core.topic)
+        if may and world.sending and self.core.kept_bytes < BUFFER_BYTES and self.core.next_offset < self._records_max:
             self.send(world.rng.choice((1, 1, 2, 5, 30)))
         world.clock.after(world.rng.expovariate(1.0) * self.every_s, self._work)
 

@@ -22,10 +22,12 @@ from chappe.log.actions import (
     Unsubscribe,
 )
 from chappe.log.batch import Batch
+from chappe.log.guard import Guard
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
 from chappe.sim.pubsub import Dialogue, Link
+from chappe.sim.scenarios.log.judging import honours
 from chappe.sim.scenarios.log.towers import Line
 from chappe.sim.scenarios.log.world import HOST, LogWorld
 
@@ -66,6 +68,8 @@ class NodeHost(Host):
         self.lines: list[Line] = []
         self.halted: str | None = None
         self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
+        self.guard: Guard | None = world.guard_of(self)  # where there are rules
+        self._asked: dict[int, str] = {}  # whom, likewise
         self._dialogues: dict[str, Dialogue] = {}
         self._published = 0
         self.table = {
@@ -164,7 +168,10 @@ class NodeHost(Host):
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
-        if on:
+        if self.guard is not None:
+            if not honours(self.guard, link, prefix, on):
+                return
+        elif on:
             if prefix[:1] != b"M" or b"R" + prefix[1:] not in link.wanted:
                 link.wanted[prefix] = None
             if prefix[:1] == b"R":
@@ -178,6 +185,8 @@ class NodeHost(Host):
         if link.publisher is not self:
             self.listeners.pop(link, None)
         for prefix in asked:
+            if self.guard is not None:
+                self.guard.unsubscribed(prefix)
             self.call(self.role.handle_subscription, prefix, False, self.world.now)
 
     def on_tower_ready(self) -> None:
@@ -194,7 +203,10 @@ class NodeHost(Host):
     def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
         """A store answered our query."""
         request_id, raw, batches = thing
-        self.call(self.role.handle_answer, request_id, decode_answer(raw), list(batches), self.world.now)
+        answer = decode_answer(raw)
+        if self.guard is not None:
+            answer = self.guard.answered(self._asked.pop(request_id, ""), answer)
+        self.call(self.role.handle_answer, request_id, answer, list(batches), self.world.now)
 
     def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
         """Somebody asks us: only stores are asked."""
@@ -244,6 +256,13 @@ class NodeHost(Host):
 
     def _ask(self, action: Ask) -> None:
         self.world.trace(self, "asks %s: %s", action.endpoint, action.request)
+        if self.guard is not None:
+            who = self.world.name_at(action.endpoint)
+            request = self.guard.asking(who, action.request)
+            if request is None:
+                return
+            self._asked[action.request_id] = who
+            action = Ask(action.endpoint, action.request_id, request)
         dialogue = self._dialogues.get(action.endpoint)
         if dialogue is None:
             dialogue = self._dialogues[action.endpoint] = Dialogue(self.net, self, action.endpoint)

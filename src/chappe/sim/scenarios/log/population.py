@@ -147,10 +147,14 @@ class PopulatedLog(LogWorld):
 
         return self.join("consumer", make)
 
+    def homes(self) -> list[ConsumerHost]:
+        """Consumers to whose node others may come."""
+        return [each for each in self.alive(ConsumerHost) if each.home is each]
+
     def _lodge(self, name: str, host: ConsumerHost | None) -> None:
         """A consumer comes to the node of another one, or leaves it; the last time it stays."""
         rng = self.lodger_rng
-        homes = [each for each in self.alive(ConsumerHost) if each.home is each]
+        homes = self.homes()
         if host is not None and host.alive:
             host.die()
         elif homes:
@@ -163,7 +167,7 @@ class PopulatedLog(LogWorld):
     def _lodge_last(self, name: str, host: ConsumerHost | None) -> None:
         """The same with one that begins with the newest record of each key, and stays longer."""
         rng = self.last_rng
-        homes = [each for each in self.alive(ConsumerHost) if each.home is each]
+        homes = self.homes()
         if homes and (host is None or not host.alive or rng.random() < 0.2):
             if host is not None and host.alive:
                 host.die()

@@ -92,6 +92,12 @@ class StoreHost(NodeHost):
         if self.doomed and isinstance(dialogue.asker, StoreHost) and isinstance(request, ReadRequest):
             self.die(goodbye=True)
         if self.alive:
+            refusal = None if self.guard is None else self.guard.asks(dialogue.asker.name, request)
+            if refusal is not None:
+                dialogue.reply(request_id, encode_query(refusal), ())
+                return
+            if self.guard is not None:
+                request = self.guard.asked(request)
             client = b"%d" % dialogue.number
             self._clients[client] = dialogue
             raw_id = request_id.to_bytes(8, "big")
@@ -101,7 +107,8 @@ class StoreHost(NodeHost):
         dialogue = self._clients.get(action.client)
         if dialogue is not None:
             request_id = int.from_bytes(action.request_id, "big")
-            dialogue.reply(request_id, encode_query(action.answer), action.batches)
+            answer = action.answer if self.guard is None else self.guard.told(dialogue.asker.name, action.answer)
+            dialogue.reply(request_id, encode_query(answer), action.batches)
 
     def _scrub(self) -> None:
         """Read on, to find damage while others have good copies."""

@@ -12,6 +12,7 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_sealed
 from chappe.log.beacon import Discovery
 from chappe.log.consumer import LogConsumer
+from chappe.log.guard import Guard
 from chappe.log.producer import LogProducer
 from chappe.log.sources import Key
 from chappe.log.store import LogStore
@@ -200,6 +201,18 @@ class LogWorld(World):
 
     def part(self, host: Any) -> None:
         """A host is dead."""
+
+    def guard_of(self, host: Any) -> Guard | None:
+        """What judges those who come to a host; None where there are no rules."""
+        return None
+
+    def may_send(self, name: str, topic: str) -> bool:
+        """Whether a producer may send, as far as it knows; else its program is told at once."""
+        return True
+
+    def name_at(self, endpoint: str) -> str:
+        """Whose query socket this is, where there are rules."""
+        return ""
 
     def seal(self, raw: bytes) -> bytes:
         """What a producer publishes instead of a batch."""
