@@ -2225,6 +2225,20 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "        others = versions != self._said and self._gate.version == self._sent",
     ),
     Plant(
+        "what-spark-sealed-may-come-again",
+        "sealed",
+        "sealing/records.py",
+        "        if (frame.place == place.place) != again or",
+        "        if",
+    ),
+    Plant(
+        "what-spark-sealed-may-change-places",
+        "sealed",
+        "sealing/records.py",
+        "or (frame.place > place.place) != (later and not again):",
+        "or False:",
+    ),
+    Plant(
         "who-joins-has-the-secret-of-before",
         "sealed",
         "sealing/epochs.py",

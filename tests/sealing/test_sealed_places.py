@@ -73,6 +73,15 @@ def test_places_come_in_order_and_once(order: tuple[int, ...]) -> None:
     assert isinstance(opened(group, opener, pieces[order[0]], 90), Refused) is (order[0] <= highest)
 
 
+@pytest.mark.parametrize("base", [0, 40])
+def test_a_batch_is_at_one_offset_alone_and_the_only_one_there(base: int) -> None:
+    group, opener = Group(), Opener()
+    first, second = (group.sealed(span=span(0), place=each) for each in (1, 2))
+    assert isinstance(opened(group, opener, second, 20), Opened)
+    assert isinstance(opened(group, opener, second, base), Refused)
+    assert isinstance(opened(group, opener, first, 20), Refused)
+
+
 def test_who_reads_again_gets_the_same() -> None:
     group, opener = Group(), Opener()
     pieces = [group.sealed(span=span(0), place=each) for each in range(3)]
