@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,24 @@ def test_a_store_tells_nobody_what_he_may_not_consume(net: Net, home: Path) -> N
         client.attach_sink("sink", "run", "home", False)
     assert client.read("a/x", producer.partition, 0)[1]
     assert net.refusals("reader") >= 3
+
+
+def test_administrators_are_told_who_was_refused_and_others_are_not(net: Net, home: Path) -> None:
+    rules(home, SERVER, SENSOR, READER, (["administer"], "other", ["*"]))
+    thief = net.client(rogue(home, "sensor"))
+    for _ in range(3):
+        with pytest.raises(NotPermitted):
+            thief.read("a/x", "P", 0)
+    administrator, reader = net.client(Keys(home / "other")), net.client(Keys(home / "reader"))
+
+    def told() -> bool:
+        with suppress(NotPermitted):  # until the store has the rules
+            administrator.heads()
+        return ("sensor", "consume", 3) in administrator.refusals
+
+    until(told, "refusals")
+    reader.heads()
+    assert reader.refusals == []
 
 
 def test_who_publishes_gives_nothing_to_who_may_not_consume_it(net: Net, home: Path) -> None:

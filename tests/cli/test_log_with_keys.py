@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
+from tests.api.rogues import rogue
 from tests.cli.conftest import Shell
 from tests.waiting import until
 
 from chappe import Consumer, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.api.log.discovery import discover
-from chappe.errors import TimedOut, UsageError
+from chappe.errors import NotPermitted, TimedOut, UsageError
 from chappe.transports.queries import StoreClient
 
 pytestmark = pytest.mark.process
@@ -147,6 +149,19 @@ def test_whoever_has_no_keys_gets_in_nowhere(shell: Shell, home: Path) -> None:
         assert answers == [0, 0, 0]
     finally:
         context.destroy(0)
+
+
+def test_topics_tells_administrators_who_was_refused(shell: Shell, home: Path) -> None:
+    permissions.add(home, "admin", "administrator")
+    shell.env["CHAPPE_TOWER"] = facts(shell, "tower", "--listen", "127.0.0.1:0", "--as", "keys/hub")["tower"]
+    endpoint = facts(shell, "store", "data", "--as", "keys/hub")["endpoint"]
+    assert shell.run("produce", "orders", "--as", "keys/sensor", stdin=b"one\n").returncode == 0
+    with closing(StoreClient(endpoint, security=rogue(home, "sensor"))) as thief, pytest.raises(NotPermitted):
+        thief.read("orders", "P", 0)
+
+    told = b"has refused since its start: sensor may not consume, 1 time"
+    assert told in shell.run("topics", "--as", "keys/admin").stdout
+    assert told not in shell.run("topics", "--as", "keys/reader").stdout
 
 
 def test_beyond_this_machine_a_choice_has_to_be_made(shell: Shell, home: Path) -> None:

@@ -32,6 +32,7 @@ class Holdings(NamedTuple):
     known: Mapping[Key, Known]
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
+    refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators
 
 
 def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
@@ -58,7 +59,8 @@ def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
             raise TimedOut(f"none of the {len(stores)} stores that {reach.named} knows answered") from None
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
         scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
-        return Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed)
+        refusals = {stores[endpoint]: client.refusals for endpoint, client in clients.items()}
+        return Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed, refusals)
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
@@ -126,6 +128,10 @@ def topics(
         for store, at in sorted(held.scrubbed.items()):
             when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
             print(f"store {store[:8]} last had all it keeps read and checked: {when}")
+        for store, refusals in sorted(held.refusals.items()):
+            for who, verb, count in refusals:
+                times = f"{count:,} time{'' if count == 1 else 's'}"
+                print(f"store {store[:8]} has refused since its start: {who} may not {verb}, {times}")
     else:
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 

@@ -65,6 +65,7 @@ READERS: Final[Verbs] = (CONSUME, STORE)
 LISTERS: Final[Verbs] = (CONSUME, STORE, PRODUCE, ADMINISTER)  # who may know that a topic is there, and how far it goes
 STORES: Final[Verbs] = (STORE,)
 PRODUCERS: Final[Verbs] = (PRODUCE,)
+ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
 # Of the version up to which somebody knows what a store has: its own bits, then some that change with the rules of the
 # store, and then some that change with those of who asks. What was left out by former rules is asked for again.
@@ -267,6 +268,10 @@ class Guard:
     def told(self, who: str, answer: Answer) -> Answer:
         """What of a store's answer somebody may know, whoever asked."""
         return self._listed(who, LISTERS, answer, VERSION_BITS) if isinstance(answer, HeadsAnswer) else answer
+
+    def administers(self, who: str) -> bool:
+        """Whether somebody may know what others were refused."""
+        return self._decisions().may_all(who, ADMINISTRATORS, "")
 
     def answered(self, who: str, answer: Answer) -> Answer:
         """What of the answer of a store is believed: of topics that it may ``store``."""

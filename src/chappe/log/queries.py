@@ -152,6 +152,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     version: Offset
     more: bool
     scrubbed_us: Offset = 0  # when the store had last read and checked all that it keeps, since 1970; 0: never
+    refusals: list[tuple[Text, Text, Offset]] = []  # identity, verb and how often: to who may administer, if since is 0
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+import msgspec
 import zmq
 
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
@@ -18,7 +19,7 @@ from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
 from chappe.log.forwarder import LogForwarder
 from chappe.log.guard import PRODUCERS, Guard
-from chappe.log.queries import Request, Stage, decode_request, encode_query
+from chappe.log.queries import HeadsAnswer, HeadsRequest, Request, Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
@@ -61,6 +62,7 @@ class StoreNode:
     ) -> None:
         own(self)
         self.storage = storage
+        self._gate = meeting.gate
         self._staged = staged
         self._retention = list(retention)
         self._closing = machine.current().event()
@@ -127,6 +129,14 @@ class StoreNode:
         if refusal is not None:
             return [Reply(raw[0], raw[1], refusal)]
         actions = self._handle_query(raw, guard.asked(request))
+        if (
+            self._gate is not None
+            and isinstance(request, HeadsRequest)
+            and not request.since
+            and guard.administers(who)
+        ):
+            refusals = self._gate.refusals.listed()
+            actions = [_with_refusals(each, refusals) for each in actions]
         return [
             replace(each, answer=guard.told(who, each.answer)) if isinstance(each, Reply) else each for each in actions
         ]
@@ -258,6 +268,12 @@ class StoreNode:
     def _retained(self, retained: object, now: float) -> Sequence[Action]:
         self.storage.forget(retained)
         return self.core.handle_retained(now)
+
+
+def _with_refusals(action: Action, refusals: list[tuple[str, str, int]]) -> Action:
+    if not isinstance(action, Reply) or not isinstance(action.answer, HeadsAnswer):
+        return action
+    return replace(action, answer=msgspec.structs.replace(action.answer, refusals=refusals))
 
 
 def _request_of(frames: list[bytes]) -> Request:

@@ -81,6 +81,7 @@ class StoreClient:
     def __init__(self, endpoint: str, timeout_s: float = 10.0, security: LogSecurity = None) -> None:
         own(self)
         self.endpoint = endpoint
+        self.refusals: list[tuple[str, str, int]] = []  # identity, verb, how often; as it last said to administrators
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
@@ -189,6 +190,8 @@ class StoreClient:
         while True:
             answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
             found += answer.infos()
+            if not since:
+                self.refusals = answer.refusals
             since = answer.version
             self.scrubbed_us = answer.scrubbed_us
             if not answer.more:

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 COMPLAIN_S: Final = 10.0  # the same reason is logged at most so often
 REASONS_MAX: Final = 1_000  # that are told apart
+LISTED_MAX: Final = 100  # identities and verbs that are listed
 
 
 class Refusals:
@@ -43,6 +44,12 @@ class Refusals:
             if key in self._counts or len(self._counts) < REASONS_MAX:
                 self._counts[key] = self._counts.get(key, 0) + 1
         self.add(1, f"refused: {refusal}", key)
+
+    def listed(self) -> list[tuple[str, str, int]]:
+        """Identity, verb and how often, the most frequent first; not all where there are many."""
+        with self._lock:
+            found = [(who, verb, count) for (who, verb), count in self._counts.items()]
+        return sorted(found, key=lambda each: (-each[2], each))[:LISTED_MAX]
 
     def by_identity(self) -> dict[str, int]:
         """How often each identity wanted what it may not."""
