@@ -186,8 +186,30 @@ class MapLimits:
     attempt_s: float = 1.0  # a server that does not answer for so long gives way to the next
 
 
+@dataclass(frozen=True, slots=True)
+class ChainLimits:
+    """Of servers of a chain and their clients."""
+
+    beat_s: float = 0.1  # servers tell each other of themselves so often
+    silent_s: float = 0.4  # who is not heard for so long is taken for dead: four beats
+    slow_s: float = 5.0  # a member that has not synced what another had so long ago is taken out
+    again_s: float = 0.2  # entries that were not acknowledged are sent again
+    window: int = 65_536  # commands that are not committed; the head takes no more, and clients ask again
+    window_bytes: int = 32 * MIB  # the same in bytes
+    append_bytes: int = 1 * MIB  # entries in one message, and in one write; one entry may pass it
+    log_bytes: int = 64 * MIB  # kept behind a snapshot; then the next one is made
+    piece_bytes: int = 256 * KIB  # of a snapshot in one message
+    pieces_ahead: int = 8  # of them under way
+    state_bytes_max: int = 1 << 30  # a larger snapshot is not taken
+    sessions_max: int = 10_000  # clients that are remembered; the least recently used one gives way
+    session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
+    session_window: int = 1_024  # commands of one client whose results it may not have; further ones wait
+    reads_max: int = 10_000  # that wait to be confirmed; further ones are not answered, and are asked again
+
+
 LOG_LIMITS: Final = LogLimits()  # those of programs
 KV_LIMITS: Final = KvLimits()
 MESH_LIMITS: Final = MeshLimits()
 GATEWAY_LIMITS: Final = GatewayLimits()
 MAP_LIMITS: Final = MapLimits()
+CHAIN_LIMITS: Final = ChainLimits()

@@ -12,8 +12,11 @@ from chappe.kv import actions as kv
 from chappe.kv.chp import actions as chp
 from chappe.log import actions as log
 from chappe.mesh import actions as mesh
+from chappe.replication.agreement import core as agreement
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star import witness
+from chappe.replication.chain import actions as chain
+from chappe.replication.chain import client
 from chappe.sim.scenarios.registry import SCENARIOS
 
 # What lies outside of the member can fail, and does in some world.
@@ -48,6 +51,11 @@ CAN: Final[dict[type, str]] = {
     witness.Keep: "the disk is full, or the witness dies before it hears of it",
     witness.Reply: "the connection breaks with it, or nobody is there",
     kv.AskWitness: "the witness is out of reach",
+    agreement.Keep: "the disk refuses",
+    chain.Write: "the disk refuses, or the server dies before it hears of it",
+    chain.Tell: "the message is lost",
+    chain.Reply: "the message is lost",
+    client.Send: "the message is lost",
     gateway.Publish: "the domain falls into parts, or who gets it is gone",
     channel.ToAll: "the message is lost",
     channel.ToConsumer: "the message is lost",
@@ -75,6 +83,8 @@ CANNOT: Final[dict[type, str]] = {
     chp.Withdraw: HERE,
     chp.Reopen: "closing a socket needs nobody",
     chp.Told: HERE,
+    agreement.Tell: "the chain sends it as its own",
+    agreement.Decide: HERE,
     star.Lead: HERE,
     star.Follow: HERE,
     star.Rest: HERE,
@@ -96,6 +106,9 @@ PLAYED: Final = (
     ("maps", witness),
     ("channel", messages),
     ("gateway", gateway),
+    ("chain", chain),
+    ("chain", client),
+    ("chain", agreement),
 )
 SEEDS: Final = 200  # of each at most
 
@@ -104,7 +117,8 @@ def all_actions() -> set[type]:
     """The classes in the unions that the cores' modules declare."""
     unions: tuple[Any, ...] = (
         log.Action, mesh.Action, kv.Action, member.Action, gateway.Action, messages.ProducerAction,
-        messages.ConsumerAction, chp.Action, star.Action, witness.WitnessAction,
+        messages.ConsumerAction, chp.Action, star.Action, witness.WitnessAction, chain.Action, agreement.Action,
+        client.ClientAction,
     )  # fmt: skip
     return {get_origin(each) or each for union in unions for each in get_args(union)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chappe.sim.scenarios.chain.scenario import Chains
 from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.gateways import Gateways
 from chappe.sim.scenarios.kv.pair_scenario import KvPair
@@ -30,4 +31,5 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "channel": Channel,
     "mix": Mix,
     "gateway": Gateways,
+    "chain": Chains,
 }

@@ -1,0 +1,16 @@
+"""State that is exactly the same on several machines: chain replication, with reads at any member.
+
+configuration.py  who is a member, in which order
+messages.py       what servers and clients tell each other, and its bytes
+core.py           one server: its log, its neighbours, its disk, its configurations
+membership.py     which configuration it would have next
+peers.py          whom it hears
+serving.py        ... what clients ask of it
+reading.py        reads that wait until it is sure that they miss nothing
+joining.py        a state on its way, in pieces
+log.py            entries in memory
+replica.py        the machine, and the sessions of clients
+client.py         a client
+actions.py        what a server asks of whoever runs it
+events.py         what an application hears
+"""

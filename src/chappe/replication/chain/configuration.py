@@ -1,0 +1,70 @@
+"""Who is a member of a chain, in which order: the value that its servers agree on for each number."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chappe.errors import ProtocolError
+from chappe.replication.agreement.core import SERVERS_MAX
+
+Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True):
+    """One configuration.
+
+    Args:
+        chain: The members, head first: the place of each among the named servers, and the life that it is in.
+        disks: Of each named server, as far as its votes count.
+        out: Of each named server, whether it is to stay out of the chain.
+        durable: Whether committed means on disk at all members, or in memory of all.
+    """
+
+    chain: tuple[tuple[Word, Word], ...]
+    disks: tuple[Word, ...]
+    out: tuple[bool, ...]
+    durable: bool
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Of the members, head first."""
+        return tuple(place for place, _ in self.chain)
+
+    def life(self, place: int) -> int:
+        """Of a member; 0 if it is none."""
+        return dict(self.chain).get(place, 0)
+
+
+NOBODY = Configuration((), (), (), True)  # before the chain is founded
+_DECODER: msgspec.msgpack.Decoder[Configuration] = msgspec.msgpack.Decoder(Configuration)
+
+
+def encode(configuration: Configuration) -> bytes:
+    """The bytes of a configuration."""
+    return msgspec.msgpack.encode(configuration)
+
+
+def decode(value: bytes) -> Configuration:
+    """A configuration.
+
+    Raises:
+        ProtocolError: It is none, or nobody is a member.
+    """
+    try:
+        found = _DECODER.decode(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"{len(value)} bytes that are no configuration of a chain: {error}") from None
+    named = len(found.disks)
+    if not 0 < named <= SERVERS_MAX or len(found.out) != named:
+        raise ProtocolError(f"a configuration of a chain for {named} servers")
+    places = set(found.places)
+    if not places or len(places) < len(found.chain) or max(places) >= named or not all(dict(found.chain).values()):
+        raise ProtocolError(f"a configuration of a chain with the members {found.chain}")
+    return found
+
+
+def disks_of(value: bytes) -> tuple[int, ...]:
+    """The disk of each named server: whose votes count. Raises ProtocolError."""
+    return decode(value).disks

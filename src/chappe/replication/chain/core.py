@@ -1,0 +1,682 @@
+"""One server of a chain: see ``docs/explanation/chains.md`` for what it does and why that is safe.
+
+Inputs change its state; what follows for its neighbours, its disk and its clients is in ``flush``, which is called
+after each input or after many. So what came together is written, sent on and acknowledged together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from chappe.core import Report
+from chappe.errors import UsageError
+from chappe.limits import CHAIN_LIMITS, ChainLimits
+from chappe.replication.agreement import core as agreement
+from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
+from chappe.replication.agreement.messages import Ask, Decided
+from chappe.replication.agreement.messages import Message as AgreementMessage
+from chappe.replication.chain import configuration as value
+from chappe.replication.chain.actions import Action, Change, Loaded, State, Tell, Write
+from chappe.replication.chain.configuration import NOBODY, Configuration
+from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
+from chappe.replication.chain.joining import Giver, Taker
+from chappe.replication.chain.log import Log
+from chappe.replication.chain.membership import Known, Wanted, wanted
+from chappe.replication.chain.messages import (
+    Ack,
+    Append,
+    Beat,
+    Between,
+    Confirm,
+    Confirmed,
+    Entry,
+    Join,
+    Link,
+    Outcome,
+    Piece,
+    Request,
+    Resume,
+    Want,
+)
+from chappe.replication.chain.peers import Peers
+from chappe.replication.chain.replica import Machine, Replica
+from chappe.replication.chain.serving import Serving
+
+PATIENT_BEATS: Final = 20  # after a restart of all members those who are back wait so long for the others
+JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
+STUCK_BEATS: Final = 10  # a joiner for which no piece of a state came asks for another one
+DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
+STAGGER_BEATS: Final = 3  # servers propose one after the other
+
+
+@dataclass(slots=True)
+class Next:
+    """Who gets what this server has: its successor, or at the tail somebody who joins."""
+
+    place: int
+    life: int
+    sent: int = 0  # up to this entry
+    acked: int = 0
+    synced: int = 0
+    known: bool = False  # it has said where its log ends
+    common: int = 0  # up to there their logs are the same: found when it was asked
+    told: tuple[int, int] = (-1, -1)
+    moved_at: float = 0.0
+    giver: Giver | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a server knows of its chain, for people."""
+
+    number: int
+    members: tuple[str, ...]
+    end: int
+    synced: int
+    committed: int
+    others: tuple[tuple[str, int, int, int], ...]  # those that are heard: name, and their last, synced, committed entry
+    why: str
+
+
+class ChainServer:
+    """One server. Inputs take ``now``, monotonic seconds, return what is to be done in order; then ``flush`` is due.
+
+    Args:
+        place: Of this server among the named ones.
+        names: Of all servers, in order.
+        life: A number from 1 to 2**63 - 1 that no other life of a server has.
+        memory: What was kept last of the agreement.
+        machine: As it is in the beginning.
+        loaded: What is on its disk, if the chain is durable.
+        durable: What a chain is founded as that does not exist yet.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        names: tuple[str, ...],
+        life: int,
+        memory: Memory,
+        machine: Machine,
+        *,
+        now: float,
+        loaded: Loaded | None = None,
+        durable: bool = True,
+        limits: ChainLimits = CHAIN_LIMITS,
+    ) -> None:
+        if len(set(names)) < len(names):
+            raise UsageError("two servers of a chain have the same name")
+        self.place = place
+        self.names = names
+        self.life = life
+        self._limits = limits
+        self._founds_durable = durable
+        self.agreement = Agreement(place, len(names), memory, value.disks_of)
+        self.number = memory.number
+        self.configuration = value.decode(memory.value) if memory.number else NOBODY
+        self.peers = Peers(place, len(names), limits.silent_s)
+        # -- the log and the state
+        loaded = loaded or Loaded()
+        self.replica = Replica(machine, limits)
+        state = loaded.state
+        if state is not None:
+            self.replica.restore(state.index, state.data)
+        self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
+        self.synced = self.log.end  # on disk here
+        self.committed = self.log.base
+        self._apply(min(loaded.committed, self.log.end), answers=False)
+        # -- the disk
+        self._writing: Change | None = None
+        self._written = self.log.end  # handed to the disk, and not cut since
+        self._cut: int | None = None  # what follows is to go
+        self._state: State | None = None  # to be written instead of all
+        self._noted = loaded.committed
+        self._write_at = -math.inf  # the disk has refused
+        # -- its place in the configuration
+        self.aligned = False  # its log is a part of its predecessor's
+        self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
+        self._upstream = 0  # so far all members before it are synced
+        self._acked: tuple[int, int, int] | None = None  # what the predecessor was told last
+        self.next: Next | None = None
+        self._joiner: Next | None = None
+        self._taker = Taker(limits)
+        self._taken = self._stuck = 0
+        self.holds = False  # it commits nothing until the next configuration
+        # -- who is to be a member
+        self._asked: dict[int, bool] = {}
+        self._slow: tuple[int, float] | None = None  # an entry that all are to have synced, and since when there is it
+        self._trouble_at = math.inf
+        self._gone_at = math.inf  # since when no member is left
+        self._proposed: Configuration | None = None
+        self._leaves = False
+        self.why = ""
+        # -- time
+        self._beat_at = now
+        self._seen_at = now
+        self._listens_until = now + limits.silent_s  # before, silence of others means nothing
+        self._answers: list[Action] = []  # found while applying
+        self.serving = Serving(self, limits)
+
+    # -- looks ------------------------------------------------------------------------------------------------
+
+    @property
+    def member(self) -> bool:
+        """Whether this life is one of the chain."""
+        return self.configuration.life(self.place) == self.life
+
+    @property
+    def head(self) -> bool:
+        """Whether it numbers commands."""
+        return self.member and self.configuration.places[0] == self.place
+
+    @property
+    def tail(self) -> bool:
+        """Whether what it has is committed."""
+        return self.member and self.configuration.places[-1] == self.place
+
+    @property
+    def safe(self) -> int:
+        """The last entry that is as safe here as the chain promises."""
+        return self.synced if self.configuration.durable else self.log.end
+
+    @property
+    def shown(self) -> int:
+        """What a read has to show that comes to the tail now: a new tail may hear late what the old one committed."""
+        return max(self.committed, self._floor)
+
+    @property
+    def majority(self) -> int:
+        """So many servers decide."""
+        return len(self.names) // 2 + 1
+
+    def next_timeout(self) -> float:
+        """When ``handle_timeout`` is due."""
+        return min(self._beat_at, self.agreement.next_timeout())
+
+    def status(self, now: float) -> Status:
+        """What it knows, for people."""
+        heard = self.peers.heard(now)
+        others = tuple((self.names[place], each.end, each.synced, each.committed) for place, each in heard.items())
+        members = tuple(self.names[place] for place in self.configuration.places)
+        return Status(self.number, members, self.log.end, self.safe, self.committed, others, self.why)
+
+    def invariants(self) -> list[str]:
+        """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
+        found = self.agreement.invariants()
+        if not self.log.base <= self.committed <= self.log.end:
+            found.append(f"committed {self.committed}, the log has {self.log.base} to {self.log.end}")
+        if self.replica.applied != self.committed:
+            found.append(f"applied {self.replica.applied} of {self.committed}")
+        if self.synced > self.log.end:
+            found.append(f"synced {self.synced}, the log ends with {self.log.end}")
+        if self.next is not None and self.next.known and self.next.sent > self.log.end:
+            found.append(f"sent {self.next.sent}, the log ends with {self.log.end}")
+        if self.holds and not self.tail:
+            found.append("holds commits, and is not the tail")
+        return found
+
+    def story(self) -> str:
+        """What it knows, for people."""
+        places = ">".join(self.names[place] for place in self.configuration.places)
+        role = "aligned" if self.aligned else "member" if self.member else "outside"
+        return (
+            f"{self.number}: {places}, {role}{', holds' if self.holds else ''}, log {self.log.base} to {self.log.end},"
+            f" synced {self.synced}, committed {self.committed}; {self.agreement.story()}"
+        )
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin to live."""
+        return self._agree(self.agreement.start(), now) + self.handle_timeout(now)
+
+    def handle_message(self, sender: int, message: Between, now: float) -> list[Action]:
+        """Another server says something; ``sender`` is its place."""
+        self._look(now)
+        if isinstance(message, AgreementMessage):
+            return self._agree(self.agreement.handle_message(sender, message, now), now)
+        if isinstance(message, Beat):
+            self.peers.hear(sender, message, now)
+        if message.number > self.number:
+            return [Tell(sender, Ask(self.number))]
+        if message.number < self.number:
+            asks = isinstance(message, Beat | Resume | Append | Join | Confirm)
+            return [Tell(sender, Decided(self.number, self.agreement.value))] if asks else []
+        return self._handle(sender, message, now)
+
+    def handle_request(self, client: Hashable, request: Request, now: float, wall_us: int) -> list[Action]:
+        """A client asks for something; it is answered by ``Reply``, or not at all: then it asks again."""
+        return self.serving.handle(client, request, now, wall_us)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due."""
+        self._look(now)
+        actions = self._agree(self.agreement.handle_timeout(now), now)
+        if now < self._beat_at:
+            return actions
+        self._beat_at = now + self._limits.beat_s
+        actions += [Tell(place, self._beat(now)) for place in self.peers.others]
+        actions += self._consider(now)
+        self._repeat(now)
+        return actions + self._join(now) + self.serving.repeat()
+
+    def handle_written(self, now: float) -> list[Action]:
+        """The change that was to be written is on disk."""
+        change, self._writing = self._writing, None
+        assert change is not None
+        self.synced = min(change.keep + len(change.entries), self._written)
+        self._noted = max(self._noted, change.committed)
+        return []
+
+    def handle_not_written(self, now: float) -> list[Action]:
+        """The disk has refused it: what of it is there is not known. All that is not synced is written again."""
+        change, self._writing = self._writing, None
+        assert change is not None
+        if change.state is not None and self._state is None:
+            self._state = change.state
+        self._written = self.synced
+        self._cut = self.synced
+        self._write_at = now + 1.0
+        return [Report(NotKept("the log"))]
+
+    def handle_not_kept(self, now: float) -> list[Action]:
+        """The disk has refused what the agreement was to keep."""
+        self.agreement.handle_not_kept(now)
+        return [Report(NotKept("the vote on the next configuration"))]
+
+    def ask_out(self, place: int, out: bool, now: float) -> None:
+        """Have a server stay out of the chain, or come back; raises UsageError."""
+        others = [each for each in self.configuration.places if each != place and not self._asked.get(each)]
+        if out and self.number and not others:
+            raise UsageError(f"{self.names[place]} is the last member of the chain: it cannot be taken out")
+        self._asked[place] = out
+        self._beat_at = now
+
+    def leave(self, now: float) -> None:
+        """This server is about to end: have the chain go on without waiting for its silence."""
+        self._leaves = True
+        self._beat_at = now
+
+    # -- what follows from inputs -----------------------------------------------------------------------------
+
+    def flush(self, now: float) -> list[Action]:
+        """What is to be written, sent on, acknowledged and answered after all that came."""
+        self._shorten()
+        self._commit()
+        actions, self._answers = self._answers, []
+        actions += self._write(now)
+        for target in (self.next, self._joiner):
+            if target is not None:
+                actions += self._feed(target, now)
+        if self.aligned and not self.head:
+            ack = (self.log.end, self.safe, self.committed)
+            if ack != self._acked:
+                self._acked = ack
+                actions.append(Tell(self._before(), Ack(self.number, self.life, *ack)))
+        return actions + self.serving.flush()
+
+    def _commit(self) -> None:
+        """The tail commits what all have."""
+        if self.tail and self.aligned and not self.holds:
+            self._apply(min(self.safe, math.inf if self.head else self._upstream))
+
+    def _apply(self, upto: float, *, answers: bool = True) -> None:
+        """Everything up to there is committed."""
+        while self.committed < min(upto, self.log.end):
+            self.committed += 1
+            entry = self.log.entry(self.committed)
+            outcome = self.replica.apply(self.committed, entry)
+            if answers:
+                self._applied(self.committed, entry, outcome)
+
+    def _applied(self, index: int, entry: Entry, outcome: Outcome | None) -> None:
+        if self.tail:
+            self._answers += self.serving.committed(index, entry, outcome)
+
+    def _shorten(self) -> None:
+        """Make a state of the log when it is long."""
+        most, joiner = self._limits.log_bytes, self._joiner
+        upto = self.committed if self.next is None else min(self.committed, self.next.acked)
+        if joiner is not None and (joiner.known or joiner.giver) and self.log.bytes <= JOINER_TIMES * most:
+            return  # who joins is to find what follows the state that it gets
+        if self.log.bytes <= most or upto < self.committed or upto <= self.log.base:
+            return
+        term = self.log.term(upto)
+        self.log.shorten(upto)
+        if self.configuration.durable:
+            self._state = State(upto, term, self.replica.snapshot())
+
+    def _write(self, now: float) -> list[Action]:
+        if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
+            return []
+        state, self._state = self._state, None
+        if state is not None:
+            base = state.index
+        elif self._cut is not None:
+            base = self._cut
+        else:
+            base = self._written
+        assert base >= self.log.base
+        entries = self.log.after(base, None if state else self._limits.append_bytes)  # a state replaces all
+        if state is None and self._cut is None and not entries:
+            return []
+        self._cut = None
+        self._written = base + len(entries)
+        self._writing = Change(state, base, entries, self.committed)
+        return [Write(self._writing)]
+
+    # -- neighbours -------------------------------------------------------------------------------------------
+
+    def _before(self) -> int:
+        """From whom it gets what is new: its predecessor, or the tail if it is not a member."""
+        places = self.configuration.places
+        return places[places.index(self.place) - 1] if self.member else places[-1]
+
+    def _handle(self, sender: int, message: Link, now: float) -> list[Action]:
+        match message:
+            case Resume():
+                self._handle_resume(sender, message, now)
+            case Append():
+                return self._handle_append(sender, message)
+            case Ack():
+                self._handle_ack(sender, message, now)
+            case Join():
+                return self._handle_join(sender, message, now)
+            case Piece():
+                return self._handle_piece(sender, message)
+            case Want():
+                joiner = self._joiner
+                if joiner is not None and joiner.place == sender and joiner.giver is not None:
+                    return [Tell(sender, each) for each in joiner.giver.more(message)]
+            case Confirm():
+                return self._confirm(sender, message)
+            case Confirmed():
+                if message.life == self.life and self.agreement.counts(sender, message.disk):
+                    self.serving.confirmed(sender, message)
+            case Beat():
+                pass
+        return []
+
+    def _handle_resume(self, sender: int, message: Resume, now: float) -> None:
+        """The successor says where its log ends: the common part is found, and it gets the rest."""
+        target = self.next
+        if target is None or target.place != sender or not self.aligned:
+            return
+        log = self.log
+        if log.base <= message.end <= log.end and log.term(message.end) == message.term:
+            base = message.end
+        else:
+            base = max(message.committed, log.base)  # what was ever committed is here and there the same
+        if base > log.end:
+            return
+        target.known, target.common, target.sent, target.acked, target.moved_at = True, base, base, base, now
+
+    def _handle_append(self, sender: int, message: Append) -> list[Action]:
+        if self.head or sender != self._before():
+            return []
+        if not self.member and self.place in self.configuration.places:
+            return []  # what is on its disk may be all that is left of what was committed
+        actions: list[Action] = []
+        if not self.aligned:
+            if not message.first or not self.committed <= message.base <= self.log.end:
+                return []
+            actions += self._throw_away(message.base)
+            self.aligned = True
+            self._floor = self.log.end
+        if message.base > self.log.end:
+            return actions  # one before is on its way, or lost
+        for entry in message.entries[self.log.end - message.base :]:
+            self.log.append(entry)
+        self._upstream = max(self._upstream, message.synced)
+        self._apply(message.committed)
+        self._acked = None
+        return actions
+
+    def _throw_away(self, base: int) -> list[Action]:
+        last = self.log.end
+        if last <= base:
+            return []
+        self.log.cut(base)
+        self.synced = min(self.synced, base)
+        if self._written > base:
+            self._written = base
+            self._cut = base if self._cut is None else min(self._cut, base)
+        self.serving.forget()
+        return [Report(ThrewAway(base + 1, last))]
+
+    def _handle_ack(self, sender: int, message: Ack, now: float) -> None:
+        for target in (self.next, self._joiner):
+            if target is None or (target.place, target.life) != (sender, message.life):
+                continue
+            if not target.known or message.end > self.log.end:
+                continue
+            if message.end > target.acked:
+                target.acked, target.moved_at = message.end, now
+            target.synced = max(target.synced, message.synced)
+            if target is self.next:
+                self._apply(message.committed)
+
+    def _feed(self, target: Next, now: float) -> list[Action]:
+        """What somebody does not have yet."""
+        if not target.known or target.giver is not None:
+            return []
+        synced = self.safe if self.head else min(self.safe, self._upstream)
+        if target.sent < self.log.base:
+            target.known = False  # the log is gone that it needs: it asks again, and gets a state
+            return []
+        actions: list[Action] = []
+        while True:
+            entries = self.log.after(target.sent, self._limits.append_bytes)
+            if not entries and target.told == (synced, self.committed):
+                return actions
+            message = Append(self.number, target.sent, entries, synced, self.committed, target.sent == target.common)
+            actions.append(Tell(target.place, message))
+            if target.sent == target.acked:
+                target.moved_at = now
+            target.sent += len(entries)
+            target.told = (synced, self.committed)
+
+    def _repeat(self, now: float) -> None:
+        """What may have been lost is said again."""
+        self._acked = None
+        for target in (self.next, self._joiner):
+            if target is not None and target.known:
+                target.told = (-1, -1)
+                if target.sent > target.acked and now - target.moved_at >= self._limits.again_s:
+                    target.sent, target.moved_at = target.acked, now
+        if self.member and not self.aligned:
+            end = self.log.end
+            resume = Resume(self.number, end, self.log.term(end), self.committed)
+            self._answers.append(Tell(self._before(), resume))
+
+    # -- joining ----------------------------------------------------------------------------------------------
+
+    def _join(self, now: float) -> list[Action]:
+        """Who is not a member asks the tail for what it lacks."""
+        configuration = self.configuration
+        if not self.number or self.place in configuration.places or configuration.out[self.place]:
+            return []
+        tail = configuration.places[-1]
+        want = self._taker.want()
+        if want is not None:
+            self._stuck = 0 if self._taker.size != self._taken else self._stuck + 1
+            self._taken = self._taker.size
+            if self._stuck < STUCK_BEATS:
+                return [Tell(tail, want)]
+            self._taker, self._stuck = Taker(self._limits), 0
+        return [Tell(tail, Join(self.number, self.life, self.committed, not self.aligned))]
+
+    def _handle_join(self, sender: int, message: Join, now: float) -> list[Action]:
+        configuration = self.configuration
+        if not self.tail or not self.aligned or sender in configuration.places or configuration.out[sender]:
+            return []
+        joiner = self._joiner
+        if joiner is not None and joiner.place != sender and self.peers.mutual(joiner.place, now) is not None:
+            return []  # one after the other
+        if joiner is None or (joiner.place, joiner.life) != (sender, message.life):
+            joiner = self._joiner = Next(sender, message.life)
+        if joiner.known and (not message.lost or now - joiner.moved_at < self._limits.again_s):
+            return []
+        if self.log.base <= message.committed <= self.log.end:
+            joiner.known, joiner.giver = True, None
+            joiner.common = joiner.sent = joiner.acked = message.committed
+            joiner.synced, joiner.moved_at = 0, now
+            return []
+        joiner.known = False
+        if joiner.giver is None or joiner.giver.index < self.log.base:
+            state = State(self.committed, self.log.term(self.committed), self.replica.snapshot())
+            joiner.giver = Giver(state, self.number, self._limits)
+        return [Tell(sender, joiner.giver.first())]
+
+    def _handle_piece(self, sender: int, message: Piece) -> list[Action]:
+        configuration = self.configuration
+        if self.place in configuration.places or sender != configuration.places[-1]:
+            return []
+        if message.index <= self.committed:
+            return []
+        state = self._taker.take(message)
+        if state is None:
+            want = self._taker.want()
+            return [] if want is None else [Tell(sender, want)]
+        self.replica.restore(state.index, state.data)
+        self.log = Log(state.index, state.term)
+        self.committed = state.index
+        self._written = self.synced = 0
+        self._cut, self._state = None, state
+        self.aligned = False
+        return [Tell(sender, Join(self.number, self.life, self.committed, True))]
+
+    # -- reads, for others ------------------------------------------------------------------------------------
+
+    def _confirm(self, sender: int, message: Confirm) -> list[Action]:
+        if not self.agreement.untouched or not self.agreement.may_vote or (self.tail and not self.aligned):
+            return []
+        disk = self.agreement.memory.disk
+        return [Tell(sender, Confirmed(self.number, message.life, message.round, disk, self.shown))]
+
+    # -- configurations ---------------------------------------------------------------------------------------
+
+    def _beat(self, now: float) -> Beat:
+        return Beat(
+            self.number, self.agreement.memory.disk, self.life, self.log.end, self.safe, self.committed,
+            self.peers.hears(now), self._leaves,
+        )  # fmt: skip
+
+    def _look(self, now: float) -> None:
+        """Notice that this server stood still."""
+        if now - self._seen_at > self._limits.silent_s / 2 and now - self._beat_at > self._limits.silent_s / 2:
+            self.peers.paused(now)
+            self._gone_at = self._trouble_at = math.inf
+            self._slow = None
+        self._seen_at = now
+
+    def _agree(self, found: Iterable[agreement.Action], now: float) -> list[Action]:
+        """What the agreement wants done, and what follows from what it decides."""
+        actions: list[Action] = []
+        for action in found:
+            match action:
+                case Keep():
+                    actions.append(action)
+                case agreement.Tell():
+                    actions.append(Tell(action.server, action.message))
+                case Decide():
+                    actions += self._enter(action.number, action.value, now)
+        return actions
+
+    def _enter(self, number: int, decided: bytes, now: float) -> list[Action]:
+        if number <= self.number:
+            return []
+        self.number, self.configuration = number, value.decode(decided)
+        configuration = self.configuration
+        for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
+            del self._asked[place]
+        self.holds, self.next, self._joiner, self._taker = False, None, None, Taker(self._limits)
+        self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
+        self._trouble_at = self._gone_at = math.inf
+        self.aligned = self.head
+        self._floor = self.log.end
+        if self.member and not self.tail:
+            places = configuration.places
+            after = places[places.index(self.place) + 1]
+            self.next = Next(after, configuration.life(after), moved_at=now)
+        if self.member and not self.head:
+            self._repeat(now)
+        self._beat_at = now
+        actions: list[Action] = [Report(Entered(number, configuration.places, self.place, self.names))]
+        return actions + self.serving.entered()
+
+    def _consider(self, now: float) -> list[Action]:
+        """Propose what would be better, if it is this server's turn."""
+        beats = {self.place: self._beat(now), **self.peers.heard(now)}
+        patient = now - self._gone_at < PATIENT_BEATS * self._limits.beat_s
+        found = wanted(
+            Known(
+                self.number, self.configuration, self._founds_durable, self.names, beats, self._slowest(beats, now),
+                self._asked, patient,
+            )
+        )  # fmt: skip
+        if self.number and now < self._listens_until:
+            return []
+        alive = [place for place, life in self.configuration.chain if place in beats and beats[place].life == life]
+        self._gone_at = math.inf if alive else min(self._gone_at, now)
+        actions = self._tell_why(found.why)
+        if found.configuration is None and not found.why and self.number and not self.agreement.untouched:
+            found = Wanted(self.configuration)  # a vote that nobody ended keeps reads from being confirmed
+        if found.configuration is None:
+            self._trouble_at = math.inf
+            if self._proposed is not None and not self.holds:
+                self.agreement.withdraw()
+                self._proposed = None
+            return actions if found.why else actions + self._take_in(now)
+        self._trouble_at = min(self._trouble_at, now)
+        rank = ([*alive, *(place for place in sorted(beats) if place not in alive)]).index(self.place)
+        if found.configuration == self._proposed and self.agreement.proposing:
+            return actions
+        wait = rank * STAGGER_BEATS + (DOUBTFUL_BEATS if found.doubtful else 0)
+        if now - self._trouble_at < wait * self._limits.beat_s:
+            return actions
+        return actions + self._propose(found, now)
+
+    def _propose(self, found: Wanted, now: float) -> list[Action]:
+        assert found.configuration is not None
+        self._proposed = found.configuration
+        actions: list[Action] = [Report(TookOut(self.names[place], why)) for place, why in found.leaving]
+        return actions + self._agree(self.agreement.propose(value.encode(found.configuration), now), now)
+
+    def _take_in(self, now: float) -> list[Action]:
+        """The tail has somebody join who has everything, and commits nothing until that is decided."""
+        joiner, configuration = self._joiner, self.configuration
+        if joiner is None or not joiner.known or self.holds or not self.tail or not self.aligned:
+            return []
+        beat = self.peers.mutual(joiner.place, now)
+        if beat is None or beat.life != joiner.life or beat.disk != configuration.disks[joiner.place] or beat.leaves:
+            return []
+        if joiner.synced < self.committed:
+            return []
+        chain = (*configuration.chain, (joiner.place, joiner.life))
+        self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable)
+        self.holds = self.agreement.may_vote
+        proposed = self._agree(self.agreement.propose(value.encode(self._proposed), now), now)
+        return [Report(Joins(self.names[joiner.place])), *proposed]
+
+    def _slowest(self, beats: dict[int, Beat], now: float) -> int:
+        """The first member that has not synced what another had long ago; -1: none."""
+        members = [
+            (place, beats[place]) for place, life in self.configuration.chain
+            if place in beats and beats[place].life == life and beats[place].number == self.number
+        ]  # fmt: skip
+        if self._slow is None or all(beat.synced >= self._slow[0] for _, beat in members):
+            self._slow = (max([beat.end for _, beat in members], default=0), now)
+        index, since = self._slow
+        if now - since < self._limits.slow_s:
+            return -1
+        return next((place for place, beat in members if beat.synced < index), -1)
+
+    def _tell_why(self, why: str) -> list[Action]:
+        if why == self.why:
+            return []
+        self.why = why
+        return [Report(Waits(why))]

@@ -1,0 +1,79 @@
+"""What an application hears of a server of a chain. The text of each is a sentence for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A configuration is in force here; ``members`` are places, head first."""
+
+    number: int
+    members: tuple[int, ...]
+    place: int
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        chain = " > ".join(self.names[each] for each in self.members)
+        if self.place not in self.members:
+            role = "is not a member"
+        elif len(self.members) == 1:
+            role = "is alone"
+        elif self.place == self.members[0]:
+            role = "is the head"
+        else:
+            role = "is the tail" if self.place == self.members[-1] else "is in the middle"
+        return f"configuration {self.number}: {chain}; {self.names[self.place]} {role}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """This server does not take part in serving, or cannot; ``why`` is a sentence. Empty: it does again."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why or "all that was waited for is there"
+
+
+@dataclass(frozen=True, slots=True)
+class TookOut:
+    """This server proposes a chain without a member."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} is to leave the chain: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Joins:
+    """This server, the tail, proposes a chain with another at its end."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} has everything and is to be the tail"
+
+
+@dataclass(frozen=True, slots=True)
+class ThrewAway:
+    """Entries that were never committed are gone from this server's log."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"commands {self.first} to {self.last} were never committed, and are thrown away"
+
+
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """The disk refused something; it is tried again."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be written: the disk refuses, it is tried again"

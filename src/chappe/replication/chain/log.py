@@ -1,0 +1,69 @@
+"""The log of one member in memory: entries behind a state, numbered from 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chappe.replication.chain.messages import Entry
+
+ENTRY_BYTES = 40  # counted for each, beside its command
+
+
+class Log:
+    """Entries ``base + 1`` to ``end``; ``base`` is what the oldest state that it stands on has."""
+
+    def __init__(self, base: int = 0, term: int = 0, entries: Sequence[Entry] = ()) -> None:
+        self.base = base
+        self.base_term = term
+        self._entries = list(entries)
+        self.bytes = sum(map(_size, self._entries))
+
+    @property
+    def end(self) -> int:
+        """The last entry."""
+        return self.base + len(self._entries)
+
+    def term(self, index: int) -> int:
+        """The term of an entry that is here, or of the base."""
+        return self.base_term if index == self.base else self._entries[index - self.base - 1].term
+
+    def entry(self, index: int) -> Entry:
+        """An entry that is here."""
+        assert index > self.base
+        return self._entries[index - self.base - 1]
+
+    def after(self, index: int, bytes_max: int | None = None) -> tuple[Entry, ...]:
+        """What follows an entry: all, or of about so many bytes, one entry at least."""
+        found = self._entries[index - self.base :]
+        if bytes_max is not None:
+            size = 0
+            for place, entry in enumerate(found):
+                size += _size(entry)
+                if size > bytes_max and place:
+                    return tuple(found[:place])
+        return tuple(found)
+
+    def append(self, entry: Entry) -> None:
+        """One more."""
+        self._entries.append(entry)
+        self.bytes += _size(entry)
+
+    def cut(self, index: int) -> None:
+        """Drop what follows an entry."""
+        assert index >= self.base
+        gone = self._entries[index - self.base :]
+        del self._entries[index - self.base :]
+        self.bytes -= sum(map(_size, gone))
+
+    def shorten(self, index: int) -> None:
+        """Drop what comes before an entry, and the entry: a state has it."""
+        if index > self.base:
+            term = self.term(index)
+            gone = self._entries[: index - self.base]
+            del self._entries[: index - self.base]
+            self.bytes -= sum(map(_size, gone))
+            self.base, self.base_term = index, term
+
+
+def _size(entry: Entry) -> int:
+    return ENTRY_BYTES + len(entry.command)

@@ -1,0 +1,149 @@
+"""Which configuration a server would have next, going by what it hears. It proposes; a majority decides.
+
+A member is to leave when nobody hears it, when its life is over, when it and its neighbour do not hear each other, when
+it is behind for long, and when somebody asked for it. Members keep their order. If no life of a member is left, those
+who have come back with their disks begin again: each has all that was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.messages import Beat
+
+APART: Final = "it and its neighbour do not hear each other"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a server goes by: the newest configuration, and beats, its own among them.
+
+    Args:
+        number: Of the configuration; 0: the chain is not founded.
+        configuration: That one.
+        durable: What a chain is founded as.
+        names: Of the servers.
+        beats: Of those that are heard, and its own, by place.
+        slow: A member that is behind for long, or -1.
+        asked: Who is to stay out (True), or may come back (False), by place.
+        patient: If no member is left: whether to wait for those who are not back.
+    """
+
+    number: int
+    configuration: Configuration
+    durable: bool
+    names: tuple[str, ...]
+    beats: Mapping[int, Beat]
+    slow: int
+    asked: Mapping[int, bool]
+    patient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to propose, if anything, and who leaves for which reason; ``why`` if nothing can be done."""
+
+    configuration: Configuration | None = None
+    leaving: tuple[tuple[int, str], ...] = ()
+    why: str = ""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether others may soon say something else: not all notice at once that somebody is silent."""
+        return any(why is APART for _, why in self.leaving)
+
+
+def wanted(known: Known) -> Wanted:
+    """See the module."""
+    if not known.number:
+        return _founded(known)
+    configuration, beats = known.configuration, known.beats
+    voters = [place for place, beat in beats.items() if beat.disk == configuration.disks[place]]
+    if 2 * len(voters) <= len(configuration.disks):
+        away = _names(known, [place for place in range(len(known.names)) if place not in voters])
+        return Wanted(why=f"no majority of the servers is here, without {away} nothing can be decided")
+    out = tuple(known.asked.get(place, before) for place, before in enumerate(configuration.out))
+    leaving: dict[int, str] = {}
+    for place, life in configuration.chain:
+        beat = beats.get(place)
+        if not _hearers(beats, place) and (len(beats) > 1 or beat is None):
+            leaving[place] = "nobody hears it"
+        elif beat is not None and beat.life != life:
+            leaving[place] = "it was restarted"
+        elif beat is not None and (beat.leaves or out[place]):
+            leaving[place] = "it was asked to"
+    stay = [place for place in configuration.places if place not in leaving]
+    while (found := _apart(beats, stay)) is not None:
+        leaving[found] = APART
+        stay.remove(found)
+    if known.slow in stay and len(stay) > 1:
+        leaving[known.slow] = "it has been too slow"
+        stay.remove(known.slow)
+    if not stay:
+        return _begun_again(known, out)
+    lives = dict(configuration.chain)
+    disks = tuple(
+        beats[place].disk if place in beats and place not in stay else disk
+        for place, disk in enumerate(configuration.disks)
+    )
+    following = Configuration(tuple((place, lives[place]) for place in stay), disks, out, configuration.durable)
+    return Wanted(None if following == configuration else following, tuple(leaving.items()))
+
+
+def _founded(known: Known) -> Wanted:
+    """The first configuration needs everybody."""
+    beats = known.beats
+    everybody = range(len(known.names))
+    missing = [
+        place for place in everybody
+        if place not in beats or beats[place].hears | 1 << place != (1 << len(known.names)) - 1
+    ]  # fmt: skip
+    if missing:
+        why = f"a chain begins when all its servers are there; {_names(known, missing)} still missing"
+        return Wanted(why=why)
+    chain = tuple((place, beats[place].life) for place in everybody)
+    disks = tuple(beats[place].disk for place in everybody)
+    return Wanted(Configuration(chain, disks, (False,) * len(disks), known.durable))
+
+
+def _begun_again(known: Known, out: tuple[bool, ...]) -> Wanted:
+    """All members are gone: those who are back with their disks have all that was committed."""
+    configuration, beats = known.configuration, known.beats
+    missing = [place for place in configuration.places if place not in beats]
+    back = [
+        place for place in configuration.places
+        if place in beats and beats[place].disk == configuration.disks[place] and not beats[place].leaves
+    ]  # fmt: skip
+    restarted = [place for place in back if beats[place].life != configuration.life(place)]
+    if not configuration.durable:
+        if missing:
+            return Wanted(why=f"only {_names(known, missing)} can have the state")
+        return Wanted(why="the state was in memory only, and all members have restarted: it is lost")
+    if not restarted or (missing and known.patient):
+        waits = [place for place in configuration.places if place not in restarted]
+        return Wanted(why=f"waits for {_names(known, waits)}, who has all that was confirmed")
+    chain = tuple((place, beats[place].life) for place in restarted)
+    return Wanted(Configuration(chain, configuration.disks, out, True))
+
+
+def _hearers(beats: Mapping[int, Beat], place: int) -> int:
+    """How many of those that are heard hear a server."""
+    return sum(1 for each, beat in beats.items() if each != place and beat.hears >> place & 1)
+
+
+def _apart(beats: Mapping[int, Beat], stay: list[int]) -> int | None:
+    """Of the first two neighbours that do not hear each other the one that fewer hear."""
+    for before, after in pairwise(stay):
+        one, other = beats.get(before), beats.get(after)
+        deaf = (one is not None and not one.hears >> after & 1) or (other is not None and not other.hears >> before & 1)
+        if deaf:
+            return before if _hearers(beats, before) < _hearers(beats, after) else after
+    return None
+
+
+def _names(known: Known, places: list[int]) -> str:
+    return ", ".join(known.names[place] for place in places)

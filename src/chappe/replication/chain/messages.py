@@ -1,0 +1,251 @@
+"""What the servers of a chain tell each other, and clients, in msgpack.
+
+``number`` is that of the sender's configuration: what comes of an older one is refused, of a newer one it waits until
+that is known here. Entries of the log are numbered from 1.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from chappe.defaults import MIB
+from chappe.errors import ProtocolError
+from chappe.replication.agreement import messages as agreement
+from chappe.replication.chain.configuration import Word
+
+COMMAND_BYTES_MAX: Final = 4 * MIB
+NONCE_BYTES_MAX: Final = 64
+
+Command = Annotated[bytes, msgspec.Meta(max_length=COMMAND_BYTES_MAX)]
+Nonce = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NONCE_BYTES_MAX)]
+Text = Annotated[str, msgspec.Meta(max_length=1_000)]
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of the log.
+
+    Args:
+        term: Number of the configuration whose head numbered it.
+        at_us: When the head did, by the time of day; never earlier than the entry before.
+        session: Whose it is: the entry that opened it; 0: this one opens a session.
+        seq: Its number in the session, from 1.
+        done: The client has the results of the commands up to this one.
+        command: For the machine; of one that opens a session what the client recognizes it by.
+    """
+
+    term: Word
+    at_us: Word
+    session: Word
+    seq: Word
+    done: Word
+    command: Command
+
+
+# -- between servers --------------------------------------------------------------------------------------------
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+    """What all servers tell all others several times a second; ``hears``: a bit for each that is heard."""
+
+    number: Word
+    disk: Word
+    life: Word
+    end: Word
+    synced: Word
+    committed: Word
+    hears: Word
+    leaves: bool = False
+
+
+class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
+    """To the predecessor, on entering a configuration: where the log ends, and up to where it is surely right."""
+
+    number: Word
+    end: Word
+    term: Word  # of the last entry
+    committed: Word
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
+    """To the successor: entries behind ``base``; ``first``: it drops what it has beyond that.
+
+    ``synced`` is how far all members up to the sender are on disk.
+    """
+
+    number: Word
+    base: Word
+    entries: tuple[Entry, ...]
+    synced: Word
+    committed: Word
+    first: bool
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack"):
+    """To the predecessor: it has everything up to ``end``; up to ``committed`` it is confirmed."""
+
+    number: Word
+    life: Word
+    end: Word
+    synced: Word
+    committed: Word
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
+    """To the tail, from who is not a member: send what follows the entry ``committed``; ``lost``: from there on."""
+
+    number: Word
+    life: Word
+    committed: Word
+    lost: bool
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
+    """A piece of the state behind the entry ``index``; ``check`` is CRC-32C of all ``size`` bytes."""
+
+    number: Word
+    index: Word
+    term: Word
+    size: Word
+    check: Word
+    offset: Word
+    data: bytes
+
+
+class Want(msgspec.Struct, frozen=True, array_like=True, tag="want"):
+    """There is room for pieces of the state behind ``index`` up to ``credit``; those up to ``offset`` are there."""
+
+    number: Word
+    index: Word
+    offset: Word
+    credit: Word
+
+
+class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
+    """Is ``number`` still the newest configuration? ``round`` numbers the questions of a life."""
+
+    number: Word
+    life: Word
+    round: Word
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed"):
+    """``disk`` has voted for no newer one; ``committed``: what a tail has to show."""
+
+    number: Word
+    life: Word
+    round: Word
+    disk: Word
+    committed: Word
+
+
+# -- clients ------------------------------------------------------------------------------------------------------
+
+OK: Final = 0
+RAISED: Final = 1  # the machine has raised an exception; the result is its text
+EXPIRED: Final = 2  # the session is over: whether it was done, nobody knows
+Outcome: TypeAlias = tuple[int, bytes]
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """To the head: open a session."""
+
+    nonce: Nonce
+
+
+class Listen(msgspec.Struct, frozen=True, array_like=True, tag="listen"):
+    """To any server, the tail above all: this client is to get the answers of a session, or to an ``Open``."""
+
+    session: Word
+    nonce: Nonce
+
+
+class Do(msgspec.Struct, frozen=True, array_like=True, tag="do"):
+    """To the head: the command ``seq`` of a session."""
+
+    session: Word
+    seq: Word
+    done: Word
+    command: Command
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """To any member: what does the machine say to this?"""
+
+    token: Word
+    query: Command
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
+    """A session is open."""
+
+    nonce: Nonce
+    session: Word
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    """What became of a command: committed, as ``members`` servers have it, on disk if ``durable``."""
+
+    session: Word
+    seq: Word
+    outcome: Word
+    result: bytes
+    members: Word
+    durable: bool
+
+
+class Says(msgspec.Struct, frozen=True, array_like=True, tag="says"):
+    """The answer to a ``Read``."""
+
+    token: Word
+    outcome: Word
+    result: bytes
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True, tag="chain"):
+    """Who is in the chain, to a client that asks the wrong one: places, head first. ``why`` if nobody serves."""
+
+    number: Word
+    members: tuple[Word, ...]
+    why: Text
+
+
+Link: TypeAlias = Beat | Resume | Append | Ack | Join | Piece | Want | Confirm | Confirmed
+Between: TypeAlias = Link | agreement.Message
+Request: TypeAlias = Open | Listen | Do | Read
+Answer: TypeAlias = Opened | Done | Says | Chain
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_BETWEEN: Final[msgspec.msgpack.Decoder[Between]] = msgspec.msgpack.Decoder(Between)
+_REQUEST: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+_ANSWER: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
+
+
+def encode(message: Between | Request | Answer) -> bytes:
+    """The bytes of a message."""
+    return _ENCODER.encode(message)
+
+
+def decode_between(frame: bytes) -> Between:
+    """What another server says. Raises ProtocolError."""
+    try:
+        return _BETWEEN.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"{len(frame)} bytes that are no message of a chain: {error}") from None
+
+
+def decode_request(frame: bytes) -> Request:
+    """What a client wants. Raises ProtocolError."""
+    try:
+        return _REQUEST.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"{len(frame)} bytes that are no request to a chain: {error}") from None
+
+
+def decode_answer(frame: bytes) -> Answer:
+    """What a client is told. Raises ProtocolError."""
+    try:
+        return _ANSWER.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"{len(frame)} bytes that are no answer of a chain: {error}") from None

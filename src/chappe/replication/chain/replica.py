@@ -1,0 +1,139 @@
+"""The state that a chain replicates: a user's machine, and what its clients were answered.
+
+Everything here depends on the committed entries alone, so it is the same at all members, byte for byte. Time is what
+the head wrote into the entries.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from chappe.errors import ProtocolError
+from chappe.limits import ChainLimits
+from chappe.replication.chain.messages import EXPIRED, OK, RAISED, Entry, Outcome
+
+REASON_BYTES_MAX: Final = 1_000
+
+
+class Machine(Protocol):
+    """What is replicated. It must be deterministic: the same commands make the same state and results anywhere."""
+
+    def apply(self, command: bytes) -> bytes:
+        """Do a command. What it raises is its result, and what it has changed until then stays."""
+        ...
+
+    def read(self, query: bytes) -> bytes:
+        """Answer without changing anything."""
+        ...
+
+    def snapshot(self) -> bytes:
+        """All of the state; equal states have equal bytes."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Be as when this snapshot was made; of no bytes: as in the beginning."""
+        ...
+
+
+class _Session(msgspec.Struct, array_like=True):
+    last: int  # its newest command
+    used_us: int
+    results: dict[int, Outcome]  # those that the client may not have
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    now_us: int
+    sessions: list[tuple[int, _Session]]  # least recently used first
+    machine: bytes
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(_Kept)
+
+
+class Replica:
+    """The state behind the entry ``applied``."""
+
+    def __init__(self, machine: Machine, limits: ChainLimits) -> None:
+        self.machine = machine
+        self.applied = 0
+        self._limits = limits
+        self.now_us = 0
+        self._sessions: dict[int, _Session] = {}  # least recently used first
+
+    def apply(self, index: int, entry: Entry) -> Outcome | None:
+        """Do the next entry, once; None: it was done before, and the client said that it has the result."""
+        assert index == self.applied + 1
+        self.applied = index
+        self.now_us = max(self.now_us, entry.at_us)
+        self._forget()
+        if not entry.session:
+            self._sessions[index] = _Session(0, self.now_us, {})
+            while len(self._sessions) > self._limits.sessions_max:
+                self._sessions.pop(next(iter(self._sessions)))
+            return OK, b""
+        session = self._sessions.pop(entry.session, None)
+        if session is None:
+            return EXPIRED, b""
+        self._sessions[entry.session] = session  # the most recently used one
+        session.used_us = self.now_us
+        session.results = {seq: each for seq, each in session.results.items() if seq > entry.done}
+        if entry.seq <= session.last:
+            return session.results.get(entry.seq)
+        assert entry.seq == session.last + 1, f"command {entry.seq} of session {entry.session} after {session.last}"
+        session.last = entry.seq
+        outcome = self._do(entry.command)
+        if entry.seq > entry.done:
+            session.results[entry.seq] = outcome
+        return outcome
+
+    def read(self, query: bytes) -> Outcome:
+        """Ask the machine."""
+        try:
+            return OK, self.machine.read(query)
+        except Exception as error:
+            return RAISED, _reason(error)
+
+    def last(self, session: int) -> int | None:
+        """The newest command of a session; None if it is not open."""
+        found = self._sessions.get(session)
+        return None if found is None else found.last
+
+    def result(self, session: int, seq: int) -> Outcome | None:
+        """What became of a command that is done, if that is still known."""
+        found = self._sessions.get(session)
+        return None if found is None else found.results.get(seq)
+
+    def snapshot(self) -> bytes:
+        """All of it."""
+        kept = _Kept(self.now_us, list(self._sessions.items()), self.machine.snapshot())
+        return msgspec.msgpack.encode(kept)
+
+    def restore(self, index: int, state: bytes) -> None:
+        """Be as behind an entry. Raises ProtocolError."""
+        try:
+            kept = _DECODER.decode(state)
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"the state of a chain does not decode: {error}") from None
+        self.machine.restore(kept.machine)
+        self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
+
+    def _do(self, command: bytes) -> Outcome:
+        try:
+            return OK, self.machine.apply(command)
+        except Exception as error:  # of the user's, and the same at every member
+            return RAISED, _reason(error)
+
+    def _forget(self) -> None:
+        """Sessions that nobody has used for long are over."""
+        until = self.now_us - int(self._limits.session_s * 1_000_000)
+        while self._sessions:
+            first = next(iter(self._sessions))
+            if self._sessions[first].used_us >= until:
+                return
+            del self._sessions[first]
+
+
+def _reason(error: Exception) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()[:REASON_BYTES_MAX]

@@ -1,0 +1,236 @@
+"""What clients ask of a server of a chain: sessions and commands at the head, answers at the tail, reads anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from chappe.limits import ChainLimits
+from chappe.replication.agreement.core import Agreement
+from chappe.replication.chain.actions import Action, Reply, Tell
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.log import Log
+from chappe.replication.chain.messages import (
+    EXPIRED,
+    Chain,
+    Confirm,
+    Confirmed,
+    Do,
+    Done,
+    Entry,
+    Listen,
+    Open,
+    Opened,
+    Outcome,
+    Read,
+    Request,
+    Says,
+)
+from chappe.replication.chain.peers import Peers
+from chappe.replication.chain.reading import ReadingRounds
+from chappe.replication.chain.replica import Replica
+
+Listening = int | bytes  # a session, or what one is opened with
+
+
+class Server(Protocol):
+    """What is asked of the server that this is a part of."""
+
+    place: int
+    life: int
+    number: int
+    configuration: Configuration
+    committed: int
+    aligned: bool
+    why: str
+    log: Log
+    replica: Replica
+    agreement: Agreement
+    peers: Peers
+
+    @property
+    def member(self) -> bool:
+        """Whether this life is one of the chain."""
+        ...
+
+    @property
+    def head(self) -> bool:
+        """Whether it numbers commands."""
+        ...
+
+    @property
+    def tail(self) -> bool:
+        """Whether what it has is committed."""
+        ...
+
+    @property
+    def majority(self) -> int:
+        """So many servers decide."""
+        ...
+
+    @property
+    def shown(self) -> int:
+        """What a read has to show that comes to the tail now."""
+        ...
+
+
+class Serving:
+    """The part of a server that clients see."""
+
+    def __init__(self, server: Server, limits: ChainLimits) -> None:
+        self._server = server
+        self._limits = limits
+        self._listeners: dict[Listening, Hashable] = {}  # who is answered; the one heard of least recently goes first
+        self._lasts: dict[int, int] = {}  # of sessions with commands that are not committed: the newest one
+        self._reads = ReadingRounds(limits.reads_max)
+
+    # -- inputs -----------------------------------------------------------------------------------------------
+
+    def handle(self, client: Hashable, request: Request, now: float, wall_us: int) -> list[Action]:
+        """A client asks."""
+        server = self._server
+        match request:
+            case Listen():
+                self._listen(client, request.session or request.nonce)
+                return [self._elsewhere(client)]
+            case Read():
+                return self._read(client, request)
+            case Open():
+                self._listen(client, request.nonce)
+                if not server.head:
+                    return [self._elsewhere(client)]
+                if self._room():
+                    self._append(0, 0, 0, request.nonce, wall_us)
+            case Do():
+                self._listen(client, request.session)
+                if not server.head:
+                    return [self._elsewhere(client)]
+                return self._do(client, request, wall_us)
+        return []
+
+    def _do(self, client: Hashable, request: Do, wall_us: int) -> list[Action]:
+        server, session = self._server, request.session
+        last = self._last(session)
+        if last is None:
+            known = server.committed >= session  # else it is not known here yet, or never was
+            return [self._done(client, session, request.seq, (EXPIRED, b""))] if known else []
+        if request.seq <= last:
+            outcome = server.replica.result(session, request.seq)
+            return [] if outcome is None else [self._done(client, session, request.seq, outcome)]
+        room = request.seq - request.done <= self._limits.session_window
+        if request.seq == last + 1 and request.done < request.seq and room and self._room():
+            self._append(session, request.seq, request.done, request.command, wall_us)
+            self._lasts[session] = request.seq
+            if len(self._lasts) > 2 * self._limits.sessions_max:
+                self.forget()
+        return []
+
+    def _read(self, client: Hashable, request: Read) -> list[Action]:
+        server = self._server
+        if not server.member or not server.aligned:
+            return [self._elsewhere(client)]
+        clean = server.tail or server.log.end == server.committed
+        self._reads.add(client, request.token, request.query, server.shown if clean else -1)
+        return []
+
+    def confirmed(self, sender: int, message: Confirmed) -> None:
+        """A server has voted for nothing newer."""
+        server = self._server
+        if sender == server.configuration.places[-1]:
+            self._reads.committed(message.round, message.committed)
+        self._reads.vote(sender, message.round, server.majority)
+
+    # -- what the server tells --------------------------------------------------------------------------------
+
+    def committed(self, index: int, entry: Entry, outcome: Outcome | None) -> list[Action]:
+        """The tail has applied an entry: whoever waits for it is answered."""
+        if not entry.session:
+            client = self._listeners.pop(entry.command, None)
+            if client is None:
+                return []
+            self._listen(client, index)
+            return [Reply(client, Opened(entry.command, index))]
+        client = self._listeners.get(entry.session)
+        if client is None or outcome is None:
+            return []
+        return [self._done(client, entry.session, entry.seq, outcome)]
+
+    def entered(self) -> list[Action]:
+        """Another configuration is in force."""
+        server = self._server
+        self.forget()
+        if server.member:
+            self._reads.again()
+            return []
+        return [self._elsewhere(each.client) for each in self._reads.clear()]
+
+    def forget(self) -> None:
+        """The log is not what it was."""
+        self._lasts = {}
+        server = self._server
+        if server.head:
+            for entry in server.log.after(server.committed):
+                if entry.session:
+                    self._lasts[entry.session] = entry.seq
+
+    def repeat(self) -> list[Action]:
+        """What may have been lost is asked again."""
+        if self._reads.stuck:
+            self._reads.again()
+        return self._ask() if self._reads.asking and self._server.member else []
+
+    def flush(self) -> list[Action]:
+        """Ask what reads wait for, and answer those for which it is known."""
+        server, actions = self._server, list[Action]()
+        if self._lasts and server.log.end == server.committed:
+            self._lasts = {}
+        if server.member and server.aligned and self._reads.ask():
+            actions += self._ask()
+        for each in self._reads.ready(server.committed) if server.member and server.aligned else ():
+            outcome, result = server.replica.read(each.query)
+            actions.append(Reply(each.client, Says(each.token, outcome, result)))
+        return actions
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> list[Action]:
+        server = self._server
+        if server.agreement.untouched and server.agreement.may_vote:
+            if server.tail:
+                self._reads.committed(self._reads.round, server.shown)
+            self._reads.vote(server.place, self._reads.round, server.majority)
+        confirm = Confirm(server.number, server.life, self._reads.round)
+        return [Tell(place, confirm) for place in server.peers.others]
+
+    def _last(self, session: int) -> int | None:
+        """The newest command of a session in the log; None: it is not open."""
+        server = self._server
+        last = self._lasts.get(session)
+        if last is None:
+            last = server.replica.last(session)
+        if last is None and server.committed < session <= server.log.end and not server.log.entry(session).session:
+            last = 0
+        return last
+
+    def _append(self, session: int, seq: int, done: int, command: bytes, wall_us: int) -> None:
+        log = self._server.log
+        before = log.entry(log.end).at_us if log.end > log.base else self._server.replica.now_us
+        log.append(Entry(self._server.number, max(before, wall_us), session, seq, done, command))
+
+    def _room(self) -> bool:
+        log, limits = self._server.log, self._limits
+        return log.end - self._server.committed < limits.window and log.bytes < limits.log_bytes + limits.window_bytes
+
+    def _listen(self, client: Hashable, what: Listening) -> None:
+        self._listeners.pop(what, None)
+        self._listeners[what] = client
+        if len(self._listeners) > 2 * self._limits.sessions_max:
+            self._listeners.pop(next(iter(self._listeners)))
+
+    def _done(self, client: Hashable, session: int, seq: int, outcome: Outcome) -> Reply:
+        configuration = self._server.configuration
+        return Reply(client, Done(session, seq, *outcome, len(configuration.chain), configuration.durable))
+
+    def _elsewhere(self, client: Hashable) -> Reply:
+        server = self._server
+        return Reply(client, Chain(server.number, server.configuration.places, server.why[:1_000]))

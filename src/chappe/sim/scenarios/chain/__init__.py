@@ -1,0 +1,1 @@
+"""Worlds of chains: servers, clients, and what goes wrong between them."""

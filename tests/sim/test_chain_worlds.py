@@ -1,0 +1,173 @@
+"""Seeded worlds of a chain; and chains broken on purpose, whose faults some seed among few must show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chappe.replication.agreement.core import Agreement
+from chappe.replication.chain import core, membership
+from chappe.replication.chain.actions import Action, Tell
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
+from chappe.replication.chain.reading import ReadingRounds
+from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.serving import Serving
+from chappe.sim.scenarios.chain.scenario import Chains
+from chappe.sim.world import Settings
+
+CHUNK = 5
+SEEDS = 20  # the command plays more of them
+TRIED = 20  # one of so many finds each fault
+SHORT = Settings(minutes=0.1)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_promise_is_kept(first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := Chains(seed).play().failure) is not None}
+
+    assert failed == {}  # replay with: python -m chappe.sim --scenario chain --seed N -v
+
+
+def test_a_seed_plays_the_same_world_every_time() -> None:
+    assert Chains(7, SHORT).play() == Chains(7, SHORT).play()
+
+
+def test_where_nothing_goes_wrong_the_first_configuration_stays() -> None:
+    world = Chains(3, Settings(disturb=False))
+    assert world.play().failure is None
+    assert {host.core.number for host in world.cores_alive()} == {1}
+
+
+def reads_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An old tail answers."""
+
+    def ask(self: ReadingRounds) -> bool:
+        self.round += 1
+        self._passed = self.round
+        return False
+
+    patch.setattr(ReadingRounds, "ask", ask)
+
+
+def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
+    """Neither the head nor the state knows a command again."""
+
+    def apply(self: Replica, index: int, entry: Entry) -> Any:
+        session = self._sessions.get(entry.session)
+        if session is not None:
+            session.last = entry.seq - 1
+        return done(self, index, entry)
+
+    done = Replica.apply
+    patch.setattr(Replica, "apply", apply)
+    do, last = Serving._do, Serving._last
+
+    def always(self: Serving, session: int) -> int | None:
+        found = last(self, session)
+        return None if found is None else self.asked - 1  # type: ignore[attr-defined]
+
+    def asked(self: Serving, client: Any, request: Any, wall_us: int) -> Any:
+        self.asked = request.seq  # type: ignore[attr-defined]
+        return do(self, client, request, wall_us)
+
+    patch.setattr(Serving, "_last", always)
+    patch.setattr(Serving, "_do", asked)
+
+
+def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
+    def commit(self: ChainServer) -> None:
+        if self.head:
+            self._apply(self.safe)
+
+    patch.setattr(ChainServer, "_commit", commit)
+
+
+def commits_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainServer, "handle_not_written", ChainServer.handle_written)
+
+
+def keeps_what_was_never_committed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainServer, "_throw_away", lambda self, base: [])
+
+
+def decides_alone(patch: pytest.MonkeyPatch) -> None:
+    """Two heads: each side of a partition goes on by itself."""
+    patch.setattr(Agreement, "majority", property(lambda self: 1))
+    wanted = membership.wanted
+
+    def eager(known: membership.Known) -> membership.Wanted:
+        found, before = wanted(known), known.configuration
+        stay = tuple(each for each in before.chain if each[0] in known.beats)
+        if found.why and known.number and stay and stay != before.chain:
+            return membership.Wanted(Configuration(stay, before.disks, before.out, before.durable))
+        return found
+
+    patch.setattr(core, "wanted", eager)
+
+
+def commits_while_somebody_joins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChainServer, "holds", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def is_not_deterministic(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Replica) -> bytes:
+        return snapshot(self) + b"%d" % (id(self) % 7)
+
+    snapshot = Replica.snapshot
+    patch.setattr(Replica, "snapshot", read)
+
+
+def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
+    """It answers before it knows what the old one had committed."""
+
+    def confirm(self: ChainServer, sender: int, message: Confirm) -> list[Action]:
+        if not self.agreement.untouched or not self.agreement.may_vote:
+            return []
+        disk = self.agreement.memory.disk
+        return [Tell(sender, Confirmed(self.number, message.life, message.round, disk, self.committed))]
+
+    patch.setattr(ChainServer, "shown", property(lambda self: self.committed))
+    patch.setattr(ChainServer, "_confirm", confirm)
+
+
+def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement of a former life counts for the next one, which may have nothing."""
+    handle = ChainServer._handle_join
+
+    def join(self: ChainServer, sender: int, message: Join, now: float) -> Any:
+        found = handle(self, sender, message, now)
+        if self._joiner is not None and self._joiner.known:
+            self._joiner.synced = self.log.end
+        return found
+
+    patch.setattr(ChainServer, "_handle_join", join)
+
+
+LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*, [a-e] has|differ at|no single copy"
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "seen"),
+    [
+        (reads_at_once, 60, "no single copy"),
+        (a_new_tail_knows_all, 1_280, "no single copy"),
+        (does_what_is_repeated_again, 0, "done a command twice"),
+        (commits_before_all_have_it, 0, "[a-e] commits .*, [a-e] has"),
+        (commits_before_it_is_synced, 0, "the disk has"),
+        (keeps_what_was_never_committed, 0, LOST),
+        (decides_alone, 0, LOST),
+        (commits_while_somebody_joins, 24, "[a-e] commits .*, [a-e] has"),
+        (takes_whoever_comes_back_for_a_member, 8, LOST),
+        (is_not_deterministic, 0, "another state"),
+    ],
+)
+def test_a_planted_fault_is_seen(fault: Break, first: int, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    failures = (Chains(seed).play().failure for seed in range(first, first + TRIED))
+    assert any(failure is not None and re.search(seen, failure, re.DOTALL) for failure in failures)
