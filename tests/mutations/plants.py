@@ -16,6 +16,7 @@ SCENARIOS: Final = {
     "members": ("log", "mix", "kv"),
     "maps": ("maps",),
     "kv-pair": ("kv-pair",),
+    "binary star": ("maps", "kv-pair"),
     "sealed": (),  # no world has it yet
     "rules": ("rules", "forward-rules"),
 }
@@ -31,6 +32,7 @@ TESTS: Final = {
     "kv": ("tests/kv",),
     "members": ("tests/log/test_member.py", "tests/log/test_producers.py", "tests/test_mesh_member.py"),
     "maps": ("tests/kv/test_map_pair.py", "tests/kv/test_map_server_and_client.py", "tests/kv/test_map_originals.py"),
+    "binary star": ("tests/replication/test_binary_star.py",),
     "kv-pair": ("tests/kv/test_kv_pair.py", "tests/kv/test_kv_takeover.py"),
     "rules": ("tests/log/test_guard.py",),
     "sealed": (
@@ -86,6 +88,21 @@ class Plant:
 
 
 PLANTS: Final[tuple[Plant, ...]] = (
+    Plant(
+        "client-parts-a-pair",
+        "binary star",
+        "replication/binary_star/core.py",
+        "elif known <= self.seen + CLIENT_AHEAD_MAX and self._may_be(now):",
+        "elif known <= self.seen + CLIENT_AHEAD_MAX:",
+    ),
+    Plant(
+        "forgotten-term-never-believed",
+        "binary star",
+        "replication/binary_star/core.py",
+        "return not self._durable and now >= self._believed_at + BELIEVE_S",
+        "return False",
+        "every write is confirmed in the end",
+    ),
     Plant(
         "fenced-run-attaches-again",
         "exactly once",

@@ -10,7 +10,7 @@ from chappe.core import Report
 from chappe.errors import ProtocolError, UsageError
 from chappe.replication.binary_star import events
 from chappe.replication.binary_star.actions import Confirm, Follow, Lead, Memory, Persist, Rest, Tell
-from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.core import BELIEVE_S, BinaryStar
 from chappe.replication.binary_star.messages import (
     ACTIVE,
     BACKUP,
@@ -95,6 +95,44 @@ def test_a_term_that_a_client_has_made_up_parts_nobody() -> None:
     assert pair.cores[PRIMARY].term == pair.cores[BACKUP].seen == 1
 
 
+@pytest.mark.parametrize("ahead", [1, 3, 1 << 20])
+def test_a_term_that_neither_knows_parts_nobody_while_they_hear_each_other(ahead: int) -> None:
+    pair = Pair(memory=Memory())
+    pair.run(1.0)
+    pair.pair()
+    for _ in range(3):
+        for role in (PRIMARY, BACKUP):
+            pair.ask(role, pair.cores[role].seen + ahead)
+            pair.run(0.1)
+
+    assert pair.cores[PRIMARY].serving
+    assert pair.cores[PRIMARY].confirms == "paired"
+    assert pair.cores[PRIMARY].term == pair.cores[BACKUP].seen == 1
+    assert not of(events.SteppedDown, pair.done[PRIMARY])
+
+
+def test_two_that_keep_nothing_may_have_forgotten_a_term_but_not_one_after_the_other() -> None:
+    pair = Pair()
+    pair.pair()
+    for _ in range(50):
+        pair.ask(PRIMARY, pair.cores[PRIMARY].seen + 5)
+        pair.run(1.0)
+
+    assert len(of(events.SteppedDown, pair.done[PRIMARY])) == 1
+    pair.run(BELIEVE_S)
+    assert of(events.SteppedDown, pair.ask(PRIMARY, pair.cores[PRIMARY].seen + 5))
+
+
+def test_who_stood_still_believes_a_client_that_has_seen_another_term() -> None:
+    pair = Pair()
+    pair.pair()
+    pair.now += 0.6  # less than makes its partner silent
+
+    found = pair.ask(PRIMARY, known=2)
+
+    assert of(events.SteppedDown, found)
+
+
 def test_the_backup_takes_over_after_three_heartbeats_when_a_client_asks() -> None:
     pair = Pair()
     pair.pair()
@@ -162,6 +200,7 @@ def test_an_active_server_that_a_client_has_seen_replaced_steps_down() -> None:
     pair = Pair()
     pair.pair()
     pair.cut = True
+    pair.run(0.8, PRIMARY)
 
     found = pair.ask(PRIMARY, known=4)
 

@@ -78,6 +78,7 @@ from chappe.replication.binary_star.messages import (
 )
 
 CLIENT_AHEAD_MAX: Final = 1 << 20  # a client that knows of a term so much higher than ours has made it up
+BELIEVE_S: Final = 60.0  # so often it may part two that keep nothing, and hear each other, with one less high
 CLAIM_AGAIN: Final = 4  # times in a heartbeat a claim that is not answered is repeated at most
 
 
@@ -133,6 +134,7 @@ class BinaryStar:
         self._conflict_until = -math.inf  # so long ago a server of the same role was heard
         self._wish = 0
         self._promised = 0  # the highest term that the partner was let have
+        self._believed_at = -math.inf  # when a client knew of a higher term than both
         # -- standing still
         self._resumed_us = 0
         self._doubt_until = -math.inf
@@ -249,10 +251,23 @@ class BinaryStar:
             now: Monotonic seconds.
         """
         actions = self._wake(now)
-        if known <= self.seen + CLIENT_AHEAD_MAX:
+        if known <= self.seen:
+            self._learn(known)
+        elif known <= self.seen + CLIENT_AHEAD_MAX and self._may_be(now):
+            self._believed_at = now
             self._learn(known)
         self._decide(now, actions, vote=True)
         return self._answer(now, actions)
+
+    def _may_be(self, now: float) -> bool:
+        """Whether somebody was active in a term that only a client knows.
+
+        While both servers hear each other, they have told each other of all of theirs; but those that keep nothing may
+        have forgotten them, both at once.
+        """
+        if not self._linked or self._original or self._doubt_until > -math.inf:
+            return True
+        return not self._durable and now >= self._believed_at + BELIEVE_S
 
     def handle_caught_up(self, life: int, now: float) -> list[Action]:
         """While active: the partner's life has, and has said so, all that was ever confirmed."""
