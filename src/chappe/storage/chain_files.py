@@ -1,0 +1,197 @@
+"""What one server of a chain keeps: its log and state in numbered files, and its vote on configurations.
+
+Each change is one frame at the end of the newest file: ``MAGIC``, length and CRC-32C, then msgpack. One change is
+written and synced before the next begins, so what a power cut leaves half is the last frame. Sound frames behind a
+broken one mean damage to what was synced, and the server does not start: it may come back as one without a disk. After
+a failed write the file is left as it is, and the next change begins a new one, which says behind which entry it goes
+on. A state begins a new file, too, and when that is on disk the older ones go.
+
+The vote is one small file, replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from chappe.errors import Damaged, StorageFormat
+from chappe.replication.agreement.core import Memory
+from chappe.replication.chain.actions import Change, Loaded
+from chappe.replication.chain.messages import Entry
+from chappe.storage.segments.files import FileOps, hold_identity, trying
+
+MAGIC: Final = b"CHN1"
+FRAME: Final = struct.Struct(">4sQI")  # magic, length, CRC-32C of the content
+ENDING: Final = ".chain"
+VOTE: Final = "vote"
+
+_CHANGE: Final = msgspec.msgpack.Decoder(Change)
+_MEMORY: Final = msgspec.msgpack.Decoder(Memory)
+
+
+class ChainFiles:
+    """The files in ``directory``, which is made if it is not there, and belongs to one server.
+
+    Args:
+        directory: Of one server; two at once are refused.
+        disk: A random number from 1 to 2**63 - 1: who a server without memory is from now on.
+
+    Raises:
+        IdentityInUse: Another process uses the directory.
+        Damaged: What was on disk there is not any more.
+        StorageFormat: The directory holds something else.
+        StorageError: It cannot be read or written.
+    """
+
+    def __init__(self, directory: Path, disk: int, ops: FileOps | None = None) -> None:
+        self._ops = ops or FileOps()
+        self._directory = directory
+        self._lock = hold_identity(self._ops, directory, "server of a chain", "stop")
+        self._file = -1
+        self._size = 0
+        self._worn = True  # the next change begins a new file
+        self._numbers: list[int] = []  # of the files, oldest first
+        with trying(f"read the chain in {directory}", self._lock.close):
+            self.loaded = self._load()
+            self.memory = self._recall(disk)
+
+    def keep(self, memory: Memory) -> None:
+        """Have the vote on disk. Raises StorageFull, StorageError: perhaps it is."""
+        with trying(f"write the vote in {self._directory}"):
+            content = msgspec.msgpack.encode(memory)
+            self._ops.replace_file(str(self._directory / VOTE), [_frame(content), content])
+        self.memory = memory
+
+    def write(self, change: Change) -> None:
+        """Have a change on disk. Raises StorageFull, StorageError: perhaps a part of it is."""
+        with trying(f"write the chain in {self._directory}"):
+            content = msgspec.msgpack.encode(change)
+            if change.state is not None:
+                self._begin_with([_frame(content), content])
+                return
+            if self._worn:
+                self._begin()
+            self._worn = True
+            self._size = self._ops.write_all(self._file, [_frame(content), content], self._size)
+            self._ops.fdatasync(self._file)
+            self._worn = False
+
+    def close(self) -> None:
+        """Release the directory."""
+        if self._file >= 0:
+            self._ops.close(self._file)
+            self._file = -1
+        self._lock.close()
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def _path(self, number: int) -> str:
+        return str(self._directory / f"{number:020d}{ENDING}")
+
+    def _next(self) -> int:
+        return (self._numbers[-1] if self._numbers else 0) + 1
+
+    def _begin(self) -> None:
+        """A new file, behind the others."""
+        number = self._next()
+        file = self._ops.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._use(number, file, 0)
+        self._ops.sync_directory(str(self._directory))
+
+    def _begin_with(self, content: list[bytes]) -> None:
+        """A new file that needs none of the others."""
+        number = self._next()
+        self._worn = True
+        self._ops.replace_file(self._path(number), content)
+        older = list(self._numbers)
+        self._use(number, self._ops.open(self._path(number), os.O_WRONLY), sum(map(len, content)))
+        self._worn = False
+        for each in older:
+            self._ops.discard(self._path(each))
+        self._numbers = [number]
+
+    def _use(self, number: int, file: int, size: int) -> None:
+        if self._file >= 0:
+            self._ops.close(self._file)
+        self._file, self._size = file, size
+        self._numbers.append(number)
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> Loaded:
+        paths = sorted(self._directory.glob("*" + ENDING))
+        if not all(path.stem.isdecimal() for path in paths):
+            raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
+        self._numbers = [int(path.stem) for path in paths]
+        loaded = Loaded()
+        for path in paths:
+            with self._ops.opened(str(path)) as file:
+                self._ops.fsync(file)  # a killed process may not have come to it
+            for content in _frames(self._ops.read_file(str(path)), path):
+                loaded = _after(loaded, _decoded(content, path), path)
+        return loaded
+
+    def _recall(self, disk: int) -> Memory:
+        path = self._directory / VOTE
+        if not path.exists():
+            if self._numbers:
+                raise Damaged(f"{path} is gone, without which this server could vote twice: remove {path.parent}")
+            memory = Memory(disk)
+            content = msgspec.msgpack.encode(memory)
+            self._ops.replace_file(str(path), [_frame(content), content])
+            return memory
+        found = list(_frames(self._ops.read_file(str(path)), path))
+        try:
+            (content,) = found
+            return _MEMORY.decode(content)
+        except (ValueError, msgspec.DecodeError):
+            raise Damaged(
+                f"{path} is damaged, without which this server could vote twice: remove {path.parent}"
+            ) from None
+
+
+def _frame(content: bytes) -> bytes:
+    return FRAME.pack(MAGIC, len(content), crc32c(content))
+
+
+def _sound(raw: bytes, at: int) -> bytes | None:
+    """The content of the frame that begins there, if it is whole."""
+    if len(raw) - at < FRAME.size:
+        return None
+    magic, size, check = FRAME.unpack_from(raw, at)
+    content = raw[at + FRAME.size : at + FRAME.size + size]
+    return content if magic == MAGIC and len(content) == size and crc32c(content) == check else None
+
+
+def _frames(raw: bytes, path: Path) -> Iterator[bytes]:
+    """The contents of sound frames; what follows the last one was torn. Raises Damaged."""
+    at = 0
+    while (content := _sound(raw, at)) is not None:
+        yield content
+        at += FRAME.size + len(content)
+    while (at := raw.find(MAGIC, at + 1)) >= 0:
+        if _sound(raw, at) is not None:
+            raise Damaged(f"{path} is damaged before byte {at}: remove {path.parent}, and the server starts anew")
+
+
+def _decoded(content: bytes, path: Path) -> Change:
+    try:
+        return _CHANGE.decode(content)
+    except msgspec.DecodeError as error:
+        raise StorageFormat(f"{path} is of another version of chappe: {error}") from None
+
+
+def _after(loaded: Loaded, change: Change, path: Path) -> Loaded:
+    if change.state is not None:
+        return Loaded(change.state, change.entries, change.committed)
+    base = 0 if loaded.state is None else loaded.state.index
+    kept: tuple[Entry, ...] = loaded.entries[: max(0, change.keep - base)]
+    if base + len(kept) != change.keep:
+        raise Damaged(f"{path} goes on behind entry {change.keep}, before it are {base + len(kept)}")
+    return Loaded(loaded.state, (*kept, *change.entries), max(loaded.committed, change.committed))

@@ -1,0 +1,191 @@
+"""What a server of a chain keeps on disk: over restarts, failed writes, power cuts and damage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.storage.power import Killed, PowerOps
+
+from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat
+from chappe.replication.agreement.core import Memory
+from chappe.replication.chain.actions import Change, Loaded, State
+from chappe.replication.chain.messages import Entry
+from chappe.storage.chain_files import ChainFiles
+from chappe.storage.segments.files import FileOps
+
+
+def entry(number: int, size: int = 3) -> Entry:
+    return Entry(1, number, 1, number, 0, bytes([number % 256]) * size)
+
+
+def opened(path: Path, ops: FileOps | None = None) -> ChainFiles:
+    return ChainFiles(path, 77, ops)
+
+
+def again(files: ChainFiles, path: Path) -> Loaded:
+    files.close()
+    files = opened(path)
+    files.close()
+    return files.loaded
+
+
+def test_what_was_written_is_there_again(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    assert files.loaded == Loaded()
+    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.write(Change(None, 2, (entry(3),), 2))
+
+    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(2), entry(3)), 2)
+
+
+def test_what_was_cut_is_gone(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.write(Change(None, 1, (entry(9),), 1))
+
+    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(9)), 1)
+
+
+def test_a_state_stands_for_all_that_was_before(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    files.write(Change(None, 0, (entry(1), entry(2), entry(3)), 0))
+    state = State(2, 1, b"state")
+    files.write(Change(state, 2, (entry(3),), 2))
+    files.write(Change(None, 3, (entry(4),), 3))
+
+    assert again(files, tmp_path / "a") == Loaded(state, (entry(3), entry(4)), 3)
+    assert len(list((tmp_path / "a").glob("*.chain"))) == 1
+
+
+def test_a_vote_is_kept_and_a_new_server_is_who_it_was_made(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    assert files.memory == Memory(77)
+    memory = Memory(77, 3, b"value", (2, 77), (1, 5), b"proposal")
+    files.keep(memory)
+    files.close()
+
+    files = ChainFiles(tmp_path / "a", 88)
+    assert files.memory == memory
+    files.close()
+
+
+def test_one_server_at_a_time(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    with pytest.raises(IdentityInUse):
+        opened(tmp_path / "a")
+    files.close()
+
+
+def test_a_file_that_ends_anywhere_has_whole_changes(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    ends = []
+    (path,) = [tmp_path / "a" / f"{1:020d}.chain"]
+    for number in range(1, 4):
+        files.write(Change(None, number - 1, (entry(number),), 0))
+        ends.append(path.stat().st_size)
+    files.close()
+    raw = path.read_bytes()
+    for end in range(len(raw) + 1):
+        path.write_bytes(raw[:end])
+        files = opened(tmp_path / "a")
+        assert len(files.loaded.entries) == sum(each <= end for each in ends)
+        files.close()
+
+
+def test_damage_in_the_midst_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    for number in range(1, 4):
+        files.write(Change(None, number - 1, (entry(number),), 0))
+    files.close()
+    path = tmp_path / "a" / f"{1:020d}.chain"
+    raw = bytearray(path.read_bytes())
+    raw[20] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(Damaged, match="is damaged before byte"):
+        opened(tmp_path / "a")
+
+
+def test_without_its_vote_a_server_does_not_start(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    files.write(Change(None, 0, (entry(1),), 0))
+    files.close()
+    (tmp_path / "a" / "vote").write_bytes(b"something")
+    with pytest.raises(Damaged, match="vote twice"):
+        opened(tmp_path / "a")
+    (tmp_path / "a" / "vote").unlink()
+    with pytest.raises(Damaged, match="vote twice"):
+        opened(tmp_path / "a")
+
+
+def test_another_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.chain").write_bytes(b"")
+    with pytest.raises(StorageFormat, match="does not hold a server of a chain"):
+        opened(tmp_path)
+
+
+class Failing(FileOps):
+    """A disk that refuses to sync when it is told."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def fdatasync(self, fd: int) -> None:
+        if self.fails:
+            raise OSError(28, "no room")
+
+
+def test_after_a_failed_write_the_next_one_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    ops = Failing()
+    files = opened(tmp_path / "a", ops)
+    files.write(Change(None, 0, (entry(1),), 0))
+    ops.fails = True
+    with pytest.raises(StorageError):
+        files.write(Change(None, 1, (entry(2), entry(3)), 0))
+    ops.fails = False
+    files.write(Change(None, 1, (entry(5),), 1))
+
+    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(5)), 1)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    ops = PowerOps(tmp_path / "a", rng)
+    (tmp_path / "a").mkdir()
+    ops.kill_in = rng.randrange(8, 80)
+    expected, memory, surely = Loaded(), Memory(77), 0
+    attempt: Change | Memory | None = None
+    try:
+        files = opened(tmp_path / "a", ops)
+        for step in range(1, 30):
+            end = (expected.state.index if expected.state else 0) + len(expected.entries)
+            if rng.random() < 0.2:
+                attempt = replace(memory, number=step)
+                files.keep(attempt)
+                memory = attempt
+                continue
+            if rng.random() < 0.2 and expected.entries:
+                attempt = Change(State(end - 1, 1, b"s" * 600), end - 1, expected.entries[-1:], end - 1)
+            else:
+                attempt = Change(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
+            files.write(attempt)
+            surely, expected = step, after(expected, attempt)
+            attempt = None
+    except Killed:
+        pass
+    assert surely >= 0
+    image = tmp_path / "image"
+    ops.image(image)
+    found = opened(image)
+    assert found.memory in (memory, attempt)
+    assert found.loaded in (expected, after(expected, attempt) if isinstance(attempt, Change) else expected)
+    found.close()
+
+
+def after(loaded: Loaded, change: Change) -> Loaded:
+    if change.state is not None:
+        return Loaded(change.state, change.entries, change.committed)
+    return Loaded(loaded.state, (*loaded.entries, *change.entries), max(loaded.committed, change.committed))
