@@ -78,6 +78,7 @@ CANNOT: Final[dict[type, str]] = {
     log.Gone: HERE,
     mesh.Deliver: HERE,
     mesh.Resolve: HERE,
+    mesh.OfferRules: HERE,
     kv.Notify: HERE,
     kv.Resolve: HERE,
     chp.Withdraw: HERE,
