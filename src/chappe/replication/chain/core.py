@@ -537,6 +537,9 @@ class ChainServer:
             return []
         if message.index <= self.committed:
             return []
+        if self.aligned and message.index <= self.log.end:  # it has that, and more: what was acknowledged has to stay
+            self._apply(message.index)
+            return [Tell(sender, Join(self.number, self.life, self.committed, False))]
         state = self._taker.take(message)
         if state is None:
             want = self._taker.want()

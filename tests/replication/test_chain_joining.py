@@ -1,0 +1,61 @@
+"""Who joins a chain, call by call."""
+
+from __future__ import annotations
+
+from tests.replication.test_chain_parts import Sum, opened
+
+from chappe.limits import CHAIN_LIMITS
+from chappe.replication.agreement.core import Memory
+from chappe.replication.chain import configuration
+from chappe.replication.chain.actions import State, Tell
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.joining import Giver
+from chappe.replication.chain.messages import Ack, Append, Entry, Join
+
+OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
+FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
+
+
+def joiner() -> ChainServer:
+    """The third server, in a chain of the first two."""
+    decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
+    return ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0)
+
+
+def test_a_joiner_acknowledges_what_the_tail_sends() -> None:
+    core = joiner()
+
+    assert core.handle_message(1, Append(1, 0, (OPEN, FIVE), 2, 1, True), 0.0) == []
+
+    assert core.flush(0.0) == [Tell(1, Ack(1, 3, 2, 2, 1))]
+
+
+def test_what_does_not_come_from_the_tail_is_not_taken() -> None:
+    core = joiner()
+
+    core.handle_message(0, Append(1, 0, (OPEN,), 2, 1, True), 0.0)
+    core.handle_message(1, Append(1, 0, (OPEN,), 2, 1, False), 0.0)
+
+    assert core.log.end == 0
+
+
+def test_a_late_state_takes_nothing_that_was_acknowledged() -> None:
+    core = joiner()
+    core.handle_message(1, Append(1, 0, (OPEN, FIVE), 2, 0, True), 0.0)
+    late = Giver(State(1, 1, opened().snapshot()), 1, CHAIN_LIMITS).first()
+
+    assert core.handle_message(1, late, 0.0) == [Tell(1, Join(1, 3, 1, False))]
+
+    assert (core.log.end, core.committed) == (2, 1)
+
+
+def test_a_state_that_has_more_is_taken() -> None:
+    core = joiner()
+    replica = opened()
+    replica.apply(2, FIVE)
+
+    answer = core.handle_message(1, Giver(State(2, 1, replica.snapshot()), 1, CHAIN_LIMITS).first(), 0.0)
+
+    assert answer == [Tell(1, Join(1, 3, 2, True))]
+    assert core.replica.snapshot() == replica.snapshot()
