@@ -203,6 +203,11 @@ class Same(Checker[ChainWorld]):
             members = dict(newest.core.configuration.chain)
             if not any(members.get(host.place) == host.life for host in hosts):
                 raise Excused("the state was in memory only, and no member is left")
+        if newest is not None and newest.core.number:
+            configuration = newest.core.configuration
+            disks = {place: world.disks[world.servers[place]].memory.disk for place in configuration.places}
+            if all(configuration.disks[place] != disk for place, disk in disks.items()):
+                raise Excused("the disk is lost of the last member, which it became at that moment")
         for host in hosts:
             core = host.core
             if not core.member or not core.aligned:
@@ -347,7 +352,8 @@ class ChainFaults:
         cores = [host.core for host in world.cores_alive()]
         same = len({core.number for core in cores}) == 1 and cores[0].number
         whole = len(cores) == len(world.servers) and all(core.member and core.aligned for core in cores)
-        if len(cores) < 3 or not same or not whole or world.lost_disk or not world.durable:
+        decided = all(core.agreement.untouched and not core.agreement.proposing for core in cores)
+        if len(cores) < 3 or not same or not whole or not decided or world.lost_disk or not world.durable:
             return
         world.lost_disk = True
         member = self._server()
