@@ -49,7 +49,7 @@ ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
     ("message", "vector"),
     [
         (Beat(1, 2, 3, 4, 5, 6, 7), "99a46265617401020304050607c2"),
-        (Resume(1, 2, 3, 4), "95a6726573756d6501020304"),
+        (Resume(1, ((2, 3),), 4), "94a6726573756d650191920203 04".replace(" ", "")),
         (Append(1, 2, (ENTRY,), 3, 4, True), "97a6617070656e6401029196 03cd03e8010201c402646f0304c3".replace(" ", "")),
         (Ack(1, 2, 3, 4, 5), "96a361636b0102030405"),
         (Join(1, 2, 3, True), "95a46a6f696e010203c3"),
@@ -200,6 +200,19 @@ def test_a_log_can_be_cut_at_both_ends() -> None:
     assert (log.base, log.end, log.base_term, log.term(4), log.bytes) == (2, 4, 1, 2, 2 * 43)
     assert [each.seq for each in log.after(3)] == [3]
     assert len(log.after(2, bytes_max=1)) == 1
+
+
+def test_two_logs_have_in_common_what_the_same_terms_have_numbered() -> None:
+    def log(*terms: int, base: int = 0) -> Log:
+        return Log(base, terms[0], [Entry(term, 0, 1, 1, 0, b"") for term in terms[1:]])
+
+    assert log(0, 1, 1, 3).common(log(0, 1, 1, 3).runs()) == 3
+    assert log(0, 1, 1).common(log(0, 1, 1, 1, 1).runs()) == 2  # the other one has more of the same
+    assert log(0, 1, 1, 3).common(log(0, 1, 1, 2, 2).runs()) == 2
+    assert log(0, 1, 2, 2).common(log(0, 1, 3).runs()) == 1
+    assert log(0, 1).common(log(0, 2).runs()) == 0
+    assert log(2, 2, 3, base=5).common(log(0, 1, 1, 2, 2, 2, 2, 4).runs()) == 6
+    assert log(2, 3, base=5).common(log(0, 1, 1).runs()) is None
 
 
 def test_a_state_travels_in_pieces_and_what_is_lost_is_asked_for_again() -> None:

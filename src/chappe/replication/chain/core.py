@@ -406,10 +406,8 @@ class ChainServer:
         if target is None or target.place != sender or not self.aligned:
             return
         log = self.log
-        if log.base <= message.end <= log.end and log.term(message.end) == message.term:
-            base = message.end
-        else:
-            base = max(message.committed, log.base)  # what was ever committed is here and there the same
+        common = log.common(message.runs)
+        base = max(message.committed, log.base) if common is None else common
         if base > log.end:
             return
         target.known, target.common, target.sent, target.acked, target.moved_at = True, base, base, base, now
@@ -488,8 +486,7 @@ class ChainServer:
                 if target.sent > target.acked and now - target.moved_at >= self._limits.again_s:
                     target.sent, target.moved_at = target.acked, now
         if self.member and not self.aligned:
-            end = self.log.end
-            resume = Resume(self.number, end, self.log.term(end), self.committed)
+            resume = Resume(self.number, self.log.runs(), self.committed)
             self._answers.append(Tell(self._before(), resume))
 
     # -- joining ----------------------------------------------------------------------------------------------

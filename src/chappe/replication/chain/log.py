@@ -43,6 +43,28 @@ class Log:
                     return tuple(found[:place])
         return tuple(found)
 
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Of each term the last entry, oldest first; the base counts as one."""
+        found = [(self.base_term, self.base)]
+        for index, entry in enumerate(self._entries, self.base + 1):
+            if entry.term == found[-1][0]:
+                found[-1] = (entry.term, index)
+            else:
+                found.append((entry.term, index))
+        return tuple(found)
+
+    def common(self, runs: Sequence[tuple[int, int]]) -> int | None:
+        """The last entry that another log has, too: a term numbers an entry once. None: it is not here any more."""
+        for place in range(len(runs) - 1, -1, -1):
+            term, last = runs[place]
+            first = runs[place - 1][1] + 1 if place else self.base
+            for index in range(min(last, self.end), max(first, self.base) - 1, -1):
+                if self.term(index) == term:
+                    return index
+                if self.term(index) < term:
+                    break
+        return None
+
     def append(self, entry: Entry) -> None:
         """One more."""
         self._entries.append(entry)

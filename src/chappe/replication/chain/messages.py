@@ -60,11 +60,10 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
-    """To the predecessor, on entering a configuration: where the log ends, and up to where it is surely right."""
+    """To the predecessor, on entering a configuration: of each term in the log the last entry, oldest first."""
 
     number: Word
-    end: Word
-    term: Word  # of the last entry
+    runs: tuple[tuple[Word, Word], ...]
     committed: Word
 
 
