@@ -16,6 +16,7 @@ from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import NOBODY
 from chappe.runtime import mesh_sealing
 from chappe.security import permissions_file, sealed_file
+from chappe.storage.sealed_files import WatchedGroups
 
 TOPIC = "patients/1"
 PLANTED = "planted value"
@@ -24,6 +25,12 @@ PLANTED = "planted value"
 @pytest.fixture
 def net(make: Make, tmp_path: Path) -> Net:
     return Net(make, make_home(tmp_path / "keys"))
+
+
+@pytest.fixture
+def copied_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys do not travel: they come when somebody copies them."""
+    monkeypatch.setattr(WatchedGroups, "offer", lambda groups, group, raw: False)
 
 
 def values(subscriber: Subscriber, count: int) -> list[object]:
@@ -200,6 +207,7 @@ def epoch(endpoint: Endpoint) -> int:
         return found.number
 
 
+@pytest.mark.usefixtures("copied_alone")
 def test_who_has_old_keys_gets_it_when_the_new_ones_are_there(net: Net) -> None:
     old = copy_of(net.home)
     ann, bob = net.join("ann"), net.join("bob", old)
@@ -217,6 +225,7 @@ def test_who_has_old_keys_gets_it_when_the_new_ones_are_there(net: Net) -> None:
     assert bob.unopened == 0
 
 
+@pytest.mark.usefixtures("copied_alone")
 def test_what_waits_for_keys_is_refused_in_the_end(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_sealing, "KEYS_WAIT_S", 0.0)
     old = copy_of(net.home)
@@ -228,10 +237,11 @@ def test_what_waits_for_keys_is_refused_in_the_end(net: Net, monkeypatch: pytest
     with bob.statuses() as told:
         ann.publish(TOPIC, 1)
         reason = event(told, MessagesRefused).reason
-    assert "sealed in epoch 2, and the keys here end with 1: copy the new" in reason
+    assert "sealed in epoch 2, and the keys here end with 1: no newer" in reason
     assert (got.poll(), bob.unopened) == ([], 1)
 
 
+@pytest.mark.usefixtures("copied_alone")
 def test_no_more_waits_for_keys_than_there_is_room_for(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_sealing, "KEPT_MAX", 2)
     old = copy_of(net.home)
@@ -247,6 +257,7 @@ def test_no_more_waits_for_keys_than_there_is_room_for(net: Net, monkeypatch: py
     assert values(got, 2) == [0, 1]
 
 
+@pytest.mark.usefixtures("copied_alone")
 def test_former_keys_are_accepted_while_it_changes(net: Net) -> None:
     old = copy_of(net.home)
     ann, bob = net.join("ann", old), net.join("bob")
@@ -280,6 +291,7 @@ def test_who_was_revoked_reads_nothing_more_and_nothing_of_it_is_read(net: Net) 
     refused(bob, 1)
 
 
+@pytest.mark.usefixtures("copied_alone")
 def test_a_publisher_with_keys_from_before_a_revocation_publishes_nothing(net: Net) -> None:
     late = copy_of(net.home)
     ann = net.join("ann", late)
@@ -297,6 +309,40 @@ def test_a_publisher_with_keys_from_before_a_revocation_publishes_nothing(net: N
     assert "which do not have bob in the group" in said()
     shutil.copy2(sealed_file(net.home, "ward"), late)
     until(lambda: not said(), said)
+
+
+def apart(net: Net, name: str) -> Path:
+    """A machine of its own: nobody signs there, and what changes elsewhere is not seen."""
+    there = net.home.parent / f"machine-of-{name}"
+    shutil.copytree(net.home, there, ignore=shutil.ignore_patterns("authority.key"))
+    return there
+
+
+def test_a_new_epoch_that_one_machine_has_reaches_all_and_who_was_revoked_reads_nothing_later(
+    make: Make, tmp_path: Path
+) -> None:
+    signed = make_home(tmp_path / "keys")
+    permissions.add(signed, "cat", "member")
+    net = Net(make, signed)
+    homes = {name: apart(net, name) for name in ("hub", "ann", "bob", "cat", "eve")}
+    net = Net(make, homes["hub"])
+    ann, bob, cat, _ = (net.join(name, homes[name]) for name in ("ann", "bob", "cat", "eve"))
+    got, hers = bob.subscribe(""), cat.subscribe("")
+    for each in (bob, cat):
+        net.know(ann, each)
+    ann.publish(TOPIC, 1)
+    assert values(got, 1) == values(hers, 1) == [1]
+
+    permissions.revoke(signed, "cat")
+    for name in (permissions_file(signed).name, sealed_file(signed, "ward").name):
+        shutil.copy2(signed / name, homes["ann"])
+    until(lambda: epoch(ann) == 3 and epoch(bob) == 3, "the new epoch at both")
+    ann.publish(TOPIC, 2)
+    assert values(got, 1) == [2]
+    assert not [each for each in hers.poll() if each.value == 2]
+    new = sealed_file(signed, "ward").read_bytes()
+    for name in ("hub", "bob", "eve"):  # who forwards has them for others
+        until(lambda name=name: sealed_file(homes[name], "ward").read_bytes() == new, name)  # type: ignore[misc]
 
 
 def test_a_gateway_passes_on_what_it_cannot_read(net: Net) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from chappe.core import Report
 from chappe.defaults import TTL
-from chappe.mesh.actions import Close, Deliver, OfferRules, Resolve
+from chappe.mesh.actions import Close, Deliver, OfferKeys, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.flows import (
     DETOUR,
@@ -67,8 +67,12 @@ class Rig:
         self.events: list[object] = []
         self.resolved: dict[int, object] = {}
         self.offered: list[bytes] = []  # permissions that somebody handed on
+        self.offered_keys: list[tuple[str, bytes]] = []  # keys of groups that somebody handed on
         self.signed: dict[bytes, MeshRules] = {}  # what such files mean, if they are signed
         self._conns = 0
+
+    def take_keys(self, group: str, raw: bytes) -> None:
+        """Look at keys of a group that somebody hands on; here nobody has signed them."""
 
     def do(self, actions: Sequence[Any]) -> None:
         """Carry out what a call into the core answered."""
@@ -85,6 +89,9 @@ class Rig:
                     self.offered.append(raw)
                     if raw in self.signed:
                         self.do(self.core.set_rules(self.signed[raw], self.now))
+                case OfferKeys(group, raw):
+                    self.offered_keys.append((group, raw))
+                    self.take_keys(group, raw)
                 case Resolve(ticket, outcome):
                     assert ticket not in self.resolved, "a call is answered once"
                     self.resolved[ticket] = outcome

@@ -124,7 +124,7 @@ def test_a_message_cut_off_within_envelope_or_topic_is_a_protocol_error(name: st
     parse_message(body[:end])
 
 
-@pytest.mark.parametrize("kind", [0, 6, 7, 8, 12, 0x10, 0x11, 0x12, 0x1A, 0x21, 0xFF])
+@pytest.mark.parametrize("kind", [0, 6, 7, 8, 12, 0x10, 0x11, 0x12, 0x1B, 0x21, 0xFF])
 def test_an_unknown_type_is_a_protocol_error(kind: int) -> None:
     body = body_of(pack_message(ONES, NOBODY, kind, 16, b"t", b"p"))
     with pytest.raises(ProtocolError, match="unknown"):

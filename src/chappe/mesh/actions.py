@@ -60,6 +60,14 @@ class OfferRules:
     raw: bytes
 
 
-Action: TypeAlias = Dial | Flush | Close | Deliver | Resolve | OfferRules | Report
+@dataclass(frozen=True, slots=True)
+class OfferKeys:
+    """Somebody hands on what may be new keys of a group: take them if they are the authority's, by ``set_keys``."""
+
+    group: str
+    raw: bytes
+
+
+Action: TypeAlias = Dial | Flush | Close | Deliver | Resolve | OfferRules | OfferKeys | Report
 
 NOTHING: Final[tuple[Action, ...]] = ()

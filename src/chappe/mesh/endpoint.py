@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
 from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
+from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.links.link import EndpointOptions, PeerInfo
 from chappe.mesh.links.peerings import Peerings
 from chappe.mesh.messages import DATA, ID_BYTES, NOBODY, Message
@@ -190,6 +191,10 @@ class EndpointCore(Peerings):
     def deliver_opened(self, messages: Iterable[Message], now: float) -> list[Action]:
         """Give messages to our subscribers that came before, sealed, and could not be opened then."""
         return self.router.deliver_opened(messages)
+
+    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+        """There are other keys of groups here, to be handed on; only where there are rules."""
+        return self.router.set_keys(here, now)
 
     def room(self, topics: Iterable[bytes] | None = None, receiver: bytes = NOBODY) -> bool:
         """Whether there is room for what is published to these topics, or to ``receiver`` alone.

@@ -18,6 +18,7 @@ A *frame* is a u32 length and a *body*; numbers are big-endian. ``pack_...`` ret
                                of each: id 16, u64 version, u32 CRC-32 of its payload
 
     0x19 permissions (chappe)   u64 version of those in force, and nothing, or the file as the authority signed it
+    0x1a keys of groups (chappe)   ``mesh.forwarding.group_keys`` has it
 
 A link state with a receiver is believed by nobody on its way: it tells its own origin what others say of it.
 
@@ -65,6 +66,7 @@ CONFIRM: Final = 0x16
 FORGET: Final = 0x17
 HOLD: Final = 0x18
 PERMISSIONS: Final = 0x19
+GROUP_KEYS: Final = 0x1A
 
 ID_BYTES: Final = 16
 NOBODY: Final = bytes(ID_BYTES)  # as receiver: everybody who subscribed; as origin: none was told
@@ -74,7 +76,8 @@ BYE: Final = b"BYE"  # of the ping before a connection is closed: once its pong 
 ASKED: Final = b"ping"  # of a ping that an application asked for
 
 _PLAIN: Final = frozenset(
-    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD, PERMISSIONS}
+    {DATA, COMMAND, ROUTING_UPDATE, PING, PONG, LINK_STATE, LINK_STATES_HAD, TREE, CONFIRM, FORGET, HOLD}
+    | {PERMISSIONS, GROUP_KEYS}
 )
 _FORWARDS: Final = 1
 _KNOWS_TIMES: Final = 2

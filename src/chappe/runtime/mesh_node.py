@@ -18,9 +18,10 @@ from chappe.core import Report
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
 from chappe.member import Action, Member, Serve
 from chappe.mesh.actions import Action as MeshAction
-from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferRules, Resolve
+from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferKeys, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
+from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.mesh.messages import COMMAND
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
@@ -83,6 +84,7 @@ class MeshNode:
             Dial: lambda action: self._dials.begin(action.dial, action.host, action.port),
             Serve: self._serve,
             OfferRules: self._offer_rules,
+            OfferKeys: self._offer_keys,
             **perform,
         }
         self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
@@ -100,7 +102,7 @@ class MeshNode:
         self._next_conn = 1
         self._rules = rules
         if rules is not None:
-            self.perform(self._ask(core.set_rules, rules.rules))
+            self._take_rules(rules.rules)
         self.sealing = sealing
         if sealing is not None:
             core.router.opens = sealing.open
@@ -544,6 +546,8 @@ class MeshNode:
             self._drop(link)
 
     def _look_at_rules(self, watch: RulesWatch) -> None:
+        if watch.keys is not None:  # before the permissions that need them
+            self._take_keys(watch.keys.look())
         self._take_rules(watch.look())
 
     def _offer_rules(self, action: OfferRules) -> None:
@@ -553,3 +557,13 @@ class MeshNode:
     def _take_rules(self, rules: MeshRules | None) -> None:
         if rules is not None:
             self.perform(self._ask(self.core.set_rules, rules))
+            if self._rules is not None and self._rules.keys is not None:  # they may name other groups
+                self._take_keys(self._rules.keys.look())
+
+    def _offer_keys(self, action: OfferKeys) -> None:
+        if self._rules is not None and self._rules.keys is not None:
+            self._take_keys(self._rules.keys.offer(action.group, action.raw))
+
+    def _take_keys(self, here: KeysHere | None) -> None:
+        if here is not None:
+            self.perform(self._ask(self.core.set_keys, here))

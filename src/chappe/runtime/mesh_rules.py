@@ -7,14 +7,19 @@ from datetime import UTC, datetime
 from chappe.defaults import RULES_LOOK_S
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import CLOCK_SKEW
+from chappe.runtime.mesh_keys import KeysWatch
 from chappe.storage.key_files import WatchedPermissions
 from chappe.system import time
 
 
 class RulesWatch:
-    """Looks at the permissions of a directory now and then; ``due`` is when it does next, ``own`` who does."""
+    """Looks at the permissions of a directory now and then; ``due`` is when it does next, ``own`` who does.
 
-    def __init__(self, permissions: WatchedPermissions, own: str = "") -> None:
+    ``keys`` looks at the keys of groups there, which are handed on with the permissions; None if they are not.
+    """
+
+    def __init__(self, permissions: WatchedPermissions, own: str = "", keys: KeysWatch | None = None) -> None:
+        self.keys = keys
         self._permissions = permissions
         self._own = own
         self._seen = permissions.changes  # others of this process may have taken another file first

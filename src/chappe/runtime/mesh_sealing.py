@@ -185,7 +185,7 @@ class MeshSealing:
             raw = unwrap(message.payload)
             outcome = self._opener.open(raw, _KINDS[message.kind], place, ring, groups.permissions.identities)
             if isinstance(outcome, Lacking):
-                return Lacking(f"{outcome.reason}: copy the new {path} from where the authority is")
+                return Lacking(f"{outcome.reason}: no newer {path} has been handed on, or copied here")
             refusal = outcome.reason if isinstance(outcome, Refused) else self._lives.refusal(outcome.frame)
             if refusal or isinstance(outcome, Refused):
                 return self._refuse(message, refusal)

@@ -10,6 +10,7 @@ from chappe.errors import NotPermitted, UsageError
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
+from chappe.runtime.mesh_keys import KeysWatch
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
 from chappe.storage.key_files import watched_permissions
@@ -26,7 +27,10 @@ def watch_rules(keys: Keys) -> RulesWatch:
         ConfigError: The authority has not signed them so, or they are malformed.
         ChappeError: The package cryptography or blake3 is missing.
     """
-    made = RulesWatch(watched_permissions(keys.directory), keys.name)
+    from chappe.storage.sealed_files import watched_groups  # who has no identity needs no cryptography
+
+    permissions = watched_permissions(keys.directory)
+    made = RulesWatch(permissions, keys.name, KeysWatch(watched_groups(keys.directory), keys.name))
     why = made.rules.refusal(keys.name)
     if why:
         raise UsageError(f"{keys.place} cannot be used: {why}, by {permissions_file(keys.directory)}")
@@ -94,6 +98,6 @@ class Own:
 
 def sealing_of(keys: Keys) -> MeshSealing:
     """What seals and opens for this identity; raises as ``watch_rules``."""
-    from chappe.runtime.mesh_sealing import MeshSealing  # who has no identity needs no cryptography
+    from chappe.runtime.mesh_sealing import MeshSealing
 
     return MeshSealing(keys)

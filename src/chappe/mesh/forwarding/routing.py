@@ -28,6 +28,7 @@ from chappe.mesh.forwarding.duplicates import Seen
 from chappe.mesh.forwarding.early import Early, Elsewhere
 from chappe.mesh.forwarding.echoes import MESH, TOO_OFTEN
 from chappe.mesh.forwarding.flooding import Flooding
+from chappe.mesh.forwarding.group_keys import KeysHandingOn, KeysHere
 from chappe.mesh.forwarding.handing_on import HandingOn
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import Judge
@@ -41,6 +42,7 @@ from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import (
     COMMAND,
     DATA,
+    GROUP_KEYS,
     LINK_STATE,
     LINK_STATES_HAD,
     LOSS,
@@ -108,6 +110,7 @@ class Router:
         )  # fmt: skip
         self.flooding = Flooding(own, options.forwarding, self.topology, self.links, self.judge, put_control)
         self.handing_on = HandingOn(own, self.links, put_control)
+        self.group_keys = KeysHandingOn(own, self.links, put_control, lambda: self.topology.forwards)
         self._own = own
         self._forwards = options.forwarding
         self._blocks = options.peer_policy is Policy.BLOCK
@@ -157,6 +160,7 @@ class Router:
             self.originals.link_down(link)
         self.flooding.link_down(link.peer_id)
         self.handing_on.link_down(link)
+        self.group_keys.link_down(link)
         self.topology.link_down(link.peer_id)
         actions = self.settle(now)
         if link.kept_bytes:  # who gets what is sent around is to know that it does not come back over this link
@@ -190,6 +194,10 @@ class Router:
         news = [(topic, why) for topic, why in self._refused.items() if topic not in former]
         told = [Report(SubscriptionRefused(topic, *why)) for topic, why in news]
         return [*told, *self.settle(now), *[link.flush for link in self.links.values()]]
+
+    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+        """There are other keys of groups here: neighbours may want them."""
+        return self.group_keys.set_keys(here, now)
 
     def confirm(self) -> list[Flush]:
         """Somebody leaves: what came is confirmed now, or it would be told as lost."""
@@ -586,7 +594,9 @@ class Router:
             turn.actions += self.flooding.take(link, message, now)
             self.trees.number_from(self.topology.telling.numbers_from)
         elif message.kind == PERMISSIONS:
-            turn.actions += self.handing_on.hear(link, message.payload, now)
+            turn.actions += self.handing_on.hear(link, message.payload, now) + self.group_keys.meet(link)
+        elif message.kind == GROUP_KEYS:
+            turn.actions += self.group_keys.hear(link, message.payload, now)
         else:
             self.trees.handle_control(link, message, now)
 
@@ -622,7 +632,7 @@ class Router:
             self._refuse(body)
         losses, reports = self.losses.take(now, self.seen.take_late)
         told = [action for each, missing in losses for action in self._tell_loss(each, missing)]
-        settled = [*self.settle(now), *self.flooding.tell(now), *self.handing_on.say(now)]
+        settled = [*self.settle(now), *self.flooding.tell(now), *self.group_keys.say(now), *self.handing_on.say(now)]
         if self._early.is_due(self.settled):
             turn = Turn(self.opens)
             self._take_early(turn, now)
@@ -637,4 +647,5 @@ class Router:
             return -inf
         echoes = self.originals.echoes
         dues = echoes.due, self.drops.due, self.losses.due, self.flooding.due, self._early.due
-        return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due, self.handing_on.due)
+        handing_on = min(self.handing_on.due, self.group_keys.due)
+        return min(*dues, self.holds.due, self.trees.confirm_at, self.trees.order.due, handing_on)

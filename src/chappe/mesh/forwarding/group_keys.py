@@ -1,0 +1,207 @@
+"""The keys of groups travel from neighbour to neighbour, as permissions do (``handing_on``).
+
+Each says which versions it has of those that it wants: to who has said that it has permissions, when it takes other
+keys, and every few seconds. Who hears an older one sends what comes after it, who hears a newer one says its own
+version, and so asks for it. So whatever is lost comes again, and nobody has to be believed: the driver looks at the
+authority's signatures. Members want the groups to which they belong, forwarders all: others are behind them.
+
+The payload of a frame::
+
+    0  [version u64, u8 length and name of a group]...    ; versions
+    1  u8 length and name of a group  lines of its file   ; what comes after a version
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from chappe.defaults import TTL
+from chappe.errors import ProtocolError
+from chappe.mesh.actions import Action, OfferKeys
+from chappe.mesh.forwarding.handing_on import SAY_S, SEND_S
+from chappe.mesh.links.link import Link
+from chappe.mesh.messages import GROUP_KEYS, NOBODY, RESERVED_TOPIC, pack_message
+from chappe.permissions.text import FILE_BYTES_MAX, GROUPS_MAX
+
+OFFERS_MAX: Final = 40  # of one neighbour in a second: a signature takes a part of a millisecond, a digest more
+SENT_BYTES_MAX: Final = 4 << 20  # to one neighbour in a second; it asks again for the rest
+_SAID: Final = 0
+_LINES: Final = 1
+_GROUP: Final = struct.Struct(">QB")
+
+
+@dataclass(frozen=True, slots=True)
+class KeysHere:
+    """What an endpoint has of the keys of groups.
+
+    Attributes:
+        versions: Of each group that the permissions have; 0 where there are no keys.
+        mine: The groups to which it belongs.
+        after: What comes after a version of a group, to be handed on; not all of it if it is much.
+    """
+
+    versions: Mapping[str, int]
+    mine: frozenset[str]
+    after: Callable[[str, int], bytes]
+
+
+def pack_versions(versions: Iterable[tuple[str, int]]) -> bytes:
+    """The payload that says versions."""
+    parts = [bytes([_SAID])]
+    for group, version in versions:
+        name = group.encode()
+        parts += (_GROUP.pack(version, len(name)), name)
+    return b"".join(parts)
+
+
+def pack_lines(group: str, lines: bytes) -> bytes:
+    """The payload that brings lines of a group."""
+    name = group.encode()
+    return bytes([_LINES, len(name)]) + name + lines
+
+
+def parse_keys(payload: bytes) -> dict[str, int] | tuple[str, bytes]:
+    """Versions by group, or a group and lines of its file. Raises ProtocolError."""
+    kind, at = payload[:1], 1
+    if kind == bytes([_LINES]):
+        end = 2 + (payload[1] if len(payload) > 1 else 0)
+        if not end < len(payload) <= end + FILE_BYTES_MAX:
+            raise ProtocolError(f"keys of a group, {len(payload)} bytes, are cut off or too large")
+        return payload[2:end].decode(errors="replace"), payload[end:]
+    if kind != bytes([_SAID]):
+        raise ProtocolError("keys of groups are of an unknown kind")
+    found: dict[str, int] = {}
+    for _ in range(GROUPS_MAX):
+        if at == len(payload):
+            break
+        if at + _GROUP.size > len(payload):
+            raise ProtocolError("versions of keys are cut off")
+        version, length = _GROUP.unpack_from(payload, at)
+        at += _GROUP.size + length
+        found[payload[at - length : at].decode(errors="replace")] = version
+    if at != len(payload):
+        raise ProtocolError("versions of keys are cut off or too many")
+    return found
+
+
+class KeysHandingOn:
+    """Of one endpoint; without keys it says nothing.
+
+    Args:
+        links: All links by peer.
+        put: Puts a control frame for a link.
+        forwards: Whether the endpoint passes on what is not for it.
+    """
+
+    def __init__(
+        self, own: bytes, links: dict[bytes, Link], put: Callable[[Link, bytes], None], forwards: Callable[[], bool]
+    ) -> None:
+        self.due = inf  # when ``say`` has something to do
+        self._own = own
+        self._links = links
+        self._put = put
+        self._forwards = forwards
+        self._here: KeysHere | None = None
+        self._asked: dict[str, tuple[int, float]] = {}  # which version was asked from, and when; by group
+        self._met: dict[int, _Neighbour] = {}  # by connection: those that have permissions
+
+    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+        """There are others: say so."""
+        self._here = here
+        self._asked = {group: asked for group, asked in self._asked.items() if group in here.versions}
+        self.due = now if here.versions else inf
+        return self.say(now)
+
+    def meet(self, link: Link) -> list[Action]:
+        """A neighbour has said something of permissions, so it knows what keys of groups are."""
+        if link.conn in self._met:
+            return []
+        self._met[link.conn] = _Neighbour()
+        return self._say(link)
+
+    def link_down(self, link: Link) -> None:
+        """A link ended."""
+        self._met.pop(link.conn, None)
+
+    def say(self, now: float) -> list[Action]:
+        """Say our versions, if it is time."""
+        if now < self.due:
+            return []
+        self.due = now + SAY_S
+        links = [link for link in self._links.values() if link.conn in self._met]
+        return [action for link in links for action in self._say(link)]
+
+    def hear(self, link: Link, payload: bytes, now: float) -> list[Action]:
+        """A neighbour says its versions, or sends lines."""
+        said, here, neighbour = parse_keys(payload), self._here, self._met.get(link.conn)
+        if here is None or neighbour is None:
+            return []
+        neighbour.begin(now)
+        if isinstance(said, tuple):
+            group, lines = said
+            if self._wants(here, group) and neighbour.offers < OFFERS_MAX:
+                neighbour.offers += 1
+                return [OfferKeys(group, lines)]
+            return []
+        ours = [(group, version, here.versions[group]) for group, version in said.items() if group in here.versions]
+        sent = [self._send(link, neighbour, here, group, their, now) for group, their, our in ours if their < our]
+        asked = [(group, our) for group, their, our in ours if their > our and self._asks(here, group, our, now)]
+        if asked:
+            self._put(link, self._pack(pack_versions(asked)))
+        return [link.flush] if asked or any(sent) else []
+
+    def _asks(self, here: KeysHere, group: str, version: int, now: float) -> bool:
+        """Whether to ask for what comes after a version; not several neighbours at once."""
+        before, at = self._asked.get(group, (-1, -inf))
+        if not self._wants(here, group) or (before == version and now < at + SEND_S):
+            return False
+        self._asked[group] = version, now
+        return True
+
+    def _send(self, link: Link, neighbour: _Neighbour, here: KeysHere, group: str, version: int, now: float) -> bool:
+        """Send what comes after a version, unless that was just sent, or too much is on its way."""
+        before, at = neighbour.sent.get(group, (-1, -inf))
+        if link.outbox.crowded or neighbour.bytes >= SENT_BYTES_MAX or (before == version and now < at + SEND_S):
+            return False
+        lines = here.after(group, version)
+        if not lines:
+            return False
+        neighbour.sent[group] = version, now
+        neighbour.bytes += len(lines)
+        self._put(link, self._pack(pack_lines(group, lines)))
+        return True
+
+    def _wants(self, here: KeysHere, group: str) -> bool:
+        return group in here.versions and (group in here.mine or self._forwards())
+
+    def _say(self, link: Link) -> list[Action]:
+        here = self._here
+        wanted = [] if here is None else [each for each in here.versions.items() if self._wants(here, each[0])]
+        if not wanted or link.outbox.crowded:
+            return []
+        self._put(link, self._pack(pack_versions(wanted)))
+        return [link.flush]
+
+    def _pack(self, payload: bytes) -> bytes:
+        return pack_message(self._own, NOBODY, GROUP_KEYS, TTL, RESERVED_TOPIC, payload)
+
+
+class _Neighbour:
+    """What a neighbour has cost in the second that began last."""
+
+    __slots__ = ("begun", "bytes", "offers", "sent")
+
+    def __init__(self) -> None:
+        self.begun = -inf
+        self.offers = 0
+        self.bytes = 0
+        self.sent: dict[str, tuple[int, float]] = {}  # what comes after which version, and when; by group
+
+    def begin(self, now: float) -> None:
+        """Begin another second, if one is over."""
+        if now >= self.begun + 1.0:
+            self.begun, self.offers, self.bytes = now, 0, 0
