@@ -28,6 +28,8 @@ SET_BACK = (300, 1_000_000)  # microseconds: more than a life changes its link s
 class PopulatedMesh(MeshWorld):
     """A world of the mesh with members."""
 
+    ruled = 0.15
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.publishing = True

@@ -31,7 +31,6 @@ PACES = 0.08  # of the worlds have a slow subscriber, and everybody else is to g
 AHEAD = 0.3  # of the worlds have publishers wait for confirmations
 AHEAD_MAX = 8
 AHEAD_BYTES = 1_000
-RULED = 0.15  # of the worlds have permissions
 AGES = 0.2  # of the worlds have endpoints that ask when messages were published, and steady clocks that differ
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
@@ -46,6 +45,7 @@ class MeshWorld(World):
     lengths_s = (3.0, 6.0, 10.0)
     settle_max_s = 40.0  # silence is noticed, dialling tried again and again, and everybody told
     settled_s = 0.75
+    ruled = 0.0  # of the worlds have permissions: a ``Charter`` knows endpoints of the mesh by name, and nobody else
     hosts: dict[str, MeshHost]
 
     def __init__(
@@ -96,7 +96,7 @@ class MeshWorld(World):
         )  # what does not arrive is compared with what is told, message by message
         # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
         special = self.settings.plain or self.rogue_comes or self.far or self.only_floods or self.accounts
-        self.charter = None if special or Random(f"ruled {seed}").random() >= RULED else Charter(seed)
+        self.charter = None if special or Random(f"ruled {seed}").random() >= self.ruled else Charter(seed)
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
