@@ -62,6 +62,7 @@ CAN: Final[dict[type, str]] = {
     channel.ToProducer: "the message is lost",
 }
 HERE: Final = "it is done within the member"
+TAKEN: Final = "what is the authority's is taken into memory, whether or not the disk has room for it, too"
 CANNOT: Final[dict[type, str]] = {
     core.Report: HERE,
     core.Halt: HERE,
@@ -78,7 +79,8 @@ CANNOT: Final[dict[type, str]] = {
     log.Gone: HERE,
     mesh.Deliver: HERE,
     mesh.Resolve: HERE,
-    mesh.OfferRules: HERE,
+    mesh.OfferRules: TAKEN,
+    mesh.OfferKeys: TAKEN,
     kv.Notify: HERE,
     kv.Resolve: HERE,
     chp.Withdraw: HERE,

@@ -145,6 +145,19 @@ def test_who_has_no_keys_of_a_group_gets_them(home: Path) -> None:
     assert (ann.refusal, ann.epoch) == ("", 1)
 
 
+def test_keys_that_the_disk_refuses_are_taken_all_the_same(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    here, there = apart(home, "here", "there")
+    ann = Member(there, "ann")
+    permissions.rotate(home, "ward")
+    shutil.copy2(sealed_file(home, "ward"), here)
+    sealed_file(there, "ward").unlink()
+    sealed_file(there, "ward").mkdir()  # root may write everywhere
+    caplog.set_level("INFO")
+    assert handed(here, there)
+    assert ann.epoch == 2
+    assert "keys of ward that were handed on are kept in memory alone: Is a directory" in caplog.text
+
+
 def test_what_nobody_has_signed_or_of_no_group_is_not_taken(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (there,) = apart(home, "there")
     permissions.rotate(home, "ward")
