@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.storage.segments_rig import alone
 
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.log.batch import Batch, encode_batch
@@ -160,20 +161,20 @@ def test_holes_and_heals_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_many_topics_need_few_descriptors(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    storage = SegmentStorage(tmp_path)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    try:
-        for start in range(0, 600, 100):
-            keep(storage, *(batch(0, 1, topic=f"topic {n}") for n in range(start, start + 100)))
-        assert all(everything(storage, f"topic {n}") == [0] for n in range(600))
-        keep(storage, *(batch(1, 1, topic=f"topic {n}") for n in range(0, 600, 50)))
-        storage.close()
-        again = SegmentStorage(tmp_path)
-        assert len(again.topics()) == 600
-        again.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    alone(use_many_topics, tmp_path)
+
+
+def use_many_topics(path: Path) -> None:
+    storage = SegmentStorage(path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    for start in range(0, 600, 100):
+        keep(storage, *(batch(0, 1, topic=f"topic {n}") for n in range(start, start + 100)))
+    assert all(everything(storage, f"topic {n}") == [0] for n in range(600))
+    keep(storage, *(batch(1, 1, topic=f"topic {n}") for n in range(0, 600, 50)))
+    storage.close()
+    again = SegmentStorage(path)
+    assert len(again.topics()) == 600
+    again.close()
 
 
 def test_writing_on_another_thread_while_reading(tmp_path: Path) -> None:

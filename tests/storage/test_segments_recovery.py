@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.storage.segments_rig import batch, everything, keep
+from tests.storage.segments_rig import alone, batch, everything, keep
 
 from chappe.errors import StorageFormat
 from chappe.log.storage import Retention
@@ -331,17 +331,17 @@ def test_a_new_store_is_synced_in_all_folders_above_it(tmp_path: Path) -> None:
 
 
 def test_a_commit_to_more_topics_than_files_may_be_open(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-    try:
-        storage = SegmentStorage(tmp_path)
-        keep(storage, *(batch(0, 1, topic=f"topic {n}") for n in range(400)))
-        keep(storage, *(batch(1, 1, topic=f"topic {n}") for n in range(400)))
-        assert all(everything(storage, f"topic {n}") == [0, 1] for n in range(400))
-        assert len(os.listdir("/proc/self/fd")) < 200
-        storage.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    alone(commit_to_many_topics, tmp_path)
+
+
+def commit_to_many_topics(path: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    storage = SegmentStorage(path)
+    keep(storage, *(batch(0, 1, topic=f"topic {n}") for n in range(400)))
+    keep(storage, *(batch(1, 1, topic=f"topic {n}") for n in range(400)))
+    assert all(everything(storage, f"topic {n}") == [0, 1] for n in range(400))
+    assert len(os.listdir("/proc/self/fd")) < 200
+    storage.close()
 
 
 # -- the version before ------------------------------------------------------------------------------------
