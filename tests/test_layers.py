@@ -34,6 +34,7 @@ PURE: Final = {
     "chappe.kv": {*CONTRACT, "chappe.channel", "chappe.replication"},
     "chappe.replication": CONTRACT,
     "chappe.sealing": CONTRACT,
+    "chappe.observing": BASE,
 }
 MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
 FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
@@ -80,6 +81,13 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.cli": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
+        "chappe.dashboard",
+    },
+    # of pipelines what they write about themselves, and of the web who may be let in
+    "chappe.dashboard": {
+        *(*FACES, *READING, *HERE, *SHOWN),
+        *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
+        *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },
     "chappe.web": {*FACES, *HERE},
     "pyspark_chappe": {"chappe.spark"},

@@ -120,6 +120,11 @@ class Discovery:
         """Number of nodes known."""
         return len(self._peers)
 
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """Address and endpoint of every node known."""
+        return [(address, endpoint) for endpoint, (address, _) in self._peers.items()]
+
     def claim(self, identity: str, now: float) -> list[Action]:
         """Tell everybody that we go on with an identity."""
         self._claims[identity] = _Claim(now)

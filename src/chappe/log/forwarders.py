@@ -51,6 +51,11 @@ class Forwarders:
         """Number of forwarders that are there."""
         return sum(each.address is not None for each in self._heard)
 
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """Address and place of every forwarder that is there."""
+        return [(each.address, each.at) for each in self._heard if each.address is not None]
+
     def heard(self, place: int, address: str, now: float) -> list[Action]:
         """The forwarder at a place said who it is."""
         found = self._heard[place]

@@ -48,6 +48,11 @@ class Introducer:
         """Number of forwarders and programs known."""
         return self._forwarders.peers + self._nodes.peers
 
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """See ``Discovers.met``."""
+        return self._forwarders.met + self._nodes.met
+
     def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
         """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError."""
         return self._taken(self._nodes.handle_beacon(beacon_of(frames, peer_host, self._host), now), now)

@@ -8,7 +8,7 @@ stores are looked up anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -90,6 +90,12 @@ class StoresView:
     def whole(self) -> bool:
         """Whether everybody answers, and no fewer stores than there once were: nobody else has what these lack."""
         return not self.away and len(self._stores) >= self._most
+
+    def meet(self, endpoints: Iterable[str]) -> None:
+        """Ask these stores too, from the next refresh on."""
+        for each in endpoints:
+            self._stores.setdefault(each, _Store())
+        self._most = max(self._most, len(self._stores))
 
     def client(self, endpoint: str) -> StoreClient | None:
         """The connection to a store; None while it is away."""

@@ -54,6 +54,10 @@ class Discovers(Protocol):
     def peers(self) -> int:
         """Number of members known."""
 
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """Their addresses, and where each is."""
+
     def claim(self, identity: str, now: float) -> list[Action]:
         """Tell everybody that we go on with an identity."""
 

@@ -1,0 +1,253 @@
+"""The log: who a tower knows, what stores hold, and how far groups on this machine have read.
+
+Stores are asked what changed since the last look, once a second by one question each, so what does not change costs
+nothing. What a store does not answer within three seconds is left out and asked again later.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from chappe.api.log.looking import LogMember, LogWatch
+from chappe.data.topic import Filter
+from chappe.errors import TimedOut
+from chappe.observing.snapshot import (
+    NAMES_MAX,
+    Link,
+    Member,
+    Part,
+    Problem,
+    Reader,
+    Topic,
+    readable,
+)
+from chappe.reading.offsets import Key, Known
+from chappe.reading.selection import Selection
+from chappe.reading.view import StoresView
+from chappe.security import LogSecurity
+from chappe.system import machine
+
+GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
+POSITIONS_BYTES_MAX: Final = 1 << 20
+POSITIONS_EVERY: Final = 2  # looks
+
+
+class LogSource:
+    """Looks through a tower, or at forwarders.
+
+    Args:
+        tower: Its address.
+        named: How people call whoever introduces members, in a sentence.
+        command: What starts a store there.
+        groups: Directory of the positions of consumers with an identity; by default this user's.
+    """
+
+    name = "log"
+
+    def __init__(
+        self,
+        tower: str,
+        *,
+        listen: str,
+        forwarders: str | None = None,
+        security: LogSecurity = None,
+        named: str = "the tower",
+        command: str = "chappe up",
+        groups: Path | None = None,
+    ) -> None:
+        self.mend = f"Start it: {command}"
+        self._tower, self._named, self._forwarders = tower, named, forwarders
+        self._watch = LogWatch(tower, listen=listen, forwarders=forwarders, security=security)
+        self._view = StoresView(Selection((Filter("", prefix=True),)), tower=tower, find=self._find, security=security)
+        self._groups = groups if groups is not None else machine.current().data_path() / "consumers"
+        self._positions: dict[str, dict[Key, int]] = {}
+        self._looks = 0
+        self._partitions: dict[str, dict[str, Known]] = {}  # by topic
+        self._guard = threading.Lock()  # of the partitions, at which viewers look too
+        self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
+        self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
+
+    def look(self) -> Part:
+        """See ``Source``."""
+        seen = self._watch.members()
+        stores = {each.store.endpoint: each for each in seen if each.store is not None}
+        self._view.meet(stores)
+        changed = self._refresh()
+        if self._looks % POSITIONS_EVERY == 0:
+            self._positions = dict(_positions(self._groups))
+        self._looks += 1
+        live = self._watch.listened_to()
+        lags = self._lags()
+        names = {topic for topic, _ in changed} | {
+            name for name, found in lags.items() if self._shown.get(name) != found
+        }
+        names |= self._shown.keys() - lags.keys()
+        self._shown = lags
+        gone = [name for name in names if name not in self._partitions]
+        held = {endpoint: each.address for endpoint, each in stores.items()}
+        topics = [self._topic(name, held, lags.get(name, ()), live) for name in names if name in self._partitions]
+        members, links = self._picture(seen, lags)
+        return Part(
+            members=tuple(members),
+            links=tuple(links),
+            topics=tuple(topics),
+            gone=tuple(readable(each) for each in gone),
+            problems=tuple(self._problems()),
+        )
+
+    def held(self, shown: str) -> tuple[str, dict[str, Known]]:
+        """A topic by the name that people read: its own name, and what stores have of its partitions. Thread-safe."""
+        with self._guard:
+            name = self._raw.get(shown, shown)
+            return name, dict(self._partitions.get(name, ()))
+
+    def close(self) -> None:
+        """See ``Source``."""
+        self._view.close()
+        self._watch.close()
+
+    # -- stores ---------------------------------------------------------------------------------------
+
+    def _find(self, _tower: str) -> list[str]:
+        return [each.store.endpoint for each in self._watch.members() if each.store is not None]
+
+    def _refresh(self) -> set[Key]:
+        try:
+            changed = self._view.refresh()
+        except TimedOut:  # none has ever answered: the problems say so
+            return set()
+        with self._guard:
+            for key in changed:
+                self._note(key)
+        return changed
+
+    def _note(self, key: Key) -> None:
+        topic, partition = key
+        known = self._view.known.get(key)
+        if known is not None:
+            self._partitions.setdefault(topic, {})[partition] = known
+            if (shown := readable(topic)) != topic:
+                self._raw[shown] = topic
+        elif topic in self._partitions:
+            self._partitions[topic].pop(partition, None)
+            if not self._partitions[topic]:
+                del self._partitions[topic]
+                self._raw.pop(readable(topic), None)
+
+    def _topic(self, name: str, held: dict[str, str], readers: tuple[Reader, ...], live: Iterable[str]) -> Topic:
+        parts = self._partitions[name]
+        kept = [each for each in parts.values() if each.next > each.first]
+        stores = {held[endpoint] for each in parts.values() for endpoint in each.holders if endpoint in held}
+        return Topic(
+            name=readable(name),
+            partitions=len(parts),
+            records=sum(each.next - each.first for each in parts.values()),
+            end=sum(each.next for each in parts.values()),
+            bytes=sum(each.bytes for each in parts.values()),
+            oldest=min((each.timestamp_min for each in kept), default=0),
+            newest=max((each.timestamp_max for each in kept), default=0),
+            writers=tuple(readable(each) for each in sorted(parts)[:NAMES_MAX]),
+            stores=tuple(sorted(stores)[:NAMES_MAX]),
+            readers=readers[:NAMES_MAX],
+            live=any(name.startswith(each) for each in live),
+        )
+
+    def _lags(self) -> dict[str, tuple[Reader, ...]]:
+        """Who committed how far, by topic: records between that and what stores have."""
+        found: dict[str, list[Reader]] = {}
+        for group, positions in self._positions.items():
+            behind: dict[str, int] = {}
+            for (topic, partition), offset in positions.items():
+                known = self._partitions.get(topic, {}).get(partition)
+                if known is not None:
+                    behind[topic] = behind.get(topic, 0) + max(0, known.next - max(offset, known.first))
+            for topic, lag in behind.items():
+                found.setdefault(topic, []).append(Reader(group, "group", lag))
+        return {topic: tuple(readers) for topic, readers in found.items()}
+
+    # -- the picture ----------------------------------------------------------------------------------
+
+    def _picture(self, seen: list[LogMember], lags: dict[str, tuple[Reader, ...]]) -> tuple[list[Member], list[Link]]:
+        tower = f"tower {self._tower}"
+        kind = "forwarder" if self._forwarders else "tower"
+        status = "there" if self._watch.introduced else "silent"
+        level = "good" if status == "there" else "failed"
+        members = []
+        if not self._forwarders:
+            members.append(Member(tower, "tower", kind, self._tower, status, "good" if level == "good" else "failed"))
+        links: list[Link] = []
+        away = set(self._view.away)
+        stores = [each for each in seen if each.role == "store"]
+        for each in seen:
+            members.append(_member(each, away))
+            if not self._forwarders:
+                links.append(Link((tower, each.address), "introduces"))
+            if each.role in ("producers", "consumers"):
+                ends = [
+                    (each.address, s.address) if each.role == "producers" else (s.address, each.address) for s in stores
+                ]
+                links += [Link(pair, "records") for pair in ends]
+        for group in sorted({reader.name for readers in lags.values() for reader in readers}):
+            topics = {topic: r.lag for topic, readers in lags.items() for r in readers if r.name == group}
+            facts = tuple(
+                (readable(topic), f"{lag:,} records behind") for topic, lag in sorted(topics.items())[:NAMES_MAX]
+            )
+            members.append(
+                Member(f"group {group}", "group", group, "", "positions are kept on this machine", facts=facts)
+            )
+            links += [Link((each.address, f"group {group}"), "reads") for each in stores]
+        return members, links
+
+    def _problems(self) -> Iterator[Problem]:
+        if self._watch.lost:
+            yield Problem(
+                "no tower",
+                "failed",
+                f"Nobody answers as {self._named}: members that know each other go on, new ones find nobody.",
+                self.mend,
+            )
+        for endpoint in self._view.away:
+            yield Problem(
+                f"store {endpoint}",
+                "failed",
+                f"The store at {endpoint} does not answer: what it alone has cannot be read.",
+                "Look whether its process runs and its disk has room; start it again with: chappe store DIRECTORY",
+            )
+
+
+def _member(seen: LogMember, away: set[str]) -> Member:
+    if seen.store is not None:
+        silent = seen.store.endpoint in away
+        return Member(
+            seen.address,
+            "store",
+            _short(seen.store.store_id),
+            seen.endpoint,
+            "does not answer" if silent else "there",
+            "failed" if silent else "good",
+            (("store id", readable(seen.store.store_id)), ("questions at", seen.store.endpoint)),
+        )
+    name = seen.endpoint.rpartition(":")[2].partition("#")
+    return Member(
+        seen.address, seen.role, name[2] or f":{name[0]}", seen.endpoint, facts=(("address", readable(seen.address)),)
+    )
+
+
+def _short(store_id: str) -> str:
+    return readable(store_id)[:8]
+
+
+def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
+    """What consumers with an identity have committed, by identity; files that cannot be read are passed over."""
+    with suppress(OSError):
+        for each in sorted(directory.iterdir())[:GROUPS_MAX]:
+            file = each / "positions.json"
+            with suppress(OSError, ValueError, TypeError):
+                if file.stat().st_size <= POSITIONS_BYTES_MAX:
+                    rows: Any = json.loads(file.read_bytes())
+                    yield each.name, {(str(topic), str(part)): int(offset) for topic, part, offset in rows}

@@ -1,0 +1,73 @@
+"""Shared maps: each is followed as one of its clients, so all that is in it is in this process's memory, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chappe import SharedMap
+from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem
+from chappe.security import LogSecurity
+
+OBSERVER = "maps of this dashboard"
+
+
+class MapSource:
+    """Follows maps.
+
+    Args:
+        maps: Of each its servers, ``HOST:PORT``, separated by commas, as ``chappe map --servers`` takes them.
+    """
+
+    name = "maps"
+    mend = "Start it: chappe map serve"
+
+    def __init__(self, maps: Sequence[str], security: LogSecurity = None) -> None:
+        self.maps: dict[str, SharedMap[bytes]] = {}
+        try:
+            for each in dict.fromkeys(maps):
+                self.maps[each] = SharedMap(*each.split(","), security=security, timeout=0)
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> Part:
+        """See ``Source``."""
+        members: list[Member] = []
+        links: list[Link] = []
+        keepings: list[Keeping] = []
+        problems: list[Problem] = []
+        for name, each in self.maps.items():
+            followed = each.server
+            for server in name.split(","):
+                at = server.strip()
+                is_followed = followed is not None and _same(followed, at)
+                status = "followed" if is_followed else "not followed" if followed else "does not answer"
+                level = "good" if followed else "failed"
+                members.append(Member(f"map {at}", "map server", at, at, status, level))  # type: ignore[arg-type]
+            servers = tuple(f"map {at.strip()}" for at in name.split(","))
+            links += [Link((servers[0], other), "copies", note="a pair") for other in servers[1:]]
+            state = each.state
+            keepings.append(
+                Keeping(
+                    "map", name, servers, (), len(each) if each.ready else None, str(getattr(state, "value", state))
+                )
+            )
+            if not each.ready or followed is None:
+                problems.append(
+                    Problem(
+                        f"map {name}",
+                        "failed",
+                        f"No server of the map at {name} answers: it cannot be written, and what is shown may be old.",
+                        "Start it: chappe map serve",
+                    )
+                )
+        return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
+
+    def close(self) -> None:
+        """See ``Source``."""
+        for each in self.maps.values():
+            each.close()
+
+
+def _same(one: str, other: str) -> bool:
+    return one.rpartition("@")[2] == other.rpartition("@")[2] or one.endswith(other)

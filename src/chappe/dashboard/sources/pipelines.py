@@ -1,0 +1,77 @@
+"""Pipelines of this user on this machine: what each writes about itself once a second, as Prometheus gets it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from chappe.observing.snapshot import Member, Part, Pipeline, Query, readable
+from chappe.spark.pipeline.progress import Numbers
+from chappe.spark.pipeline.states import State, States
+
+PIPELINES_MAX: Final = 200
+
+
+class PipelineSource:
+    """Reads the state files of running pipelines."""
+
+    name = "pipelines"
+    mend = "Make the directory of chappe's state readable; `chappe pipeline list` tells more"
+
+    def __init__(self, states: States | None = None) -> None:
+        self._states = states or States()
+
+    def look(self) -> Part:
+        """See ``Source``."""
+        running = self._states.running()
+        found = [pipeline_of(each) for each in running[:PIPELINES_MAX]]
+        members = tuple(
+            Member(
+                f"pipeline {each.name}", "pipeline", each.name, f"process {each.pid}", each.stage,
+                facts=(("file", each.file), ("since", each.since), ("queries", str(len(each.queries)))),
+            )
+            for each in found
+        )  # fmt: skip
+        left_out = len(running) - len(found)
+        notes = (f"{left_out:,} pipelines are left out",) if left_out > 0 else ()
+        return Part(members=members, pipelines=tuple(found), notes=notes)
+
+    def close(self) -> None:
+        """See ``Source``."""
+
+
+def pipeline_of(state: State) -> Pipeline:
+    """A pipeline as it tells of itself."""
+    queries = []
+    for given in state.queries:
+        numbers = Numbers.from_dict(given)
+        queries.append(
+            Query(
+                name=readable(numbers.query),
+                batch=numbers.batch,
+                batch_rows=numbers.batch_rows,
+                batch_s=numbers.batch_s,
+                in_per_s=numbers.rows_in_s,
+                done_per_s=numbers.rows_processed_s,
+                late_rows=numbers.late_rows,
+                state_rows=numbers.state_rows,
+                state_bytes=numbers.state_bytes,
+                lag_records=numbers.lag_records,
+                lag_s=numbers.lag_s,
+            )
+        )
+    return Pipeline(
+        name=readable(state.name),
+        stage=readable(state.stage),
+        pid=state.pid,
+        since=state.began,
+        updated=state.updated,
+        file=readable(state.file),
+        page=_page(getattr(state, "page", "")),
+        log=readable(state.log),
+        queries=tuple(queries),
+    )
+
+
+def _page(given: Any) -> str:
+    """Spark's own page, if that is an address of a page."""
+    return given if isinstance(given, str) and given.startswith(("http://", "https://")) else ""

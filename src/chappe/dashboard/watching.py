@@ -1,0 +1,125 @@
+"""Runs sources, each in a thread of its own, and merges what they see into snapshots.
+
+A source looks once a second. Where its look takes long it looks less often, so that a fifth of the time at most goes
+into it, and a note of the snapshot says how often that is. A source that cannot look is asked again, and a problem
+says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Self
+
+import msgspec
+
+from chappe.dashboard.sources import Source
+from chappe.errors import ChappeError
+from chappe.observing.lines import Point
+from chappe.observing.observer import Observer
+from chappe.observing.snapshot import Snapshot, Topic
+
+logger = logging.getLogger("chappe")
+
+LOOK_S: Final = 1.0
+SHARE: Final = 4  # a look is followed by a pause of at least so many times as long
+SAY_S: Final = 2.0  # a pause that is longer is told of
+
+
+class Watching:
+    """Looks until it is closed; closes the sources. Use from several threads is safe."""
+
+    def __init__(self, sources: Sequence[Source], *, look_s: float = LOOK_S) -> None:
+        self._sources = list(sources)
+        self._observer = Observer()
+        self._lock = threading.Lock()
+        self._look_s = look_s
+        self._ended = threading.Event()
+        self._made: tuple[float, Snapshot] | None = None
+        self._threads = [
+            threading.Thread(target=self._run, args=(each,), name=f"chappe-look-{each.name}", daemon=True)
+            for each in self._sources
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def snapshot(self) -> Snapshot:
+        """Everything now; however many ask, it is made a few times a second at most."""
+        now = time.monotonic()
+        with self._lock:
+            if self._made is None or now - self._made[0] > self._look_s / 4:
+                self._made = now, self._observer.snapshot(now, _wall_us())
+            return self._made[1]
+
+    def topic(self, name: str) -> Topic | None:
+        """See ``Observer.topic``."""
+        with self._lock:
+            return self._observer.topic(name, time.monotonic())
+
+    def find_topics(self, text: str, limit: int) -> list[Topic]:
+        """See ``Observer.find_topics``."""
+        with self._lock:
+            return self._observer.find_topics(text, limit, time.monotonic())
+
+    def rate_line(self, topic: str) -> list[Point]:
+        """See ``Observer.rate_line``."""
+        with self._lock:
+            return self._observer.rate_line(topic, time.monotonic())
+
+    def lag_line(self, topic: str, reader: str) -> list[Point]:
+        """See ``Observer.lag_line``."""
+        with self._lock:
+            return self._observer.lag_line(topic, reader, time.monotonic())
+
+    def close(self) -> None:
+        """End; waits for looks that are under way, some seconds at most."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(5.0)
+        for each in self._sources:
+            with suppress(ChappeError, OSError):
+                each.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, source: Source) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                part = source.look()
+            except (ChappeError, OSError) as error:
+                with self._lock:
+                    self._observer.fail(source.name, _sentence(str(error)), source.mend, _wall_us())
+                self._ended.wait(self._look_s)
+                continue
+            except Exception:
+                logger.exception("the dashboard cannot look at the %s because of a defect", source.name)
+                with self._lock:
+                    text = f"The dashboard cannot look at the {source.name} because of a defect of its own."
+                    self._observer.fail(source.name, text, "Its log has the details; please report them.", _wall_us())
+                self._ended.wait(10 * self._look_s)
+                continue
+            took = time.monotonic() - began
+            pause = max(self._look_s - took, SHARE * took)
+            if pause > SAY_S:
+                note = f"the {source.name} is looked at every {pause + took:.0f} s, as a look takes {took:.1f} s"
+                part = msgspec.structs.replace(part, notes=(*part.notes, note))
+            with self._lock:
+                self._observer.take(source.name, part, time.monotonic(), _wall_us())
+            self._ended.wait(pause)
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())[:500]
+    return f"{text[:1].upper()}{text[1:]}." if text else "It does not say why."

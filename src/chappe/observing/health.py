@@ -1,0 +1,92 @@
+"""What is wrong, in sentences, with what mends it: read from what sources saw. Pure.
+
+Sources tell of what only they can know, such as a store that does not answer; here is what follows from the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from chappe.observing.snapshot import Link, Part, Pipeline, Problem, Topic
+
+LAG_MAX: Final = 100_000  # records; a reader that is further behind than this is a problem
+PIPELINE_LAG_S: Final = 60.0
+HELD_BACK_MAX: Final = 1_000  # messages that wait for one peer
+TELLS_MAX: Final = 20  # problems of one kind; further ones are one sentence
+
+
+def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]:
+    """Of the whole picture; ``topics`` are the ones that changed last."""
+    found: list[Problem] = []
+    found += _few(_lagging(topics), "readers are far behind", "look at the topics by lag")
+    found += _few(_held_back(each for part in parts for each in part.links), "links are full", "look at the map")
+    found += _few(_pipelines(each for part in parts for each in part.pipelines), "queries lag", "look at pipelines")
+    found += _few(_masterless(parts), "data stores have no master", "look at data stores")
+    members = [each for part in parts for each in part.members]
+    heard = any(each.kind == "tower" and each.level == "good" for each in members)
+    if heard and not any(each.kind == "store" for each in members):
+        found.append(
+            Problem(
+                "no store",
+                "warning",
+                "The tower knows no store: records are passed on live, and nobody keeps them.",
+                "Start one: chappe store DIRECTORY",
+            )
+        )
+    return found
+
+
+def _few(found: Iterable[Problem], many: str, look: str) -> list[Problem]:
+    listed = list(found)
+    if len(listed) <= TELLS_MAX:
+        return listed
+    more = len(listed) - TELLS_MAX
+    return [*listed[:TELLS_MAX], Problem(f"more: {many}", "warning", f"{more:,} more {many}.", f"To see all, {look}.")]
+
+
+def _lagging(topics: Iterable[Topic]) -> Iterable[Problem]:
+    for topic in topics:
+        for reader in topic.readers:
+            if reader.lag >= LAG_MAX:
+                yield Problem(
+                    f"lag {topic.name} {reader.name}",
+                    "warning",
+                    f"{reader.kind.capitalize()} {reader.name} is {reader.lag:,} records behind in topic {topic.name}.",
+                    "Start more workers for it, or find out what keeps it: it reads, commits or works too slowly.",
+                )
+
+
+def _held_back(links: Iterable[Link]) -> Iterable[Problem]:
+    for link in links:
+        if link.waiting >= HELD_BACK_MAX:
+            yield Problem(
+                f"full {link.ends[0]} {link.ends[1]}",
+                "warning",
+                f"{link.waiting:,} messages wait on the link between {link.ends[0][:8]} and {link.ends[1][:8]}.",
+                "The one that takes them is too slow: have it subscribe to less, or give it more of a processor.",
+            )
+
+
+def _pipelines(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
+    for pipeline in pipelines:
+        for query in pipeline.queries:
+            if query.lag_s is not None and query.lag_s >= PIPELINE_LAG_S:
+                yield Problem(
+                    f"pipeline {pipeline.name} {query.name}",
+                    "warning",
+                    f"Query {query.name} of pipeline {pipeline.name} is {query.lag_s:.0f} s behind.",
+                    "It takes in more than it gets done: give Spark more cores, or lighten the query.",
+                )
+
+
+def _masterless(parts: Sequence[Part]) -> Iterable[Problem]:
+    for part in parts:
+        for each in part.keepings:
+            if each.kind == "data store" and each.copies and not each.masters:
+                yield Problem(
+                    f"masterless {each.name}",
+                    "failed",
+                    f"Data store {each.name} has clones and no master in reach: it can be read, not written.",
+                    f"Start its master again: chappe kv serve {each.name}, or link the endpoint that has it.",
+                )

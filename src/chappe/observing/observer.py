@@ -1,0 +1,212 @@
+"""The observer: merges what sources saw into snapshots, and remembers the last minutes. No I/O.
+
+Each source hands in its newest ``Part``, or says that it failed; what it saw before stays then, and a problem says
+why. Rates are differences of counters over the last seconds. All tables are bounded; at a bound the newest is left
+out and a note says how much.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from chappe.observing.health import problems_of
+from chappe.observing.lines import Lines, Point
+from chappe.observing.snapshot import (
+    HISTORY_MAX,
+    LINKS_MAX,
+    MEMBERS_MAX,
+    PROBLEMS_MAX,
+    TOPICS_SHOWN,
+    Change,
+    Link,
+    Member,
+    Part,
+    Problem,
+    Snapshot,
+    Topic,
+)
+
+TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
+LAST_S: Final = 300.0  # of lines
+STEP_S: Final = 2.0
+GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
+TOLD_OF: Final = ("store", "tower", "map server")  # it is worth a warning if one of these leaves
+
+
+class Observer:
+    """What is known, from look to look; not for use by two threads at once. ``now`` is monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Part] = {}
+        self._failed: dict[str, Problem] = {}  # by source
+        self._topics: OrderedDict[str, Topic] = OrderedDict()  # the one that changed last is last
+        self._topics_left_out: set[str] = set()
+        self._lines = Lines()
+        self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
+        self._problems: dict[str, Problem] = {}
+        self._looks = 0
+        self._began: int | None = None  # when the first source looked
+
+    # -- sources --------------------------------------------------------------------------------------
+
+    def take(self, source: str, part: Part, now: float, wall_us: int) -> None:
+        """A source has looked."""
+        part = _cut(part)
+        before = self._parts.get(source)
+        self._looks += 1
+        self._parts[source] = msgspec.structs.replace(part, topics=(), gone=())
+        self._failed.pop(source, None)
+        self._take_topics(part, now)
+        for link in part.links:
+            for way, count in (("sent", link.sent), ("received", link.received)):
+                if count is not None:
+                    self._lines.note((way, *link.ends), count, now)
+        if before is not None:
+            self._history.extend(_changes(before.members, part.members, wall_us))
+        self._judge(wall_us)
+
+    def fail(self, source: str, text: str, mend: str, wall_us: int) -> None:
+        """A source cannot look; what it saw before stays, and a problem says why."""
+        self._looks += 1
+        self._failed[source] = Problem(f"source {source}", "failed", text, mend, wall_us)
+        self._judge(wall_us)
+
+    # -- what is known --------------------------------------------------------------------------------
+
+    def snapshot(self, now: float, wall_us: int) -> Snapshot:
+        """Everything now; costs time in proportion to what it holds, not to how many topics there are."""
+        parts = list(self._parts.values())
+        shown = sorted(islice(reversed(self._topics.values()), TOPICS_SHOWN), key=lambda each: each.name)
+        notes = [note for part in parts for note in part.notes]
+        if self._topics_left_out:
+            notes.append(f"{len(self._topics_left_out):,} topics beyond the first {TOPICS_MAX:,} are not looked at")
+        if len(self._topics) > TOPICS_SHOWN:
+            shown_of = f"of {len(self._topics):,} topics the {TOPICS_SHOWN} that changed last are listed"
+            notes.append(f"{shown_of}: search finds the others")
+        members = _once([each for part in parts for each in part.members])
+        known = {each.id for each in members}
+        links = [self._with_rates(each, now) for part in parts for each in part.links if known.issuperset(each.ends)]
+        return Snapshot(
+            at=wall_us,
+            looks=self._looks,
+            members=tuple(members),
+            links=tuple(links),
+            topics=tuple(self._with_rate(each, now) for each in shown),
+            topics_total=len(self._topics) + len(self._topics_left_out),
+            keepings=tuple(each for part in parts for each in part.keepings),
+            pipelines=tuple(each for part in parts for each in part.pipelines),
+            problems=tuple(sorted(self._problems.values(), key=lambda each: (each.level != "failed", each.since))),
+            history=tuple(reversed(self._history)),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def topic(self, name: str, now: float) -> Topic | None:
+        """One topic by its name."""
+        found = self._topics.get(name)
+        return None if found is None else self._with_rate(found, now)
+
+    def find_topics(self, text: str, limit: int, now: float) -> list[Topic]:
+        """Topics whose name contains a text, those that changed last first."""
+        wanted = text.casefold()
+        fitting = (each for name, each in reversed(self._topics.items()) if wanted in name.casefold())
+        return [self._with_rate(each, now) for each in islice(fitting, limit)]
+
+    def rate_line(self, topic: str, now: float) -> list[Point]:
+        """Records a second of the last minutes; of the topics that changed last alone, else empty."""
+        return self._lines.rates(("end", topic), now, LAST_S, STEP_S)
+
+    def lag_line(self, topic: str, reader: str, now: float) -> list[Point]:
+        """How many records a reader was behind in the last minutes."""
+        return self._lines.gauge(("lag", topic, reader), now, LAST_S, STEP_S)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _take_topics(self, part: Part, now: float) -> None:
+        for name in part.gone:
+            self._topics.pop(name, None)
+            self._topics_left_out.discard(name)
+            self._lines.forget(("end", name))
+        for topic in part.topics:
+            if topic.name not in self._topics and len(self._topics) >= TOPICS_MAX:
+                if len(self._topics_left_out) < TOPICS_MAX:
+                    self._topics_left_out.add(topic.name)
+                continue
+            known = self._topics.get(topic.name)
+            self._topics[topic.name] = topic
+            if known is None or known.end != topic.end:
+                self._topics.move_to_end(topic.name)
+                self._lines.note(("end", topic.name), topic.end, now)
+            for reader in topic.readers:
+                self._lines.note(("lag", topic.name, reader.name), reader.lag, now)
+
+    def _with_rate(self, topic: Topic, now: float) -> Topic:
+        return msgspec.structs.replace(topic, per_s=self._lines.rate(("end", topic.name), now))
+
+    def _with_rates(self, link: Link, now: float) -> Link:
+        if link.sent is None and link.received is None:
+            return link
+        return msgspec.structs.replace(
+            link,
+            sent_per_s=None if link.sent is None else self._lines.rate(("sent", *link.ends), now),
+            received_per_s=None if link.received is None else self._lines.rate(("received", *link.ends), now),
+        )
+
+    def _judge(self, wall_us: int) -> None:
+        """Find out what is wrong now, and note what has begun and ended."""
+        if self._began is None:
+            self._began = wall_us
+        if wall_us - self._began < GRACE_US:
+            return
+        found = [*self._failed.values()]
+        found += [each for part in self._parts.values() for each in part.problems]
+        recent = list(islice(reversed(self._topics.values()), TOPICS_SHOWN))
+        found += problems_of(list(self._parts.values()), recent)
+        former, self._problems = self._problems, {}
+        for each in found[:PROBLEMS_MAX]:
+            known = former.get(each.key)
+            since = known.since if known is not None else wall_us
+            self._problems[each.key] = msgspec.structs.replace(each, since=since)
+            if known is None:
+                self._history.append(Change(wall_us, each.level, "health", each.text))
+        for key, each in former.items():
+            if key not in self._problems:
+                self._history.append(Change(wall_us, "good", "health", f"over: {each.text}"))
+
+
+def _cut(part: Part) -> Part:
+    """A part within the bounds."""
+    notes = list(part.notes)
+    if len(part.members) > MEMBERS_MAX:
+        notes.append(f"{len(part.members) - MEMBERS_MAX:,} members beyond {MEMBERS_MAX:,} are left out")
+    if len(part.links) > LINKS_MAX:
+        notes.append(f"{len(part.links) - LINKS_MAX:,} links beyond {LINKS_MAX:,} are left out")
+    return msgspec.structs.replace(
+        part, members=part.members[:MEMBERS_MAX], links=part.links[:LINKS_MAX], notes=tuple(notes)
+    )
+
+
+def _once(members: Iterable[Member]) -> list[Member]:
+    """Each member once: the first that tells of it counts."""
+    found: dict[str, Member] = {}
+    for each in members:
+        found.setdefault(each.id, each)
+    return list(found.values())
+
+
+def _changes(before: Iterable[Member], after: Iterable[Member], wall_us: int) -> Iterator[Change]:
+    former = {each.id: each for each in before}
+    newer = {each.id: each for each in after}
+    for name, each in newer.items():
+        known = former.get(name)
+        if known is None:
+            yield Change(wall_us, "good", f"{each.kind} {each.name}", "came")
+        elif known.status != each.status:
+            yield Change(wall_us, each.level, f"{each.kind} {each.name}", each.status)
+    for name, each in former.items():
+        if name not in newer:
+            yield Change(wall_us, "warning" if each.kind in TOLD_OF else "good", f"{each.kind} {each.name}", "left")

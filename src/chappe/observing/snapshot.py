@@ -1,0 +1,243 @@
+"""The snapshot contract: what a dashboard, or whoever else looks, is told of a running system.
+
+Every value is plain, frozen and goes to JSON as it is (``to_json``). Times are microseconds since 1970 UTC, rates are
+per second, None is *nobody knows*: an observer is a member among others, and guesses nothing. Names are shown as they
+come from others; whoever shows them has to escape them.
+
+A source looks at one kind of member and hands in a ``Part``; the observer (``chappe.observing.observer``) merges
+parts into a ``Snapshot``. Both are bounded: what is left out is counted and said.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+Kind: TypeAlias = Literal[
+    "tower", "store", "producers", "consumers", "member", "endpoint", "original", "map server", "pipeline", "group",
+    "gateway", "this dashboard",
+]  # fmt: skip
+LinkKind: TypeAlias = Literal["introduces", "records", "mesh", "reads", "copies", "map"]
+Level: TypeAlias = Literal["good", "warning", "failed"]
+
+MEMBERS_MAX: Final = 5_000  # of one source; the first ones are kept
+LINKS_MAX: Final = 20_000
+TOPICS_SHOWN: Final = 500  # of a snapshot, those that changed last
+NAMES_MAX: Final = 50  # writers, stores and readers of one topic
+PROBLEMS_MAX: Final = 200
+HISTORY_MAX: Final = 1_000  # changes of statuses that are remembered
+
+
+class Member(msgspec.Struct, frozen=True):
+    """Somebody who takes part.
+
+    Args:
+        id: Unique, and the same as long as the member lives.
+        kind: What it does.
+        name: What people call it.
+        address: Where it is reached; empty where nobody told.
+        status: One word, such as ``there``, ``silent``, ``running``.
+        level: Whether that is as it should be.
+        facts: More to show, as pairs of a name and a text.
+    """
+
+    id: str
+    kind: Kind
+    name: str
+    address: str = ""
+    status: str = "there"
+    level: Level = "good"
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A connection, or who introduces whom, between two members by their ids.
+
+    Args:
+        sent: Frames, or records, that went from the first to the second since it exists; None: nobody told.
+        received: The other way.
+        sent_per_s: Filled in by the observer, of the last seconds.
+        received_per_s: The same.
+        waiting: Messages held back, as the other takes less than is sent.
+        note: Such as ``original``, ``dialled``, ``only one end tells of it``.
+    """
+
+    ends: tuple[str, str]
+    kind: LinkKind
+    sent: int | None = None
+    received: int | None = None
+    sent_per_s: float | None = None
+    received_per_s: float | None = None
+    waiting: int = 0
+    note: str = ""
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Somebody who reads a topic and tells how far: a group of consumers, or a query.
+
+    ``lag`` is how many records it is behind what stores have.
+    """
+
+    name: str
+    kind: Literal["group", "pipeline"]
+    lag: int
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic over all stores that answer.
+
+    Args:
+        partitions: How many there are.
+        records: Kept now.
+        end: Sum of the ends of all partitions: how many there ever were.
+        bytes: Kept, of one copy.
+        oldest: Time of the first record that is kept; 0: none is.
+        newest: Time of the last one.
+        writers: Its partitions by name; each belongs to one producer. At most ``NAMES_MAX``.
+        stores: Ids of the members that hold it.
+        readers: Those who tell how far they are.
+        live: Whether somebody listens to it live just now; None: nobody knows.
+        per_s: Records a second over the last seconds; filled in by the observer.
+    """
+
+    name: str
+    partitions: int
+    records: int
+    end: int
+    bytes: int
+    oldest: int = 0
+    newest: int = 0
+    writers: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    readers: tuple[Reader, ...] = ()
+    live: bool | None = None
+    per_s: float = 0.0
+
+    @property
+    def lag(self) -> int:
+        """Of the reader that is furthest behind."""
+        return max((each.lag for each in self.readers), default=0)
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """A data store of the mesh, or a shared map.
+
+    Args:
+        masters: Ids of the endpoints, or servers, that decide.
+        copies: Ids of the endpoints that have a clone; of a map nobody tells.
+        entries: How many there are, where this observer looks inside; else None.
+        note: How it is, where that is known.
+    """
+
+    kind: Literal["data store", "map"]
+    name: str
+    masters: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    entries: int | None = None
+    note: str = ""
+
+
+class Query(msgspec.Struct, frozen=True):
+    """One streaming query of a pipeline; rates are rows a second. ``lag_s`` None: unknown."""
+
+    name: str
+    batch: int
+    batch_rows: int
+    batch_s: float
+    in_per_s: float
+    done_per_s: float
+    late_rows: int
+    state_rows: int
+    state_bytes: int
+    lag_records: int
+    lag_s: float | None
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A pipeline that runs on this machine."""
+
+    name: str
+    stage: str
+    pid: int
+    since: str
+    updated: str
+    file: str
+    page: str = ""  # Spark's own page, where it tells of one
+    log: str = ""
+    queries: tuple[Query, ...] = ()
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong, in a sentence, and what mends it. ``key`` is the same as long as it is the same problem."""
+
+    key: str
+    level: Level
+    text: str
+    mend: str
+    since: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change of a status: who, and what became of it."""
+
+    at: int
+    level: Level
+    who: str
+    text: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one look of one source saw.
+
+    ``topics`` are those that changed since its last look, ``gone`` those that are no more; all else is whole. ``notes``
+    say what was sampled or left out, in sentences.
+    """
+
+    members: tuple[Member, ...] = ()
+    links: tuple[Link, ...] = ()
+    topics: tuple[Topic, ...] = ()
+    gone: tuple[str, ...] = ()
+    keepings: tuple[Keeping, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything at one moment.
+
+    Args:
+        at: When it was made.
+        looks: How many looks of sources are in it; it only rises.
+        topics: The ones that changed last, ``TOPICS_SHOWN`` at most, by name.
+        topics_total: How many are known.
+        history: The newest changes of statuses, newest first.
+        notes: What was sampled or left out.
+    """
+
+    at: int
+    looks: int
+    members: tuple[Member, ...]
+    links: tuple[Link, ...]
+    topics: tuple[Topic, ...]
+    topics_total: int
+    keepings: tuple[Keeping, ...]
+    pipelines: tuple[Pipeline, ...]
+    problems: tuple[Problem, ...]
+    history: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def readable(text: str) -> str:
+    """A name from somebody else as text that any encoder takes: bytes that are not UTF-8 as ``\\x`` and two digits."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def to_json(snapshot: Snapshot) -> bytes:
+    """The snapshot as one line of JSON."""
+    return msgspec.json.encode(snapshot, enc_hook=_refuse)
+
+
+def _refuse(value: object) -> Any:
+    raise TypeError(f"{type(value).__name__} is no part of the contract")

@@ -1,0 +1,203 @@
+"""Sources against real members in this process, and what watching makes of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.waiting import PATIENCE_S, until
+
+from chappe import Consumer, Endpoint, MapServer, Producer, Store, Tower
+from chappe.dashboard.sources.log import LogSource
+from chappe.dashboard.sources.maps import MapSource
+from chappe.dashboard.sources.mesh import MeshSource
+from chappe.dashboard.sources.pipelines import PipelineSource, pipeline_of
+from chappe.dashboard.watching import Watching
+from chappe.errors import TimedOut
+from chappe.observing.snapshot import Member, Part, Snapshot, Topic
+from chappe.spark.pipeline.progress import Lag, Numbers
+from chappe.spark.pipeline.states import State, States, started_at
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def seen(watching: Watching, condition: Callable[[Snapshot], Any]) -> Snapshot:
+    """A snapshot for which something holds."""
+    found: list[Snapshot] = []
+
+    def holds() -> Any:
+        found[:] = [watching.snapshot()]
+        return condition(found[0])
+
+    until(holds, lambda: f"in {found[0]}")
+    return found[0]
+
+
+def only(snapshot: Snapshot, kind: str) -> Member:
+    (found,) = [each for each in snapshot.members if each.kind == kind]
+    return found
+
+
+def test_the_log_tells_of_towers_stores_topics_readers_and_who_writes(stack: ExitStack, tmp_path: Path) -> None:
+    tower = stack.enter_context(Tower("127.0.0.1:0"))
+    store = stack.enter_context(Store(tmp_path / "store", tower=tower.address))
+    producer = stack.enter_context(
+        Producer("readings", tower=tower.address, identity="sensor-1", directory=tmp_path / "kept")
+    )
+    for n in range(10):
+        producer.send(b"%d" % n)
+    producer.flush()
+    consumer = stack.enter_context(Consumer("readings", tower=tower.address, identity="team", directory=tmp_path))
+    assert len(list(consumer.to_end(PATIENCE_S))) == 10
+    consumer.commit()
+    producer.send(b"not read")
+    producer.flush()
+    source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
+    watching = stack.enter_context(Watching([source], look_s=0.1))
+
+    found = seen(watching, lambda s: s.topics and s.topics[0].readers and s.topics[0].end == 11 and s.topics[0].live)
+
+    (topic,) = found.topics
+    assert (topic.name, topic.records, topic.writers) == ("readings", 11, (producer.partition,))
+    assert [(each.name, each.lag) for each in topic.readers] == [("team", 1)]
+    assert topic.stores == (only(found, "store").id,)
+    assert only(found, "store").name == store.store_id[:8]
+    assert {each.kind for each in found.members} == {"tower", "store", "producers", "consumers", "group"}
+    assert {each.kind for each in found.links} == {"introduces", "records", "reads"}
+    name, held = source.held("readings")
+    assert (name, held[producer.partition].next) == ("readings", 11)
+
+
+def test_a_store_that_goes_away_is_a_problem_and_what_it_had_is_not_shown_as_there(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    tower = stack.enter_context(Tower("127.0.0.1:0"))
+    store = stack.enter_context(Store(tmp_path / "store", tower=tower.address))
+    watching = stack.enter_context(
+        Watching([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1)
+    )
+    seen(watching, lambda s: any(each.kind == "store" for each in s.members))
+
+    store.close()
+
+    found = seen(watching, lambda s: s.problems)
+    assert any("store" in each.text and each.mend for each in found.problems)
+
+
+def test_no_tower_is_one_sentence_and_its_coming_ends_it(stack: ExitStack, tmp_path: Path) -> None:
+    with Tower("127.0.0.1:0") as former:
+        address = former.address
+    watching = stack.enter_context(Watching([LogSource(address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1))
+
+    found = seen(watching, lambda s: s.problems)
+
+    assert [each.key for each in found.problems] == ["no tower"]
+    assert only(found, "tower").status == "silent"
+    stack.enter_context(Tower(address))
+    seen(watching, lambda s: not any(each.key == "no tower" for each in s.problems))
+
+
+def test_the_mesh_tells_of_endpoints_links_and_data_stores(stack: ExitStack) -> None:
+    hub = stack.enter_context(Endpoint())
+    far = stack.enter_context(Endpoint())
+    port = hub.listen()
+    far.peer("127.0.0.1", port)
+    stack.enter_context(hub.attach_master("prices"))
+    stack.enter_context(far.attach_clone("prices"))
+    source = MeshSource([("127.0.0.1", port)])
+    watching = stack.enter_context(Watching([source], look_s=0.1))
+
+    found = seen(watching, lambda s: s.keepings and s.keepings[0].copies and len(s.links) == 2)
+
+    assert {each.id for each in found.members if each.kind == "endpoint"} == {hub.id, far.id}
+    assert only(found, "this dashboard").id == source.endpoint.id
+    (own,) = [each for each in found.links if source.endpoint.id in each.ends]
+    assert own.sent is not None
+    assert own.sent > 0
+    (other,) = [each for each in found.links if source.endpoint.id not in each.ends]
+    assert other.sent is None  # of links of others nobody tells how much goes over them
+    (store,) = found.keepings
+    assert (store.name, store.masters, store.copies) == ("prices", (hub.id,), (far.id,))
+
+
+def test_a_peer_that_the_user_named_and_that_is_not_there_is_a_problem(stack: ExitStack) -> None:
+    with Endpoint() as former:
+        port = former.listen()
+    named = stack.enter_context(Watching([MeshSource([("127.0.0.1", port)])], look_s=0.1))
+    looked = stack.enter_context(Watching([MeshSource([("127.0.0.1", port)], named=False)], look_s=0.1))
+
+    found = seen(named, lambda s: s.problems)
+
+    assert "chappe node" in found.problems[0].mend
+    assert looked.snapshot().members == ()
+    assert looked.snapshot().problems == ()
+
+
+def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: ExitStack) -> None:
+    server = stack.enter_context(MapServer("127.0.0.1:0"))
+    source = MapSource([server.address])
+    watching = stack.enter_context(Watching([source], look_s=0.1))
+    until(lambda: source.maps[server.address].ready)
+    source.maps[server.address].set("/a", b"1")
+
+    found = seen(watching, lambda s: s.keepings and s.keepings[0].entries == 1)
+
+    assert only(found, "map server").status == "followed"
+    server.close()
+    assert "No server of the map" in seen(watching, lambda s: s.problems).problems[0].text
+
+
+def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
+    states = States(tmp_path)
+    numbers = Numbers("q", batch=4, rows_in_s=7.0, rows_processed_s=6.0, lag=(Lag("a", 30, 2.5),))
+    started = started_at(os.getpid())
+    assert started is not None
+    state = State("p", "/p.toml", os.getpid(), started, "2026-01-01", queries=[numbers.as_dict()])
+    with states.claim(state):
+        part = PipelineSource(states).look()
+
+    (pipeline,) = part.pipelines
+    (query,) = pipeline.queries
+    assert (query.name, query.in_per_s, query.lag_records, query.lag_s) == ("q", 7.0, 30, 2.5)
+    assert [each.name for each in part.members] == ["p"]
+    assert PipelineSource(states).look() == Part()
+    assert pipeline_of(state) == pipeline
+
+
+class Stuck:
+    """A source that fails, each time in another way."""
+
+    name = "log"
+    mend = "Start it."
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.closed = False
+
+    def look(self) -> Part:
+        self.looks += 1
+        if self.looks == 1:
+            return Part(topics=(Topic("a", 1, 1, 1, 1),))
+        raise TimedOut("nobody answers")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_source_that_fails_is_asked_again_and_told_of_in_a_sentence() -> None:
+    source = Stuck()
+    with Watching([source], look_s=0.1) as watching:
+        found = seen(watching, lambda s: s.problems)
+        until(lambda: source.looks > 3)
+
+    assert [(each.text, each.mend) for each in found.problems] == [("Nobody answers.", "Start it.")]
+    assert [each.name for each in found.topics] == ["a"]
+    assert source.closed

@@ -1,0 +1,75 @@
+"""Places on the map: calm, and bounded."""
+
+from __future__ import annotations
+
+from chappe.observing.drawing import EDGES_MAX, SINGLE_MAX, draw
+from chappe.observing.snapshot import Kind, Link, Member
+
+
+def member(kind: Kind, number: int, host: str = "10.0.0.1") -> Member:
+    return Member(f"{kind}-{number}", kind, f"{kind} {number}", f"tcp://{host}:{4000 + number}")
+
+
+def test_somebody_who_comes_moves_nobody_of_another_kind_and_others_by_a_place_at_most() -> None:
+    before = [member("tower", 0), *(member("store", n) for n in range(3)), *(member("endpoint", n) for n in range(9))]
+
+    old = {each.id: (each.x, each.y) for each in draw(before, []).nodes}
+    new = {each.id: (each.x, each.y) for each in draw([*before, member("endpoint", 99)], []).nodes}
+
+    moved = {name: abs(new[name][0] - old[name][0]) for name in old}
+    assert all(new[name][1] == old[name][1] for name in old)
+    assert all(by == 0 for name, by in moved.items() if not name.startswith("endpoint"))
+    assert all(by <= 50 for by in moved.values())
+
+
+def test_the_order_in_which_members_are_told_does_not_matter() -> None:
+    members = [member("endpoint", n) for n in range(40)]
+
+    one, other = draw(members, []), draw(members[::-1], [])
+
+    assert {each.id: (each.x, each.y) for each in one.nodes} == {each.id: (each.x, each.y) for each in other.nodes}
+
+
+def test_no_two_members_stand_at_one_place() -> None:
+    members = [member("endpoint", n) for n in range(100)] + [member("store", n) for n in range(30)]
+
+    places = {(each.x, each.y) for each in draw(members, []).nodes}
+
+    assert len(places) == 130
+
+
+def test_a_thousand_members_become_groups_and_what_is_rare_stays_by_itself() -> None:
+    crowd = [member("endpoint", n, f"10.0.0.{n % 4}") for n in range(1_000)]
+    few = [member("tower", 0), member("store", 0), member("store", 1)]
+    links = [
+        Link((f"endpoint-{n}", f"store-{n % 2}"), "mesh", sent_per_s=2.0, received_per_s=1.0) for n in range(1_000)
+    ]
+
+    made = draw([*few, *crowd], links)
+
+    assert len(made.nodes) == 7
+    assert sorted(each.size for each in made.nodes) == [1, 1, 1, 250, 250, 250, 250]
+    assert {each.name for each in made.nodes if each.size > 1} == {"250 endpoints"}
+    assert sum(each.links for each in made.edges) == 1_000
+    assert sum(each.there + each.back for each in made.edges) == 3_000
+
+
+def test_a_group_in_which_somebody_is_ill_looks_ill() -> None:
+    crowd = [member("endpoint", n) for n in range(SINGLE_MAX + 1)]
+    ill = Member("endpoint-ill", "endpoint", "ill", "tcp://10.0.0.1:1", "silent", "failed")
+
+    (group,) = draw([*crowd, ill], []).nodes
+
+    assert (group.size, group.level) == (SINGLE_MAX + 2, "failed")
+
+
+def test_edges_have_a_bound_and_those_on_which_most_goes_stay() -> None:
+    members = [member("endpoint", n) for n in range(80)]
+    pairs = [(a, b) for a in range(80) for b in range(a)]
+    links = [Link((f"endpoint-{a}", f"endpoint-{b}"), "mesh", sent_per_s=float(a + b)) for a, b in pairs]
+
+    made = draw(members, links)
+
+    assert len(made.edges) == EDGES_MAX
+    assert made.left_out == len(pairs) - EDGES_MAX
+    assert made.edges[0].there + made.edges[0].back == 79 + 78

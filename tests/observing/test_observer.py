@@ -1,0 +1,205 @@
+"""The observer as a function: parts in, snapshots out."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import pytest
+
+from chappe.observing.observer import GRACE_US, TOPICS_MAX, Observer
+from chappe.observing.snapshot import (
+    HISTORY_MAX,
+    MEMBERS_MAX,
+    PROBLEMS_MAX,
+    TOPICS_SHOWN,
+    Keeping,
+    Link,
+    Member,
+    Part,
+    Pipeline,
+    Problem,
+    Query,
+    Reader,
+    Topic,
+    to_json,
+)
+
+S: Final = 1_000_000  # microseconds
+STORE: Final = Member("s", "store", "alpha")
+TOWER: Final = Member("t", "tower", "tower")
+
+
+def topic(name: str, end: int, lag: int | None = None) -> Topic:
+    readers = () if lag is None else (Reader("team", "group", lag),)
+    return Topic(name, 1, end, end, 10 * end, readers=readers)
+
+
+def observed(*looks: tuple[float, Part]) -> Observer:
+    """An observer that has had these looks of one source, at seconds."""
+    made = Observer()
+    for at, part in looks:
+        made.take("log", part, at, int(at * S))
+    return made
+
+
+def test_a_rate_is_what_a_counter_rose_in_the_last_seconds() -> None:
+    observer = observed(*((float(n), Part(topics=(topic("a", 100 * n),))) for n in range(11)))
+
+    assert observer.snapshot(10.0, 0).topics[0].per_s == pytest.approx(100)
+    assert observer.snapshot(60.0, 0).topics[0].per_s == 0
+
+
+def test_a_counter_that_fell_is_no_negative_rate() -> None:
+    observer = observed((0.0, Part(topics=(topic("a", 1000),))), (1.0, Part(topics=(topic("a", 10),))))
+
+    assert observer.snapshot(1.0, 0).topics[0].per_s == 0
+
+
+def test_lines_show_rates_and_lags_of_the_last_minutes() -> None:
+    observer = observed(*((float(n), Part(topics=(topic("a", 50 * n, lag=n),))) for n in range(21)))
+
+    rates = observer.rate_line("a", 20.0)
+    lags = observer.lag_line("a", "team", 20.0)
+
+    assert [value for _, value in rates] == [pytest.approx(50)] * len(rates)
+    assert len(rates) == 10  # steps of two seconds
+    assert lags[-1] == (0.0, 20)
+    assert lags[0] == (-20.0, 0)
+    assert observer.lag_line("a", "nobody", 20.0) == []
+
+
+def test_what_was_seen_stays_when_a_source_fails_and_a_problem_says_why() -> None:
+    observer = observed((0.0, Part(members=(STORE, TOWER))), (10.0, Part(members=(STORE, TOWER))))
+
+    observer.fail("log", "Nobody answers.", "Start it.", 11 * S)
+
+    seen = observer.snapshot(11.0, 11 * S)
+    assert [each.name for each in seen.members] == ["alpha", "tower"]
+    assert [(each.text, each.mend, each.since) for each in seen.problems] == [("Nobody answers.", "Start it.", 11 * S)]
+
+
+def test_a_problem_keeps_the_time_it_began_and_its_end_is_in_the_history() -> None:
+    wrong = Part(problems=(Problem("store x", "failed", "It does not answer.", "Start it."),))
+    observer = observed((0.0, Part()), (10.0, wrong), (20.0, wrong))
+
+    assert [each.since for each in observer.snapshot(20.0, 0).problems] == [10 * S]
+    observer.take("log", Part(), 30.0, 30 * S)
+    after = observer.snapshot(30.0, 30 * S)
+    assert after.problems == ()
+    assert [(each.at, each.text) for each in after.history] == [
+        (30 * S, "over: It does not answer."),
+        (10 * S, "It does not answer."),
+    ]
+
+
+def test_nothing_is_called_wrong_while_everybody_is_still_being_met() -> None:
+    alone = Part(members=(TOWER,))
+    observer = observed((0.0, alone), (1.0, alone))
+
+    assert observer.snapshot(1.0, 0).problems == ()
+    observer.take("log", alone, 9.0, GRACE_US)
+    assert [each.key for each in observer.snapshot(9.0, 0).problems] == ["no store"]
+
+
+def test_history_tells_who_came_who_left_and_whose_status_changed() -> None:
+    silent = Member("s", "store", "alpha", status="does not answer", level="failed")
+    observer = observed((0.0, Part(members=(TOWER,))), (1.0, Part(members=(TOWER, STORE))))
+    observer.take("log", Part(members=(TOWER, silent)), 2.0, 2 * S)
+    observer.take("log", Part(members=(silent,)), 3.0, 3 * S)
+
+    told = [(each.who, each.text, each.level) for each in observer.snapshot(3.0, 3 * S).history]
+
+    assert told == [
+        ("tower tower", "left", "warning"),
+        ("store alpha", "does not answer", "failed"),
+        ("store alpha", "came", "good"),
+    ]
+
+
+def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> None:
+    links = [
+        (float(n), Part(members=(STORE, TOWER), links=(Link(("s", "t"), "mesh", 10 * n, 20 * n),))) for n in range(6)
+    ]
+    observer = observed(*links)
+    observer.take("mesh", Part(links=(Link(("s", "gone"), "mesh"),)), 5.0, 5 * S)
+
+    (link,) = observer.snapshot(5.0, 5 * S).links
+
+    assert link.sent_per_s == pytest.approx(10)
+    assert link.received_per_s == pytest.approx(20)
+
+
+def test_of_a_hundred_thousand_topics_those_that_changed_last_are_listed_and_search_finds_the_others() -> None:
+    many = tuple(topic(f"topic-{n:06}", n) for n in range(100_000))
+    observer = observed((0.0, Part(topics=many)), (1.0, Part(topics=(topic("topic-000007", 99),))))
+
+    seen = observer.snapshot(2.0, 2 * S)
+
+    assert len(seen.topics) == TOPICS_SHOWN
+    assert seen.topics_total == 100_000
+    assert seen.topics[0].name == "topic-000007"
+    assert any("search finds the others" in note for note in seen.notes)
+    assert [each.name for each in observer.find_topics("000123", 10, 2.0)] == ["topic-000123"]
+    assert len(observer.find_topics("topic", 10, 2.0)) == 10
+    assert len(to_json(seen)) < 1_000_000
+
+
+def test_every_table_has_a_bound_and_what_is_beyond_it_is_said() -> None:
+    crowd = tuple(Member(f"m{n}", "endpoint", f"m{n}") for n in range(MEMBERS_MAX + 3))
+    wrong = tuple(Problem(f"p{n}", "warning", "Wrong.", "Mend it.") for n in range(PROBLEMS_MAX + 50))
+    observer = observed((0.0, Part()), (10.0, Part(members=crowd, problems=wrong)))
+    names = (f"t{n}" for n in range(TOPICS_MAX + 2))
+    observer.take("topics", Part(topics=tuple(topic(each, 1) for each in names)), 11.0, 11 * S)
+
+    seen = observer.snapshot(11.0, 11 * S)
+
+    assert len(seen.members) == MEMBERS_MAX
+    assert len(seen.problems) == PROBLEMS_MAX
+    assert len(seen.history) <= HISTORY_MAX
+    assert seen.topics_total == TOPICS_MAX + 2
+    assert any("3 members beyond" in note for note in seen.notes)
+    assert any("2 topics beyond" in note for note in seen.notes)
+
+
+def test_topics_that_are_gone_are_forgotten() -> None:
+    observer = observed((0.0, Part(topics=(topic("a", 1), topic("b", 1)))), (1.0, Part(gone=("a",))))
+
+    assert [each.name for each in observer.snapshot(1.0, 0).topics] == ["b"]
+    assert observer.topic("a", 1.0) is None
+
+
+def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
+    slow = Query("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, 120.0)
+    part = Part(
+        members=(TOWER, STORE),
+        links=(Link(("t", "s"), "mesh", waiting=5_000),),
+        topics=(topic("a", 200_000, lag=150_000),),
+        keepings=(Keeping("data store", "prices", (), ("e1",)),),
+        pipelines=(Pipeline("p", "running", 1, "", "", "", queries=(slow,)),),
+    )
+    observer = observed((0.0, part), (10.0, part))
+
+    texts = {each.text: each.mend for each in observer.snapshot(10.0, 10 * S).problems}
+
+    assert set(texts) == {
+        "Group team is 150,000 records behind in topic a.",
+        "5,000 messages wait on the link between t and s.",
+        "Query q of pipeline p is 120 s behind.",
+        "Data store prices has clones and no master in reach: it can be read, not written.",
+    }
+    assert all(mend.endswith((".", "prices")) or ":" in mend for mend in texts.values())
+
+
+def test_a_snapshot_goes_to_json_and_says_everything() -> None:
+    observer = observed((0.0, Part(members=(STORE,), topics=(topic("<b>", 3, lag=1),), notes=("sampled",))))
+
+    found = json.loads(to_json(observer.snapshot(1.0, 7)))
+
+    assert found["at"] == 7
+    assert found["members"][0] == {
+        "id": "s", "kind": "store", "name": "alpha", "address": "", "status": "there", "level": "good", "facts": [],
+    }  # fmt: skip
+    assert found["topics"][0]["name"] == "<b>"
+    assert found["topics"][0]["readers"] == [{"name": "team", "kind": "group", "lag": 1}]
+    assert found["notes"] == ["sampled"]
