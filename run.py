@@ -4,10 +4,12 @@
 python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
 python3 run.py test [...]      the whole test suite, in two processes; or what arguments for pytest choose, in one
 python3 run.py check           format, lint and types
+python3 run.py docs            the documentation as a site, in site/; says where to open it
 python3 run.py chappe ...      any command of chappe
 
 The environment is the folder .venv beside this file. It is made on the first run, and made anew when
-pyproject.toml or the Python version has changed since. test and check add the development tools to it.
+pyproject.toml or the Python version has changed since. test and check add the development tools to it, docs what
+builds the site; that done, docs needs no network.
 """
 
 import sys
@@ -35,6 +37,13 @@ STAMP = VENV / "chappe-stamp"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
 EXTRAS = "arrow,connect,demo,pandas,rocksdb,spark,tls,web"
+# Dependency groups of pyproject.toml, each with all of the one before; what they are called, and the MB fetched in all.
+GROUPS = {
+    "": ("chappe and Spark", 600),
+    "docs": ("chappe, Spark and what builds the site", 630),
+    "dev": ("chappe, Spark and the tools", 780),
+}
+NEEDS = {"test": "dev", "check": "dev", "docs": "docs"}
 TWO_WORKERS = ("--numprocesses", "2", "--dist", "loadgroup", "--no-loadscope-reorder")  # of all tests; they mostly wait
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 
@@ -45,10 +54,10 @@ def main(arguments: list[str]) -> int:
         print(__doc__.strip())
         return 0 if arguments else 2
     command, rest = arguments[0], arguments[1:]
-    if command not in ("demo", "test", "check", "chappe"):
-        return _complain(f"unknown command {command!r}; choose demo, test, check or chappe")
+    if command not in ("demo", "test", "check", "docs", "chappe"):
+        return _complain(f"unknown command {command!r}; choose demo, test, check, docs or chappe")
     try:
-        problem = _set_up(tools=command in ("test", "check"))
+        problem = _set_up(NEEDS.get(command, ""))
     except KeyboardInterrupt:
         return _complain("the set-up was interrupted; the next run goes on with it", 130)
     if problem:
@@ -58,6 +67,8 @@ def main(arguments: list[str]) -> int:
     if command == "test":
         os.chdir(PROJECT)
         return _become([str(PYTHON), "-m", "pytest", *(rest or TWO_WORKERS)])
+    if command == "docs":
+        return _become([str(PYTHON), str(PROJECT / "website" / "build.py")])
     return _become([str(PYTHON), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
 
 
@@ -70,30 +81,31 @@ def _say(text: str) -> None:
     print("run.py: " + text, file=sys.stderr, flush=True)
 
 
-def _stamp(tools: bool) -> str:
+def _stamp(group: str) -> str:
     """What the environment depends on: another value means that it must be brought up to date."""
-    wanted = EXTRAS + (",dev" if tools else "")
+    wanted = f"{EXTRAS},{group}".rstrip(",")
     parts = (sys.version, wanted, str(PROJECT), (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _set_up(tools: bool) -> str:
+def _set_up(group: str) -> str:
     """Make the environment unless it is up to date; returns what went wrong, or nothing.
 
-    With ``tools`` those for development are there, too. An environment that has them serves without them as well.
+    The packages of ``group`` are there, too. An environment that has those of a later group serves as well.
     """
-    stamp = _stamp(tools)
-    if STAMP.is_file() and PYTHON.exists() and STAMP.read_text(encoding="utf-8").strip() in (stamp, _stamp(True)):
+    stamp = _stamp(group)
+    enough = [_stamp(each) for each in list(GROUPS)[list(GROUPS).index(group) :]]
+    if STAMP.is_file() and PYTHON.exists() and STAMP.read_text(encoding="utf-8").strip() in enough:
         return ""
     STAMP.unlink(missing_ok=True)
     problem = _make_venv()
     if problem:
         return problem
-    what, size = ("chappe, Spark and the tools", 750) if tools else ("chappe and Spark", 600)
+    what, size = GROUPS[group]
     _say(f"installing {what} into .venv (once; about {size} MB are fetched, allow some minutes)")
     # pip's progress goes to standard error: standard output belongs to the command that follows.
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
-    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *(_development_tools() if tools else ())]
+    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *_packages(group)]
     if subprocess.call(wanted, stdout=sys.stderr, stdin=subprocess.DEVNULL):
         return _why_pip_failed(pip)
     STAMP.write_text(stamp + "\n", encoding="utf-8")
@@ -125,13 +137,19 @@ def _make_venv() -> str:
     return ""
 
 
-def _development_tools() -> list[str]:
-    """The group ``dev`` of pyproject.toml; read here because pip before version 25.1 cannot."""
+def _packages(group: str) -> list[str]:
+    """Those of a group of pyproject.toml and of the groups in it; read here because pip before version 25.1 cannot."""
+    if not group:
+        return []
     import tomllib
 
     with (PROJECT / "pyproject.toml").open("rb") as file:
-        tools: list[str] = tomllib.load(file)["dependency-groups"]["dev"]
-    return tools
+        entries = tomllib.load(file)["dependency-groups"][group]
+    return [
+        name
+        for entry in entries
+        for name in (_packages(entry["include-group"]) if isinstance(entry, dict) else [entry])
+    ]
 
 
 def _why_pip_failed(pip: list[str]) -> str:
