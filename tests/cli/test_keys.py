@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
 
+from chappe.api import permissions
+from chappe.api.tokens import token_holder
 from chappe.errors import UsageError
 from chappe.security import Keys, Tls
 from chappe.storage.key_files import curve_keys
@@ -195,3 +198,18 @@ def test_who_to_be_counts_only_once_a_command_runs(monkeypatch: pytest.MonkeyPat
     for command in ("tower", "topics", "ping"):
         program.commands[command].make_context(command, ["--as", "keys/nobody"])
     assert "CHAPPE_IDENTITY" not in os.environ
+
+
+def test_a_token_is_printed_alone_and_made_where_the_key_is(shell: Shell) -> None:
+    keys(shell, "init", "--name", "hub", "--role", "server")
+    printed = shell.run("keys", "token", "hub", "--hours", "2")
+    (token,) = printed.stdout.decode().split()
+    known = permissions.read(shell.directory / "keys")
+    now = datetime.now(UTC)
+    holder = token_holder(token, known, now)
+    assert holder.name == "hub"
+    assert timedelta(0) < datetime.fromtimestamp(holder.end, UTC) - now < timedelta(hours=2, seconds=1)
+    assert keys(shell, "token", "hub")["name"] == "hub"
+
+    (shell.directory / "keys" / "hub.key").unlink()
+    assert "hub.key does not exist" in keys(shell, "token", "hub", code=2)

@@ -428,6 +428,9 @@ class Guest:
     def give_way(self) -> None:
         self.gone = True
 
+    def look(self, now: float) -> None:
+        pass
+
 
 def test_the_host_with_the_most_clients_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WEBSOCKET_CLIENTS_MAX", 4)

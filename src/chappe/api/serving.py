@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ssl import SSLContext
+import math
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
 from urllib.parse import urlsplit
 
-from chappe.errors import UsageError
+from chappe.api.tokens import Holder, token_holder
+from chappe.errors import NotPermitted, UsageError
+from chappe.permissions.rules import Permissions
 from chappe.security import Security, Tls, check_reach, is_loopback
-from chappe.transports.tls import contexts
+from chappe.transports.refusals import Refusals
+from chappe.transports.tls import contexts, named_identity
+
+BEARER: Final = "bearer "  # of an Authorization header, in whatever case
+TOKEN_OFFER: Final = "chappe.token."  # how a page, which can set no header, offers its token: as a subprotocol
 
 
 def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
@@ -22,10 +31,11 @@ def may_be_dialled(found: Sequence[str], named: frozenset[str]) -> bool:
     return is_loopback(host) or host in {urlsplit(each).hostname for each in named}
 
 
-def server_tls(security: Security, host: str) -> SSLContext | None:
+def server_tls(security: Security, host: str, *, tokens: bool = False) -> ssl.SSLContext | None:
     """TLS for a server on ``host`` beside an endpoint with ``security``; None for plain connections.
 
-    With certificates a client needs one of the same authority, as a peer does.
+    With certificates a client needs one of the same authority, as a peer does; where ``tokens`` count it may come
+    without one, and whoever serves it asks for the other (``Door``).
 
     Raises:
         UsageError: The host is reachable from other machines and the security does not allow that, or its files are
@@ -34,8 +44,64 @@ def server_tls(security: Security, host: str) -> SSLContext | None:
     if isinstance(security, Tls):
         made = contexts(security)
         assert made is not None
+        if tokens:
+            made.accepting.verify_mode = ssl.CERT_OPTIONAL
         return made.accepting
     if security == "anonymous" and not is_loopback(host):
         raise UsageError(f"{host} is not this machine, and no browser knows anonymous TLS: use certificates")
     check_reach(security, host)
     return None
+
+
+def certified(tls: ssl.SSLObject | None) -> str:
+    """The identity that the certificate at the other end names; empty without one."""
+    return "" if tls is None else named_identity(tls)
+
+
+class Door:
+    """Who a client over HTTP with TLS is, by the permissions that are in force: as its certificate says, or a token.
+
+    Who is nobody is counted, and logged, each reason at most every ten seconds.
+    """
+
+    def __init__(self, permissions: Callable[[], Permissions]) -> None:
+        self._permissions = permissions
+        self.refusals = Refusals()
+
+    def holder(
+        self, host: str, by_certificate: str, authorization: Sequence[str], offered: Sequence[str] = ()
+    ) -> Holder:
+        """The identity of a client, and until when it is; a token counts before a certificate.
+
+        Args:
+            host: Where it comes from, for the log.
+            by_certificate: See ``certified``.
+            authorization: Its ``Authorization`` headers.
+            offered: The subprotocols that it offers.
+
+        Raises:
+            NotPermitted: It is nobody who may come in; the text says why.
+        """
+        try:
+            return self._holder(by_certificate, authorization, offered)
+        except NotPermitted as why:
+            self.refusals.add(1, f"refused a client of {host or 'an unknown host'}: {why}", str(why))
+            raise
+
+    def _holder(self, by_certificate: str, authorization: Sequence[str], offered: Sequence[str]) -> Holder:
+        tokens = [each[len(BEARER) :].strip() for each in authorization if each.lower().startswith(BEARER)]
+        tokens += [each.removeprefix(TOKEN_OFFER) for each in offered if each.startswith(TOKEN_OFFER)]
+        now, permissions = datetime.now(UTC), self._permissions()
+        if len(tokens) > 1:
+            raise NotPermitted("there is more than one token")
+        if tokens:
+            return token_holder(tokens[0], permissions, now)
+        if not by_certificate:
+            raise NotPermitted(
+                "a token or the certificate of an identity is needed: `chappe keys token NAME` makes one"
+            )
+        known = permissions.identities.get(by_certificate)
+        why = permissions.refusal(now) or (known.refusal(now) if known is not None else "")
+        if known is None or why:
+            raise NotPermitted(why or f"the permissions know no identity {by_certificate[:100]}")
+        return Holder(by_certificate, math.inf)

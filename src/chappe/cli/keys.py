@@ -15,6 +15,7 @@ from chappe.cli.console import tell
 from chappe.cli.options import PASSPHRASE
 from chappe.errors import UsageError
 from chappe.security import (
+    Keys,
     authority_file,
     authority_key_file,
     certificate_file,
@@ -170,6 +171,25 @@ def give(
 
     made = permissions.give(directory, name, group, since)
     _tell_group(made, directory, as_json, f"{name} can read what was sealed for {group} since epoch {since}")
+
+
+@app.command()
+def token(
+    name: Name,
+    hours: Annotated[float, Option(min=0.01, max=397 * 24, help="How long it counts.")] = 1.0,
+    directory: Directory = DIRECTORY,
+    as_json: options.Json = False,
+) -> None:
+    """Print a token, by which a web page or program is this identity over HTTP; whoever has it is, too."""
+    from chappe.api.tokens import make_token
+
+    now = datetime.now(UTC)
+    made = make_token(Keys(directory / name, os.environ.get(PASSPHRASE)), hours * 3600, now)
+    expires = now + timedelta(hours=hours)
+    if as_json:
+        tell(True, {"name": name, "token": made, "expires": expires.isoformat()}, "")
+    else:
+        print(made)
 
 
 @app.command(name="list")

@@ -5,6 +5,10 @@ where the page came from: its origin. Pages of this machine may connect, and tho
 that are not browsers send no origin and may connect: they could send any. On loopback the name that was dialled has to
 be one of this machine as well: a name of elsewhere that is made to mean 127.0.0.1 is a page's way around its browser.
 
+Beside an endpoint with an identity each client is an identity, too: the one that its certificate names, or its token.
+It may do what the permissions allow both to it and to the endpoint; one that is revoked or expires is ended within
+seconds, and so is one whose token ends. Beside an endpoint with certificates alone nothing but the authority is asked.
+
 Of the connections that are no clients yet the oldest gives way where there are too many. A client that has not sent
 its first frame gives way to any that comes. Where all have, one of the host that has the most gives way to a client of
 a host that has fewer; so nobody can keep all others out.
@@ -28,17 +32,21 @@ from chappe import defaults
 from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.api.serving import may_be_dialled, server_tls
+from chappe.api.mesh.identity import Behind
+from chappe.api.serving import Door, certified, may_be_dialled, server_tls
 from chappe.defaults import (
     HANDSHAKE_TIMEOUT_S,
     HANDSHAKES_MAX,
+    RULES_LOOK_S,
     WEBSOCKET_BYTES_MAX,
     WEBSOCKET_CLIENTS_MAX,
     WEBSOCKET_MESSAGES_MAX,
     WEBSOCKET_SPEAK_S,
 )
-from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.errors import AddressInUse, ChappeError, NotPermitted, UsageError
+from chappe.permissions.rules import Permissions
 from chappe.security import is_loopback
+from chappe.system import time
 from chappe.system.forking import own
 
 try:
@@ -49,14 +57,16 @@ try:
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
     from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    from chappe.web.session import PATH, Session
+    from chappe.web.session import PATH, PROTOCOL, Rights, Session
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
 
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
+CERTIFIED: Final = "certified"  # in the state of a client: the identity that its certificate names
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -98,6 +108,9 @@ class Guest(Protocol):
     def give_way(self) -> None:
         """End it, soon."""
 
+    def look(self, now: float) -> None:
+        """End it, if it may be here no more; ``now`` is in seconds since 1970."""
+
 
 class Room:
     """The clients of one server; in a single thread."""
@@ -108,6 +121,11 @@ class Room:
 
     def __len__(self) -> int:
         return len(self._silent) + len(self._speaking)
+
+    def look(self, now: float) -> None:
+        """Have all see whether they may still be here."""
+        for each in [*self._silent, *self._speaking]:
+            each.look(now)
 
     def enter(self, guest: Guest, host: str) -> bool:
         """A client comes; False if there is no room for it."""
@@ -174,6 +192,16 @@ class BriefHttp(H11Protocol):
             self.transport.abort()
 
 
+class CertifiedWebSocket(WebSocketsSansIOProtocol):
+    """A connection that tells its server which identity its certificate names."""
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio."""
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        self.app_state = {**self.app_state, CERTIFIED: certified(tls)}
+
+
 class _Loop(asyncio.SelectorEventLoop):
     """Who connects and never begins with TLS holds a descriptor no longer than elsewhere; by default it is 60 s."""
 
@@ -192,7 +220,8 @@ class WebSocketServer:
 
     Args:
         endpoint: Whose face this is. Its security is that of the server too: plain within this machine; certificates,
-            which clients need as well.
+            which clients need as well. With an identity (``Keys``) a client is one, too, by its certificate or by a
+            token, and may do what the permissions let it.
         host: Where to listen; ``*`` on all interfaces.
         port: 0 takes any that is free.
         origins: Of web pages that may connect besides those of this machine, such as ``https://example.org``.
@@ -231,7 +260,8 @@ class WebSocketServer:
         self._async: AsyncEndpoint | None = None  # once the loop runs
         self._room = Room()
         self._host = host
-        self._tls = server_tls(endpoint.security, host)
+        self._door = None if endpoint.permitted is None else Door(self._permissions)
+        self._tls = server_tls(endpoint.security, host, tokens=self._door is not None)
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._server = uvicorn.Server(self._config())
@@ -252,6 +282,11 @@ class WebSocketServer:
         """How many are connected."""
         return len(self._room)
 
+    @property
+    def refused(self) -> int:
+        """How many wanted to be a client and were nobody who may; 0 beside an endpoint without an identity."""
+        return 0 if self._door is None else self._door.refusals.count
+
     def close(self) -> None:
         """Say goodbye to all clients and release everything; takes about two seconds at most. Safe to call twice."""
         self._server.should_exit = True
@@ -266,12 +301,17 @@ class WebSocketServer:
 
     # -- inside ---------------------------------------------------------------------------------------
 
+    def _permissions(self) -> Permissions:
+        rules = self._endpoint.core.router.rules
+        assert rules is not None
+        return rules.permissions
+
     def _config(self) -> uvicorn.Config:
         tls = self._tls
         return uvicorn.Config(
             Starlette(routes=[WebSocketRoute(PATH, self._serve)], lifespan=self._lifespan),
             http=partial(BriefHttp, {}),  # type: ignore[arg-type]  # uvicorn calls it
-            ws="websockets-sansio",
+            ws=CertifiedWebSocket,
             lifespan="on",
             log_config=None,
             log_level=logging.CRITICAL,  # sessions report their defects themselves
@@ -299,11 +339,20 @@ class WebSocketServer:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._async = AsyncEndpoint.of(self._endpoint)
+        looking = asyncio.create_task(self._look()) if self._door is not None else None
         self._started.set()
         try:
             yield
         finally:
+            if looking is not None:
+                looking.cancel()
             self._async.leave()
+
+    async def _look(self) -> None:
+        """Permissions and tokens end while clients are here."""
+        while True:
+            await asyncio.sleep(RULES_LOOK_S)
+            self._room.look(time.time_ns() / 1e9)
 
     async def _serve(self, client: WebSocket) -> None:
         if not may_connect(client.headers.getlist("origin"), self._origins):
@@ -312,13 +361,24 @@ class WebSocketServer:
         if is_loopback(self._host) and not may_be_dialled(client.headers.getlist("host"), self._origins):
             await client.send_denial_response(PlainTextResponse("this is not the name of this machine\n", 403))
             return
+        host = client.client.host if client.client is not None else ""
+        rights = None
+        if self._door is not None:
+            authorization, offered = client.headers.getlist("authorization"), client.scope["subprotocols"]
+            try:
+                holder = self._door.holder(host, client.state.certified, authorization, offered)
+            except NotPermitted as why:
+                denied = PlainTextResponse(f"{why}\n", 401, {"WWW-Authenticate": "Bearer"})
+                await client.send_denial_response(denied)
+                return
+            rights = Rights(Behind(holder.name, self._endpoint.core, self._endpoint.node.lock), holder.end)
         assert self._async is not None
-        session = Session(client, self._async, self._queue, self._room.spoke)
-        if not self._room.enter(session, client.client.host if client.client is not None else ""):
+        session = Session(client, self._async, self._queue, self._room.spoke, rights)
+        if not self._room.enter(session, host):
             await client.send_denial_response(PlainTextResponse("too many clients\n", 503))
             return
         try:
-            await client.accept()
+            await client.accept(PROTOCOL if PROTOCOL in client.scope["subprotocols"] else None)
             await session.run()
         finally:
             self._room.leave(session)

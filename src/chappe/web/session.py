@@ -19,6 +19,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
@@ -26,14 +27,26 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 from chappe import __version__
 from chappe.api.mesh.aio import AsyncEndpoint, AsyncSubscriber
 from chappe.api.mesh.arguments import encode_topic, encode_value
+from chappe.api.mesh.identity import Behind
 from chappe.data.json import dumps_message, loads_message
 from chappe.defaults import WEBSOCKET_SPEAK_S
-from chappe.errors import BufferFull, ChappeError, Closed, InvalidData, UnsupportedValue, UsageError
+from chappe.errors import (
+    BufferFull,
+    ChappeError,
+    Closed,
+    InvalidData,
+    NotPermitted,
+    Sealed,
+    UnsupportedValue,
+    UsageError,
+)
 
 PATH: Final = "/v1/messages/json"
+PROTOCOL: Final = "chappe.json"  # a subprotocol for clients that offer their token as one, and have to be given another
 DESERIALIZATION_FAILED: Final = "deserialization_failed"
 SERIALIZATION_FAILED: Final = "serialization_failed"
 INVALID_DATA: Final = "invalid_data"
+NOT_PERMITTED: Final = "not_permitted"
 
 
 def read_filter(text: str) -> list[str]:
@@ -63,6 +76,7 @@ TURN: Final = 64  # frames of one client; then others have their turn
 GOING_AWAY: Final = 1001
 DEFECT: Final = 1011
 TRY_AGAIN: Final = 1013
+POLICY: Final = 1008
 REASON_BYTES_MAX: Final = 123  # of a close frame
 _GAVE_WAY: Final = "there are too many clients, and others had fewer, or had something to say: try again later"
 
@@ -70,21 +84,40 @@ _GAVE_WAY: Final = "there are too many clients, and others had fewer, or had som
 class _GoneAway(Exception):
     """The server ends the session; the text tells the client why."""
 
+    def __init__(self, why: str, code: int = TRY_AGAIN) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a client may, and until when it may be here at all, in seconds since 1970."""
+
+    of: Behind
+    end: float
+
 
 class Session:
     """A client whose connection is accepted. ``spoke`` is called once its first frame is understood.
 
-    ``queue`` says what waits for it at most, and what happens then: arguments of ``subscribe``.
+    ``queue`` says what waits for it at most, and what happens then: arguments of ``subscribe``. Without ``rights`` it
+    may do what the endpoint may.
     """
 
     def __init__(
-        self, socket: WebSocket, endpoint: AsyncEndpoint, queue: dict[str, Any], spoke: Callable[[Session], None]
+        self,
+        socket: WebSocket,
+        endpoint: AsyncEndpoint,
+        queue: dict[str, Any],
+        spoke: Callable[[Session], None],
+        rights: Rights | None = None,
     ) -> None:
         self._spoke = spoke
-        self._given_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[_GoneAway] = asyncio.get_running_loop().create_future()
         self._socket = socket
         self._endpoint = endpoint
         self._queue = queue
+        self._rights = rights
 
     async def run(self) -> None:
         """Serve the client until it goes, or the endpoint is closed."""
@@ -99,7 +132,7 @@ class Session:
         except (WebSocketDisconnect, WebSocketDisconnected):
             pass
         except _GoneAway as why:
-            await self._close(TRY_AGAIN, str(why))
+            await self._close(why.code, str(why))
         except BufferFull:
             await self._close(TRY_AGAIN, "you took less than you subscribed to: connect again, or to fewer topics")
         except Closed:
@@ -110,18 +143,30 @@ class Session:
 
     def give_way(self) -> None:
         """Others need the room."""
-        if not self._given_way.done():
-            self._given_way.set_result(None)
+        self._end(_GoneAway(_GAVE_WAY))
+
+    def look(self, now: float) -> None:
+        """Whether the client may still be here."""
+        if self._rights is None:
+            return
+        if now >= self._rights.end:
+            self._end(_GoneAway("the token has expired: connect again with another one", POLICY))
+        elif why := self._rights.of.refusal():
+            self._end(_GoneAway(why[:REASON_BYTES_MAX], POLICY))
+
+    def _end(self, why: _GoneAway) -> None:
+        if not self._ended.done():
+            self._ended.set_result(why)
 
     async def _subscribe_soon(self) -> AsyncSubscriber:
         task = asyncio.create_task(self._subscribe())
         try:
-            either: list[asyncio.Future[Any]] = [task, self._given_way]
+            either: list[asyncio.Future[Any]] = [task, self._ended]
             await asyncio.wait(either, timeout=WEBSOCKET_SPEAK_S, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if self._given_way.done():
-                raise _GoneAway(_GAVE_WAY)
+            if self._ended.done():
+                raise self._ended.result()
             raise _GoneAway(f"say what you subscribe to within {WEBSOCKET_SPEAK_S:g} s")
         finally:
             task.cancel()
@@ -130,14 +175,20 @@ class Session:
     async def _subscribe(self) -> AsyncSubscriber:
         while True:
             try:
-                return self._endpoint.subscribe(*read_filter(await self._receive()), **self._queue)
+                wanted = read_filter(await self._receive())
+                if self._rights is not None:
+                    self._rights.of.subscribe([encode_topic(each) for each in wanted])
+                return self._endpoint.subscribe(*wanted, **self._queue)
+            except (NotPermitted, Sealed) as problem:
+                await self._send(frame("error", code=NOT_PERMITTED, context=str(problem)))
             except (InvalidData, UsageError) as problem:
                 await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
 
     async def _both_ways(self, subscriber: AsyncSubscriber) -> None:
         tasks = [asyncio.create_task(self._read(subscriber)), asyncio.create_task(self._write(subscriber))]
         try:
-            done, _ = await asyncio.wait([*tasks, self._given_way], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [*tasks, self._ended]
+            done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
@@ -145,7 +196,7 @@ class Session:
         for task in tasks:
             if task in done:
                 task.result()
-        raise _GoneAway(_GAVE_WAY)
+        raise self._ended.result()
 
     async def _read(self, subscriber: AsyncSubscriber) -> None:
         publish = self._endpoint.endpoint.try_publish
@@ -154,10 +205,14 @@ class Session:
             try:
                 topic, value = loads_message(await self._receive())
                 raw, payload = encode_topic(topic), encode_value(value)
+                if self._rights is not None:
+                    self._rights.of.publish(raw)
                 while publish(raw, payload, source=subscriber.source.number) is None:
                     await self._endpoint.room((raw,))
             except InvalidData as problem:
                 await self._send(frame("error", code=DESERIALIZATION_FAILED, context=str(problem)))
+            except (NotPermitted, Sealed) as problem:
+                await self._send(frame("error", code=NOT_PERMITTED, context=str(problem)))
             except UsageError as problem:  # a topic that is reserved or too long
                 await self._send(frame("error", code=INVALID_DATA, context=str(problem)))
             frames += 1
@@ -167,9 +222,15 @@ class Session:
     async def _write(self, subscriber: AsyncSubscriber) -> None:
         while True:
             for message in await subscriber.get_many(CHUNK):
+                if self._rights is not None and not self._rights.of.gets(message.message.topic):
+                    continue
                 try:
                     text = dumps_message(message.topic, message.data, legal=True)
-                except (InvalidData, UnsupportedValue) as problem:  # of a faulty peer; what legal JSON cannot express
+                except (
+                    InvalidData,
+                    UnsupportedValue,
+                    Sealed,
+                ) as problem:  # of a faulty peer; what legal JSON cannot express
                     left_out = f"a message to {message.topic!a} is left out: {problem}"
                     text = frame("error", code=SERIALIZATION_FAILED, context=left_out)
                 await self._send(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from chappe.data.topic import shown
 from chappe.errors import NotPermitted, UsageError
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
-from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
+from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, PUBLISH, SUBSCRIBE, WRITE
 from chappe.runtime.mesh_keys import KeysWatch
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
@@ -94,6 +95,63 @@ class Own:
         why = self._rules.why_not(self.name, verb, topic)
         what = shown(topic.decode(errors="surrogateescape"))
         raise NotPermitted(f"{self.name} may not {verb} {what!r}: {why}; whoever signs {self._file} can allow it")
+
+
+class Behind:
+    """What somebody may who uses an endpoint, such as a web page: by its own identity, beside what the endpoint may.
+
+    What is refused is counted among the endpoint's refusals. Each method takes the endpoint's lock where it must.
+    """
+
+    def __init__(self, name: str, core: EndpointCore, lock: threading.RLock) -> None:
+        self.name = name
+        self._core = core
+        self._lock = lock
+
+    def refusal(self) -> str:
+        """Why it may not take part any more; empty if it may."""
+        return self._rules.refusal(self.name)
+
+    def publish(self, topic: bytes) -> None:
+        """Raises NotPermitted if it may not publish there."""
+        rules = self._rules
+        verb = rules.publishing(self.name, topic) or self._sealed(rules, topic, PUBLISH)
+        if verb:
+            self._refuse(verb, topic)
+
+    def subscribe(self, topics: Iterable[bytes]) -> None:
+        """Raises NotPermitted if there is nothing in one of these that it may have."""
+        rules = self._rules
+        for topic in topics:
+            verb = rules.wanting(self.name, topic)
+            if verb:
+                self._refuse(verb, topic)
+
+    def gets(self, topic: bytes) -> bool:
+        """Whether it may have messages of a topic; of a prefix it gets those that it may."""
+        rules = self._rules
+        return not (rules.getting(self.name, topic) or self._sealed(rules, topic, SUBSCRIBE))
+
+    @property
+    def _rules(self) -> MeshRules:
+        found = self._core.router.rules
+        assert found is not None
+        return found
+
+    def _sealed(self, rules: MeshRules, topic: bytes, verb: str) -> str:
+        """``verb`` if the topic is sealed for a group to which it does not belong: the endpoint opens it for itself."""
+        group = rules.permissions.group(topic.decode(errors="surrogateescape")) if rules.permissions.sealed else None
+        known = rules.permissions.identities.get(self.name)
+        return "" if group is None or (known is not None and group.has(known)) else verb
+
+    def _refuse(self, verb: str, topic: bytes) -> None:
+        with self._lock:
+            self._core.router.refusals.add(self.name, verb)
+        rules, what = self._rules, shown(topic.decode(errors="surrogateescape"))
+        group = rules.permissions.group(topic.decode(errors="surrogateescape"))
+        allowed = not (rules.publishing(self.name, topic) if verb == PUBLISH else rules.wanting(self.name, topic))
+        why = f"it is sealed for {group.name}" if allowed and group else rules.why_not(self.name, verb, topic)
+        raise NotPermitted(f"{self.name} may not {verb} {what!r}: {why}")
 
 
 def sealing_of(keys: Keys) -> MeshSealing:
