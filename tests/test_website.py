@@ -15,6 +15,7 @@ from playwright.sync_api import sync_playwright
 from tests.waiting import PATIENCE_S
 from tests.web.test_browser import ARGUMENTS, CHROMIUM, MISSING
 from website.build import INDEX, PROJECT, build
+from website.pictures import DOCS, PICTURES
 
 import chappe
 import chappe.spark
@@ -127,6 +128,11 @@ def test_in_a_browser_the_search_finds_pages_and_nothing_comes_from_elsewhere(si
         page.wait_for_selector("img")
         browser.close()
     assert asked <= {"file", "blob", "data"}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_as_they_are_drawn(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == PICTURES[name]().svg(), "run python -m website.pictures"
 
 
 def test_every_public_name_is_on_a_page_of_the_api(site: Site) -> None:
