@@ -50,6 +50,7 @@ READING: Final = {
     "chappe.arrow",
 }
 HERE: Final = {"chappe.system"}  # of the operating system, for whoever needs it
+MACHINES: Final = {"chappe.replication.chain.replica"}  # what a chain replicates, for those who check theirs
 SHOWN: Final = {"chappe.mesh.network", "chappe.sealing.epochs"}  # values that a user gets, for people to look at
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
@@ -68,7 +69,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.sim": FEATURES,
     "chappe.api": {*FEATURES, *WORLD},
     # what a user's test lives in: it stands in for the machine below the runtime, on the simulator's network
-    "chappe.testing": {*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch"},
+    "chappe.testing": {*FACES, *HERE, "chappe.sim", "chappe.runtime", "chappe.log.batch", *MACHINES},
     "chappe.compat": {*FEATURES, *WORLD, "chappe.api"},
     "chappe.subscribers": {*FACES, *HERE, "chappe.log.batch"},
     "chappe.subscribers.shares": {*BASE, "chappe.log.batch"},

@@ -32,6 +32,14 @@ if sys.platform == "win32":
 
 TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:
+    from chappe.api.chain.client import AsyncChain as AsyncChain
+    from chappe.api.chain.client import Chain as Chain
+    from chappe.api.chain.configuration import ChainConfiguration as ChainConfiguration
+    from chappe.api.chain.member import ChainAnswer as ChainAnswer
+    from chappe.api.chain.member import ChainCall as ChainCall
+    from chappe.api.chain.server import ChainServer as ChainServer
+    from chappe.api.chain.status import ChainLag as ChainLag
+    from chappe.api.chain.status import ChainServerStatus as ChainServerStatus
     from chappe.api.kv.aio import AsyncDataStore as AsyncDataStore
     from chappe.api.kv.aio import AsyncDataStoreWatch as AsyncDataStoreWatch
     from chappe.api.kv.data_store import DataStore as DataStore
@@ -85,6 +93,11 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
+    "api.chain.client": "AsyncChain Chain",
+    "api.chain.configuration": "ChainConfiguration",
+    "api.chain.member": "ChainAnswer ChainCall",
+    "api.chain.server": "ChainServer",
+    "api.chain.status": "ChainLag ChainServerStatus",
     "api.kv.aio": "AsyncDataStore AsyncDataStoreWatch",
     "api.kv.data_store": "DataStore",
     "api.kv.map_aio": "AsyncMapWatch AsyncSharedMap",

@@ -5,6 +5,7 @@ ChappeError
  +- ProtocolError: InvalidData
  +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
  +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
+ +- ChainError: NoChain, SessionExpired, CommandFailed
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
  +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed
@@ -187,6 +188,24 @@ class MasterExists(StoreError):
     """A master of that name is already in reach, or this endpoint holds the store in another role."""
 
     code = 7
+
+
+class ChainError(ChappeError):
+    """A chain of servers did not do what was asked."""
+
+
+class NoChain(ChainError):
+    """No server of the chain answered in time, or none took the command; it was not done."""
+
+
+class SessionExpired(ChainError):
+    """The chain has forgotten the client, so nobody knows whether its command was done: look, and decide."""
+
+    definite = False
+
+
+class CommandFailed(ChainError):
+    """The machine raised an exception, at all members alike; what it had changed until then stays."""
 
 
 class PeeringError(ChappeError):

@@ -36,14 +36,14 @@ _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 @dataclass(frozen=True, slots=True)
 class MapAddress:
-    """A server of a map: snapshots at ``port``, updates at the next one, writes at the one after."""
+    """A server of a map: snapshots at ``port``, updates at the next one, writes at the one after; or one of a chain."""
 
     host: str
     port: int
     name: str = ""  # of its identity, where that is not clear
 
     @classmethod
-    def parse(cls, text: str, usual: int = MAP_PORT) -> MapAddress:
+    def parse(cls, text: str, usual: int = MAP_PORT, what: str = "a map server") -> MapAddress:
         """``[NAME@]HOST[:PORT]``; the ``usual`` port by default, the Guide's, 0: any. Raises UsageError."""
         name, address = named(text.strip().removeprefix("tcp://"))
         host, mark, port = address.partition(":")
@@ -52,9 +52,7 @@ class MapAddress:
         except ValueError:
             number = -1
         if not host.isprintable() or any(each in host for each in " /:") or not (number in _PORTS or number == 0):
-            raise UsageError(
-                f"{text!a} is not the address of a map server: HOST:PORT is wanted, with ports up to 65532"
-            )
+            raise UsageError(f"{text!a} is not the address of {what}: HOST:PORT is wanted, with ports up to 65532")
         return cls(host or TOWER_HOST, number, name)
 
     def endpoint(self, offset: int) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from chappe.api.kv.attaching import open_backend
-from chappe.api.kv.map_host import MapHost
 from chappe.api.kv.map_values import check_name
 from chappe.api.kv.pair_status import PairStatus, pair_status
+from chappe.api.node_host import NodeHost
 from chappe.defaults import MAP_PORT, TOWER_HOST
 from chappe.errors import UsageError
 from chappe.kv.chp.events import MapActive, MapCopied, MapPassive
@@ -48,7 +48,7 @@ class MapServerStatus:
     refusals: Mapping[str, int] = field(default_factory=dict)
 
 
-class MapServer(MapHost):
+class MapServer(NodeHost):
     """Orders what is written to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from chappe.api.kv.attaching import open_backend
-from chappe.api.kv.map_host import MapHost
+from chappe.api.node_host import NodeHost
 from chappe.defaults import TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
 from chappe.replication.binary_star.events import Granted
@@ -16,7 +16,7 @@ from chappe.transports.gate import check_listening, gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
 
-class Witness(MapHost):
+class Witness(NodeHost):
     """Decides which server of a pair serves while the two do not see each other; any number of pairs may ask it.
 
     It belongs on a third machine. It has no data but a few numbers for each pair, and is asked only when a pair parts

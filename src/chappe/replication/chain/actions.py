@@ -47,6 +47,25 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Applied:
+    """A command that was committed and done.
+
+    Args:
+        index: Its number in the log.
+        at_us: When the head numbered it, by the time of day.
+        command: For the machine.
+        outcome: 0, or 1 if the machine has raised something.
+        result: What the machine returned, or the text of what it raised.
+    """
+
+    index: int
+    at_us: int
+    command: bytes
+    outcome: int
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     """Have this on disk, beside what else there is to do; then call ``handle_written``. One is under way at a time."""
 

@@ -112,6 +112,17 @@ class ChainClient:
         self._at = min(self._at, now + self._again_s)
         return self._token, [self._ask(self._token)]
 
+    def withdraw(self, token: int) -> bool:
+        """Ask no more, if that is possible: False for a command that was sent, which is repeated until answered."""
+        if self._reads.pop(token, None) is not None:
+            return True
+        waiting = self._commands.get(token)
+        if waiting is None or waiting.seq:
+            return False
+        del self._commands[token]
+        self._unsent.remove(token)
+        return True
+
     def handle_answer(self, server: int, message: Answer, now: float) -> list[ClientAction]:
         """A server has answered."""
         match message:

@@ -10,6 +10,7 @@ from chappe.errors import ProtocolError
 from chappe.replication.agreement.core import SERVERS_MAX
 
 Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NAMED = msgspec.Meta(max_length=SERVERS_MAX)
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
@@ -22,9 +23,9 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         durable: Whether committed means on disk at all members, or in memory of all.
     """
 
-    chain: tuple[tuple[Word, Word], ...]
-    disks: tuple[Word, ...]
-    out: tuple[bool, ...]
+    chain: Annotated[tuple[tuple[Word, Word], ...], _NAMED]
+    disks: Annotated[tuple[Word, ...], _NAMED]
+    out: Annotated[tuple[bool, ...], _NAMED]
     durable: bool
 
     @property

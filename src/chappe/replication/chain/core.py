@@ -19,7 +19,7 @@ from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
-from chappe.replication.chain.actions import Action, Change, Loaded, State, Tell, Write
+from chappe.replication.chain.actions import Action, Applied, Change, Loaded, State, Tell, Write
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
 from chappe.replication.chain.joining import Giver, Taker
@@ -124,6 +124,8 @@ class ChainServer:
         state = loaded.state
         if state is not None:
             self.replica.restore(state.index, state.data)
+        else:
+            self.replica.begin()
         self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
@@ -158,6 +160,7 @@ class ChainServer:
         self._seen_at = now
         self._listens_until = now + limits.silent_s  # before, silence of others means nothing
         self._answers: list[Action] = []  # found while applying
+        self.news: list[Applied] | None = None  # what was applied, if somebody takes it from here
         self.serving = Serving(self, limits)
 
     # -- looks ------------------------------------------------------------------------------------------------
@@ -333,6 +336,8 @@ class ChainServer:
                 self._applied(self.committed, entry, outcome)
 
     def _applied(self, index: int, entry: Entry, outcome: Outcome | None) -> None:
+        if self.news is not None and outcome is not None and self.replica.asked:
+            self.news.append(Applied(index, entry.at_us, entry.command, *outcome))
         if self.tail:
             self._answers += self.serving.committed(index, entry, outcome)
 
@@ -524,7 +529,7 @@ class ChainServer:
             return []
         joiner.known = False
         if joiner.giver is None or joiner.giver.index < self.log.base:
-            state = State(self.committed, self.log.term(self.committed), self.replica.snapshot())
+            state = State(self.committed, self.log.term(self.committed), self.replica.transfer())
             joiner.giver = Giver(state, self.number, self._limits)
         return [Tell(sender, joiner.giver.first())]
 

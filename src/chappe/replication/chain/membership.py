@@ -98,13 +98,13 @@ def _founded(known: Known) -> Wanted:
     """The first configuration needs everybody."""
     beats = known.beats
     everybody = range(len(known.names))
-    missing = [
-        place for place in everybody
-        if place not in beats or beats[place].hears | 1 << place != (1 << len(known.names)) - 1
-    ]  # fmt: skip
+    begins = "a chain begins when all its servers are there and hear each other"
+    missing = [place for place in everybody if place not in beats]
     if missing:
-        why = f"a chain begins when all its servers are there; {_names(known, missing)} still missing"
-        return Wanted(why=why)
+        return Wanted(why=f"{begins}; {_names(known, missing)} still missing")
+    deaf = [place for place in everybody if beats[place].hears | 1 << place != (1 << len(known.names)) - 1]
+    if deaf:
+        return Wanted(why=f"{begins}; {_names(known, deaf)} cannot hear all others yet")
     chain = tuple((place, beats[place].life) for place in everybody)
     disks = tuple(beats[place].disk for place in everybody)
     return Wanted(Configuration(chain, disks, (False,) * len(disks), known.durable))

@@ -13,13 +13,18 @@ import msgspec
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
 from chappe.replication.agreement import messages as agreement
+from chappe.replication.agreement.core import SERVERS_MAX
 from chappe.replication.chain.configuration import Word
 
 COMMAND_BYTES_MAX: Final = 4 * MIB
+RESULT_BYTES_MAX: Final = 4 * MIB
+PIECE_BYTES_MAX: Final = 1 * MIB
+ENTRIES_MAX: Final = 65_536  # in one message
 NONCE_BYTES_MAX: Final = 64
 
 Command = Annotated[bytes, msgspec.Meta(max_length=COMMAND_BYTES_MAX)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NONCE_BYTES_MAX)]
+Result = Annotated[bytes, msgspec.Meta(max_length=RESULT_BYTES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
@@ -63,7 +68,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
     """To the predecessor, on entering a configuration: of each term in the log the last entry, oldest first."""
 
     number: Word
-    runs: tuple[tuple[Word, Word], ...]
+    runs: Annotated[tuple[tuple[Word, Word], ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     committed: Word
 
 
@@ -75,7 +80,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
 
     number: Word
     base: Word
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     synced: Word
     committed: Word
     first: bool
@@ -109,7 +114,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag="piece"):
     size: Word
     check: Word
     offset: Word
-    data: bytes
+    data: Annotated[bytes, msgspec.Meta(max_length=PIECE_BYTES_MAX)]
 
 
 class Want(msgspec.Struct, frozen=True, array_like=True, tag="want"):
@@ -189,7 +194,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     session: Word
     seq: Word
     outcome: Word
-    result: bytes
+    result: Result
     members: Word
     durable: bool
 
@@ -199,14 +204,14 @@ class Says(msgspec.Struct, frozen=True, array_like=True, tag="says"):
 
     token: Word
     outcome: Word
-    result: bytes
+    result: Result
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True, tag="chain"):
     """Who is in the chain, to a client that asks the wrong one: places, head first. ``why`` if nobody serves."""
 
     number: Word
-    members: tuple[Word, ...]
+    members: Annotated[tuple[Word, ...], msgspec.Meta(max_length=SERVERS_MAX)]
     why: Text
 
 

@@ -6,13 +6,13 @@ the head wrote into the entries.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
-from chappe.replication.chain.messages import EXPIRED, OK, RAISED, Entry, Outcome
+from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome
 
 REASON_BYTES_MAX: Final = 1_000
 
@@ -37,6 +37,27 @@ class Machine(Protocol):
         ...
 
 
+@runtime_checkable
+class TimedMachine(Protocol):
+    """A machine that wants to know the time: before each command it is told when the head numbered it."""
+
+    now_us: int
+
+
+@runtime_checkable
+class FiledMachine(Protocol):
+    """A machine that keeps its state on a disk of its own: its ``snapshot`` says only what of it is meant.
+
+    Such a snapshot is asked for now and then, and what it means has to be synced by then. ``restore`` is called in the
+    beginning of each life, with the newest snapshot that is on the chain's own disk, or with no bytes if there is none:
+    everything later goes, and is applied again. To a server elsewhere goes what ``transfer`` makes.
+    """
+
+    def transfer(self) -> bytes:
+        """All of the state, for ``restore`` on another disk."""
+        ...
+
+
 class _Session(msgspec.Struct, array_like=True):
     last: int  # its newest command
     used_us: int
@@ -58,14 +79,28 @@ class Replica:
     def __init__(self, machine: Machine, limits: ChainLimits) -> None:
         self.machine = machine
         self.applied = 0
+        self.asked = False  # the machine was asked to do the last entry
         self._limits = limits
         self.now_us = 0
         self._sessions: dict[int, _Session] = {}  # least recently used first
+        self._timed = machine if isinstance(machine, TimedMachine) else None
+        self._filed = machine if isinstance(machine, FiledMachine) else None
+
+    @property
+    def sessions(self) -> int:
+        """How many are open."""
+        return len(self._sessions)
+
+    def begin(self) -> None:
+        """There is no state yet."""
+        if self._filed is not None:
+            self.machine.restore(b"")
 
     def apply(self, index: int, entry: Entry) -> Outcome | None:
         """Do the next entry, once; None: it was done before, and the client said that it has the result."""
         assert index == self.applied + 1
         self.applied = index
+        self.asked = False
         self.now_us = max(self.now_us, entry.at_us)
         self._forget()
         if not entry.session:
@@ -78,20 +113,23 @@ class Replica:
             return EXPIRED, b""
         self._sessions[entry.session] = session  # the most recently used one
         session.used_us = self.now_us
-        session.results = {seq: each for seq, each in session.results.items() if seq > entry.done}
+        results = session.results  # of the newest commands, without a gap
+        for seq in range(session.last - len(results) + 1, min(entry.done, session.last) + 1):
+            del results[seq]
         if entry.seq <= session.last:
-            return session.results.get(entry.seq)
+            return results.get(entry.seq)
         assert entry.seq == session.last + 1, f"command {entry.seq} of session {entry.session} after {session.last}"
         session.last = entry.seq
+        self.asked = True
         outcome = self._do(entry.command)
         if entry.seq > entry.done:
-            session.results[entry.seq] = outcome
+            results[entry.seq] = outcome
         return outcome
 
     def read(self, query: bytes) -> Outcome:
         """Ask the machine."""
         try:
-            return OK, self.machine.read(query)
+            return _bounded(self.machine.read(query))
         except Exception as error:
             return RAISED, _reason(error)
 
@@ -106,9 +144,12 @@ class Replica:
         return None if found is None else found.results.get(seq)
 
     def snapshot(self) -> bytes:
-        """All of it."""
-        kept = _Kept(self.now_us, list(self._sessions.items()), self.machine.snapshot())
-        return msgspec.msgpack.encode(kept)
+        """All of it, for the disk here."""
+        return self._packed(self.machine.snapshot())
+
+    def transfer(self) -> bytes:
+        """All of it, for another server."""
+        return self._packed(self.machine.snapshot() if self._filed is None else self._filed.transfer())
 
     def restore(self, index: int, state: bytes) -> None:
         """Be as behind an entry. Raises ProtocolError."""
@@ -119,9 +160,14 @@ class Replica:
         self.machine.restore(kept.machine)
         self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
 
+    def _packed(self, machine: bytes) -> bytes:
+        return msgspec.msgpack.encode(_Kept(self.now_us, list(self._sessions.items()), machine))
+
     def _do(self, command: bytes) -> Outcome:
+        if self._timed is not None:
+            self._timed.now_us = self.now_us
         try:
-            return OK, self.machine.apply(command)
+            return _bounded(self.machine.apply(command))
         except Exception as error:  # of the user's, and the same at every member
             return RAISED, _reason(error)
 
@@ -133,6 +179,12 @@ class Replica:
             if self._sessions[first].used_us >= until:
                 return
             del self._sessions[first]
+
+
+def _bounded(result: bytes) -> Outcome:
+    if len(result) > RESULT_BYTES_MAX:
+        return RAISED, f"a result of {len(result):,} bytes, of {RESULT_BYTES_MAX:,} that one may have".encode()
+    return OK, result
 
 
 def _reason(error: Exception) -> bytes:

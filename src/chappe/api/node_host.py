@@ -1,4 +1,4 @@
-"""What a map server and a witness have in common as their users hold them: events, waiting and the end."""
+"""What servers have in common as their users hold them, of maps, pairs and chains: events, waiting and the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("chappe")
 EVENTS_MAX: Final = 1_000
 
 
-class MapHost(Closeable):
+class NodeHost(Closeable):
     """Serves in this process until it is closed."""
 
     _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
@@ -32,8 +32,8 @@ class MapHost(Closeable):
     def events(self) -> list[object]:
         """What happened since the last call: what was granted, refused commits and the like.
 
-        The events are those of ``chappe.kv.chp.events`` and ``chappe.replication.binary_star.events``. Raises
-        MemberStopped if nothing happened, because it met a defect.
+        The events are those of ``chappe.kv.chp.events``, ``chappe.replication.binary_star.events`` and
+        ``chappe.replication.chain.events``. Raises MemberStopped if nothing happened, because it met a defect.
         """
         with self._node.lock:
             found = list(self._events)

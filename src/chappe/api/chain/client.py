@@ -1,0 +1,153 @@
+"""A chain as its users hold it: commands that are done once, in one order, at all its servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from chappe.api.chain.configuration import ChainConfiguration
+from chappe.api.chain.member import ChainAnswer, ChainCall, ChainMember
+from chappe.api.chain.status import ChainServerStatus
+from chappe.api.faces import AsyncCloseable, Closeable, Seconds, Steps, T, awaited, run, run_async
+from chappe.api.mesh.loop_watch import Watch
+from chappe.security import LogSecurity
+from chappe.system.forking import own
+
+WAIT_S: Final = 10.0  # a command waits this long for its answer: longer than a chain takes to go on without a server
+LOOK_S: Final = 2.0  # servers are given so long to say how they are
+
+
+class Chain(Closeable):
+    """A client of a chain of ``ChainServer``: commands are done once, in one order, at all servers.
+
+    A command that is answered is committed: it stays, whichever servers die, as long as one of those that were members
+    is left. Commands of one object are done in the order in which they were given. While servers die they are repeated;
+    each is done once all the same. Use from several threads is safe.
+
+    Args:
+        configuration: The servers' own, or the file that has it.
+        security: Who we are, if servers have keys: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what
+            ``CHAPPE_IDENTITY`` names.
+
+    Raises (every command and question):
+        NoChain: No server took it in time; it is not done.
+        TimedOut: It was sent and not answered in time; it may still be done.
+        SessionExpired: Nobody knows whether it was done: this client sent nothing for an hour, or 10,000 others came.
+        CommandFailed: The machine has raised something.
+        NotPermitted: The permissions do not allow it.
+        BufferFull: 65,536 commands, or 64 MiB of them, are not answered.
+        RecordTooLarge: A command beyond 4 MiB.
+        Closed: The client was closed.
+    """
+
+    def __init__(self, configuration: ChainConfiguration | str | Path, *, security: LogSecurity = None) -> None:
+        own(self)
+        self.member = ChainMember(configuration, security=security)
+
+    @property
+    def pending(self) -> int:
+        """Commands that are not answered yet."""
+        return self.member.pending
+
+    def call(self, command: bytes, *, timeout: Seconds = WAIT_S) -> ChainAnswer:
+        """Have a command done, and return the machine's answer."""
+        return self._run(self.member.calling(command, timeout))
+
+    def call_many(self, commands: Iterable[bytes], *, timeout: Seconds = None) -> list[ChainAnswer]:
+        """Have many commands done, in order, much faster than one by one.
+
+        Returns their answers; raises the first error when all are answered.
+        """
+        return self._run(self.member.calling_many(commands, timeout))
+
+    def submit(self, command: bytes) -> ChainCall:
+        """Have a command done without waiting; its answer is taken from what this returns."""
+        return self.member.submit(command)
+
+    def read(self, query: bytes, *, server: str | None = None, timeout: Seconds = WAIT_S) -> bytes:
+        """Ask the machine: the answer shows all that was confirmed to anybody before this was asked.
+
+        Args:
+            query: What its ``read`` is given.
+            server: Who is to answer, a member of the chain; None: the tail.
+            timeout: How long to wait.
+        """
+        return self._run(self.member.reading(query, server, timeout))
+
+    def status(self, *, timeout: Seconds = LOOK_S) -> Mapping[str, ChainServerStatus | None]:
+        """What each server knows of the chain; None of those that do not answer in time."""
+        return self._run(self.member.looking(timeout))
+
+    def remove(self, name: str, *, timeout: Seconds = WAIT_S) -> None:
+        """Have a server leave the chain and stay out, until it is added; waits until that is decided.
+
+        Raises:
+            UsageError: There is no such server, or it is the last member.
+            TimedOut: It is not decided in time; it may still be.
+        """
+        return self._run(self.member.excluding(name, True, timeout))
+
+    def add(self, name: str, *, timeout: Seconds = WAIT_S) -> None:
+        """Let a server that was removed come back, and wait until it has everything and is a member.
+
+        Raises:
+            UsageError: There is no such server.
+            TimedOut: It is not so in time; it may still be.
+        """
+        return self._run(self.member.excluding(name, False, timeout))
+
+    def events(self) -> list[object]:
+        """What happened since the last call: connections that were refused."""
+        return self.member.events()
+
+    def close(self) -> None:
+        """Wait two seconds at most for commands under way, and end. Safe to call twice."""
+        self.member.leave()
+
+    def _run(self, steps: Steps[T]) -> T:
+        return run(steps, self.member.turns.wait)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.member.configuration.name}, {self.pending:,} pending>"
+
+
+class AsyncChain(AsyncCloseable):
+    """As ``Chain``, made where an event loop runs: ``async with AsyncChain(...) as chain``.
+
+    ``call``, ``call_many``, ``read``, ``status``, ``remove`` and ``add`` are coroutines that do not block the loop.
+    """
+
+    def __init__(self, configuration: ChainConfiguration | str | Path, *, security: LogSecurity = None) -> None:
+        own(self)
+        self.member = ChainMember(configuration, security=security)
+        self._watch = Watch(self.member.turns)
+
+    call = awaited(Chain.call)
+    call_many = awaited(Chain.call_many)
+    read = awaited(Chain.read)
+    status = awaited(Chain.status)
+    remove = awaited(Chain.remove)
+    add = awaited(Chain.add)
+
+    @property
+    def pending(self) -> int:
+        """Commands that are not answered yet."""
+        return self.member.pending
+
+    def events(self) -> list[object]:
+        """See ``Chain.events``."""
+        return self.member.events()
+
+    async def close(self) -> None:
+        """See ``Chain.close``."""
+        self._watch.unread()
+        await asyncio.to_thread(self.member.leave)
+        self._watch.leave()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await run_async(steps, self._watch.wait)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.member.configuration.name}, {self.pending:,} pending>"

@@ -1,0 +1,54 @@
+"""Who may do what at a server of a chain with keys: asked for what comes, before the core sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chappe.log.guard import Refusal
+from chappe.permissions.rules import ADMINISTER, ATTACH_CLONE, ATTACH_MASTER, WRITE
+from chappe.replication.chain.messages import Do, Open, Read
+from chappe.replication.chain.wire import AnyRequest, Exclude
+from chappe.transports.gate import Gate
+
+
+class ChainRules:
+    """What permissions say of one chain.
+
+    Args:
+        gate: Of the server.
+        chain: The chain's name, which rules go by as if it were a topic.
+        identities: Of the servers, by place: who says that he is one has to be it.
+    """
+
+    def __init__(self, gate: Gate, chain: str, identities: Sequence[str]) -> None:
+        self._gate = gate
+        self._chain = chain
+        self._identities = identities
+
+    def server(self, who: str, place: int) -> bool:
+        """Whether somebody is the server that he says he is; if not, that is counted."""
+        if who == self._identities[place]:
+            return self._may(who, ATTACH_MASTER)
+        why = f"{who} is not the server at that place, {self._identities[place]} is"
+        self._gate.refuse(Refusal(who, ATTACH_MASTER, self._chain, why))
+        return False
+
+    def request(self, who: str, request: AnyRequest) -> str:
+        """Why somebody may not ask for something; empty if he may."""
+        match request:
+            case Do() | Open():
+                verb = WRITE
+            case Read():
+                verb = ATTACH_CLONE
+            case Exclude():
+                verb = ADMINISTER
+            case _:
+                return ""
+        return "" if self._may(who, verb) else f"{who} may not {verb} {self._chain}: no rule allows it"
+
+    def _may(self, who: str, verb: str) -> bool:
+        decisions = self._gate.decisions()
+        if decisions.may(who, (verb,), self._chain):
+            return True
+        self._gate.refuse(Refusal(who, verb, self._chain, decisions.why_not(who, verb, self._chain)))
+        return False
