@@ -75,3 +75,11 @@ def test_the_picture_is_one_with_a_curve_for_each_receiver_and_bars_for_each_nod
     for each in tree.iter(f"{svg}text"):
         assert 0 < float(each.attrib["y"]) < height
     ET.fromstring(draw(Report([Outcome("a", 0, 0)])))  # nothing at all
+
+
+def test_what_came_when_is_all_that_came() -> None:
+    node = Outcome("a", 0, 100, received=100, receive_s=0.8)
+    made = Report([node], samples={"a": [(0.0, 0), (0.2, 0), (0.4, 80), (0.9, 99)]}).received_by_step(node, 10, 1.0)
+    assert [round(each) for each in made] == [0, 0, 40, 40, 5, 5, 5, 5, 0, 0]
+    nothing = Outcome("b", 0, 0)
+    assert Report([nothing]).received_by_step(nothing, 3, 1.0) == [0.0, 0.0, 0.0]

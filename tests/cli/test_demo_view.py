@@ -15,10 +15,12 @@ from rich.console import Console
 from tests.waiting import until
 
 from chappe import Producer, Tower
+from chappe.cli.charts import curve
 from chappe.cli.demo import run
 from chappe.cli.demo.feed import JSON, LINES, Feed, values_of
 from chappe.cli.demo.query import Row, Windows
-from chappe.cli.demo.view import Flow, MetricsTable, Status, count, curve, delay, picture, quantity, rate
+from chappe.cli.demo.view import Flow, MetricsTable, Status, picture
+from chappe.cli.units import count, delay, quantity, rate
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 METRICS = {

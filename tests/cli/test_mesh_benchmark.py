@@ -68,6 +68,13 @@ def test_what_a_ring_did_is_played_and_nothing_is_lost(shell: Shell) -> None:
         assert each["frames_out"] > 0  # fewer than messages: what is published at once shares frames
         assert each["seconds"] > 0
     assert (shell.directory / "ring.svg").read_text().startswith("<svg")
+    shell.env["COLUMNS"] = "120"
+    drawn = shell.run("mesh", "benchmark", "ring.conf", "--plot").stdout.decode().splitlines()
+    _, head, *bars, foot = drawn[drawn.index("") :]
+    assert head.split() == ["node", "received", "at", "its", "fastest", "in/s", "out/s"]
+    assert [each.split()[0] for each in bars] == list(NAMES)
+    assert all("█" in each for each in bars)
+    assert foot.startswith("a character of a curve is ")
 
 
 def test_from_generate_to_benchmark_through_a_pipe(shell: Shell) -> None:
@@ -88,6 +95,7 @@ def test_what_is_wrong_is_one_line(shell: Shell) -> None:
         (("benchmark", "y.conf"), 2, b"y.conf: cannot be read"),
         (("benchmark", "x.conf", "--plot", "x.png"), 2, b"ends in .svg"),
         (("benchmark", "x.conf", "--plot", "no/x.svg"), 2, b"no such directory"),
+        (("benchmark", "x.conf", "--plot", "--json"), 2, b"only one of --json and --plot without a file"),
         (("generate", "here"), 1, b"here is not a folder"),
     ):
         done = shell.run("mesh", *arguments)

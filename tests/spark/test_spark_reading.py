@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import polars
@@ -16,9 +19,10 @@ from tests.spark.silence import ImpatientClient
 from chappe import read_batches, read_topic
 from chappe.errors import OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import encode_batch
-from chappe.reading import fetch, view
+from chappe.reading import fetch, timeline, view
 from chappe.reading.bounds import offsets_at
 from chappe.reading.selection import Selection
+from chappe.reading.timeline import counts
 from chappe.reading.view import StoresView
 
 SECOND = 1_000_000
@@ -145,6 +149,47 @@ def test_mistakes_are_named(store: FakeStore, arguments: dict[str, Any], error: 
     put(store, [1])
     with pytest.raises(error, match=text):
         read_topic(**{"topic": "t", "stores": store.endpoint} | arguments)
+
+
+def test_the_stream_is_read_by_duckdb_as_it_is(store: FakeStore) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    put(store, [1, 2, 3])
+    put(store, [4, 5], partition="q")
+    batches = read_batches("t", stores=store.endpoint)
+    assert duckdb.sql('SELECT partition, count(*), max("offset") FROM batches GROUP BY 1 ORDER BY 1').fetchall() == [
+        ("p", 3, 2),
+        ("q", 2, 1),
+    ]
+    assert next(batches, None) is None  # it was read once
+
+
+def test_records_are_counted_step_by_step(store: FakeStore) -> None:
+    rng = Random(7)
+    written: list[int] = []
+    for _ in range(20):
+        seconds = sorted(rng.sample(range(1000), rng.randint(1, 60)))
+        first = written[-1] if written else 0
+        seconds = [first + each // 20 for each in seconds]
+        put(store, seconds)
+        written += seconds
+    put(store, [2000], partition="q")
+    edges = [each * SECOND for each in range(-50, 1500, 37)]
+    with closing(StoresView(Selection.of_topics(["t"]), [store.endpoint])) as seen:
+        seen.refresh()
+        found = counts(seen, seen.known, edges)
+    expected = [sum(low <= each * SECOND < high for each in written) for low, high in pairwise(edges)]
+    assert found == {("t", "p"): expected, ("t", "q"): [0] * len(expected)}
+    assert sum(expected) > 300
+
+
+def test_records_whose_batch_cannot_be_read_count_where_it_begins(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, [10, 20, 30])
+    with closing(StoresView(Selection.of_topics(["t"]), [store.endpoint])) as seen:
+        seen.refresh()
+        monkeypatch.setattr(timeline, "_batch_at", lambda *_: None)
+        assert counts(seen, seen.known, [each * SECOND for each in (10, 25, 40)]) == {("t", "p"): [0, 3]}
 
 
 def test_spark_is_not_needed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 
@@ -68,6 +69,23 @@ class Report:
     def complete(self) -> bool:
         """Whether everything was sent and came, and nothing else did."""
         return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
+
+    def received_by_step(self, node: Outcome, steps: int, seconds: float) -> list[float]:
+        """How many messages a node received in each of so many equal steps of the time from 0 to ``seconds``.
+
+        Between two samples they count as evenly spread.
+        """
+        length = seconds / steps
+        made = [0.0] * steps
+        end = node.receive_s or node.seconds
+        before_end = (each for each in self.samples.get(node.name, ()) if each[0] < end)  # what is told later is old
+        points = [(0.0, 0), *before_end, (end, node.received)]
+        for (since, before), (until, after) in pairwise(points):
+            for step in range(steps):
+                shared = min(until, (step + 1) * length) - max(since, step * length)
+                if shared > 0 and after > before:
+                    made[step] += (after - before) * shared / (until - since)
+        return made
 
     def troubles(self) -> list[str]:
         """What is missing, one sentence each."""

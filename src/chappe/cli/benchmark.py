@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from chappe.cli import options
 from chappe.cli.console import Bar, allow_files, say, warn
@@ -22,6 +23,9 @@ app = typer.Typer(
 )
 
 STDIN: Final = "-"
+HERE: Final = Path("-")  # where --plot draws without a file
+CURVE: Final = 40  # characters
+BAR: Final = 16
 TIMEOUT_S: Final = 300.0
 FILES_EACH: Final = 3  # pipes to each node
 FILES_MORE: Final = 64
@@ -64,7 +68,19 @@ def generate(
     say(f"{len(nodes)} nodes: {sent:,} messages to send, {inputs:,} to receive")
 
 
-@app.command()
+class _Benchmark(TyperCommand):
+    """``--plot`` may stand without a file, which Typer's options cannot: it is handed a ``-`` then."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, whole."""
+        for at, each in enumerate(args):
+            if each == "--plot" and (at + 1 == len(args) or args[at + 1].startswith("--")):
+                args = [*args[: at + 1], str(HERE), *args[at + 1 :]]
+                break
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_Benchmark)
 def benchmark(
     file: Annotated[
         str, Argument(metavar="FILE", help="A configuration, as `generate` makes it; - is standard input.")
@@ -72,7 +88,10 @@ def benchmark(
     timeout: Annotated[
         float, Option(min=1.0, max=86_400.0, metavar="SECONDS", help="End it after so long, with what is there.")
     ] = TIMEOUT_S,
-    plot: Annotated[Path | None, Option(metavar="FILE.svg", help="Draw what came out, too.")] = None,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="[FILE.svg]", help="Draw what came out, too: into a file, or without one in the terminal."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a benchmark: a process for each node sends what was recorded; loops are fine.
@@ -82,9 +101,14 @@ def benchmark(
     from chappe.benchmark import config
     from chappe.benchmark.run import run
 
+    in_terminal = plot == HERE
+    if in_terminal:
+        if as_json:
+            raise UsageError("give only one of --json and --plot without a file: both print")
+        plot = None
     if plot is not None:
         if plot.suffix != ".svg":
-            raise UsageError(f"{plot}: pictures are SVG: give a file that ends in .svg")
+            raise UsageError(f"{plot}: pictures are SVG: give a file that ends in .svg, or none after --plot")
         if not plot.absolute().parent.is_dir():
             raise UsageError(f"{plot}: there is no such directory")
     text = None
@@ -104,6 +128,8 @@ def benchmark(
         print(json.dumps(report.facts()))
     else:
         _show(report)
+    if in_terminal:
+        _draw(report)
     if plot is not None:
         from chappe.benchmark.plot import draw
 
@@ -127,3 +153,34 @@ def _show(report: Report) -> None:
     frames = "" if per is None else f", {per:g} frames for each"
     rate = f"{total['received_per_s']:,.0f}/s"
     print(f"{total['received']:,} messages received in {total['seconds']:.3f} s, {rate}{frames}")
+
+
+def _draw(report: Report) -> None:
+    """For each node, when it received its messages, and how fast it sent and received."""
+    from chappe.benchmark.report import COLUMNS
+    from chappe.cli.charts import amounts, bar
+    from chappe.cli.screen import Fitting, wide_console
+    from chappe.cli.units import delay, quantity, rate
+
+    nodes = report.nodes
+    seconds = max([each.seconds for each in nodes], default=0.0)
+    received = {each.name: report.received_by_step(each, CURVE, seconds) for each in nodes}
+    most_in = max([each.in_per_s for each in nodes], default=0.0)
+    most_out = max([each.out_per_s for each in nodes], default=0.0)
+    columns = (COLUMNS[0], "received", "at its fastest", "in/s", "out/s")
+    step_s = seconds / CURVE
+    rows = [
+        (
+            each.name,
+            amounts(received[each.name]),
+            rate(max(received[each.name]) / step_s) if step_s else "",
+            f"{quantity(each.in_per_s):>6} {bar(each.in_per_s, most_in, BAR)}" if each.received else "",
+            f"{quantity(each.out_per_s):>6} {bar(each.out_per_s, most_out, BAR)}" if each.sent else "",
+        )
+        for each in nodes
+    ]
+    left = (columns[0], columns[1], *columns[3:])
+    print()
+    wide_console(160).print(Fitting(columns, rows, left=left, spare=(columns[2], columns[4], columns[3])))
+    if seconds:
+        print(f"a character of a curve is {delay(step_s)}; curves go from 0 to their own peak")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -14,12 +14,13 @@ from typer import Argument, Option
 from chappe.api.log.lines import iso_time, readable_name
 from chappe.cli import options
 from chappe.cli.console import answers, hear_warnings, warn
-from chappe.cli.units import human_bytes
+from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.topic import Filter, similar
-from chappe.errors import ChappeError, TimedOut, UnknownTopic
+from chappe.errors import ChappeError, TimedOut, UnknownTopic, UsageError
 
 if TYPE_CHECKING:
     from chappe.reading.offsets import Key, Known
+    from chappe.reading.view import StoresView
 
 DISCOVER_S: Final = 2.0
 HURRY_S: Final = 1.0  # for what is nice to know
@@ -41,6 +42,13 @@ def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
     Raises:
         TimedOut: No store could be found, or none answered.
     """
+    with looking(reach, filters) as (held, _):
+        return held
+
+
+@contextmanager
+def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[Holdings, StoresView]]:
+    """The same, and the stores to be asked for more as long as that lasts."""
     from chappe.api.log.discovery import discover
     from chappe.reading.selection import Selection
     from chappe.reading.view import StoresView
@@ -60,7 +68,7 @@ def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
         scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
         refusals = {stores[endpoint]: client.refusals for endpoint, client in clients.items()}
-        return Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed, refusals)
+        yield Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed, refusals), view
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
@@ -109,21 +117,40 @@ def topics(
     reach: options.Reach,
     names: Annotated[list[str] | None, Argument(metavar="TOPIC", help="Topics; `name*` is a prefix.")] = None,
     partitions: Annotated[bool, Option("--partitions", help="One line for each partition.")] = False,
+    plot: Annotated[bool, Option("--plot", help="Draw when records came, and how large topics are.")] = False,
+    since: Annotated[
+        str | None, Option(metavar="TIME|AGE", help="With --plot: from then until now, instead of all times.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """List topics: partitions, records, heads, sizes, times, and the stores that hold them."""
+    if plot and as_json:
+        raise UsageError("give only one of --plot and --json")
+    if since is not None and not plot:
+        raise UsageError("--since is for --plot")
+    begin = None if since is None else parse_moment(since, "--since")
     hear_warnings(reach.tower)
     filters = [Filter.parse(name) for name in names or ()]
+    if plot:
+        from chappe.cli.topics_plot import draw
+
+        with looking(reach, filters) as (held, view):
+            check_known(held, filters, reach)
+            if held.known:
+                draw(view, partitions, begin)
+            else:
+                _say_none(filters, reach)
+        return
     held = look(reach, filters)
     check_known(held, filters, reach)
     groups = groupby(sorted(held.known), None if partitions else itemgetter(0))
     rows = [_facts(list(group), held, partitions) for _, group in groups]
-    if not rows and (others := none_matches(filters, reach) if filters else None):
-        warn(others)
+    if not rows:
+        _say_none(filters, reach, quiet=as_json)
     elif as_json:
         for row in rows:
             print(json.dumps(row))
-    elif rows:
+    else:
         _print_table(rows, partitions)
         for store, at in sorted(held.scrubbed.items()):
             when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
@@ -132,23 +159,30 @@ def topics(
             for who, verb, count in refusals:
                 times = f"{count:,} time{'' if count == 1 else 's'}"
                 print(f"store {store[:8]} has refused since its start: {who} may not {verb}, {times}")
-    else:
+
+
+def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = False) -> None:
+    others = none_matches(filters, reach) if filters else None
+    if others is not None:
+        warn(others)
+    elif not quiet:
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 
 
 def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str, Any]:
-    all_of = [held.known[key] for key in keys]
-    kept = [each for each in all_of if each.next > each.first]
+    from chappe.reading.topics import TopicSummary
+
     topic, partition = keys[0]
+    found = TopicSummary.of(topic, [held.known[key] for key in keys])
     return {
         "topic": topic,
-        **({"partition": partition} if by_partition else {"partitions": len(keys)}),
-        "records": sum(each.next - each.first for each in all_of),
-        "head": max(each.next for each in all_of) - 1,
-        "bytes": sum(each.bytes for each in all_of),
-        "oldest": iso_time(min(each.timestamp_min for each in kept)) if kept else None,
-        "newest": iso_time(max(each.timestamp_max for each in kept)) if kept else None,
-        "stores": sorted({held.stores[each] for have in all_of for each in have.holders}),
+        **({"partition": partition} if by_partition else {"partitions": found.partitions}),
+        "records": found.records,
+        "head": found.head,
+        "bytes": found.bytes,
+        "oldest": None if found.oldest is None else iso_time(found.oldest),
+        "newest": None if found.newest is None else iso_time(found.newest),
+        "stores": sorted({held.stores[each] for each in found.stores}),
     }
 
 
