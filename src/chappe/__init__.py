@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from chappe.log.storage import Retention as Retention
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
+    from chappe.reading.topics import list_topics as list_topics
     from chappe.security import Keys as Keys
     from chappe.security import Tls as Tls
     from chappe.subscribers.sharded import ShardedConsumer as ShardedConsumer
@@ -130,6 +131,7 @@ _MODULES = {
     "log.batch": "Record",
     "log.storage": "Retention",
     "reading.topic": "read_batches read_topic",
+    "reading.topics": "list_topics",
     "security": "Keys Tls",
     "subscribers.sharded": "ShardedConsumer",
 }

@@ -105,6 +105,15 @@ def pyarrow() -> Any:
     return pyarrow
 
 
+def polars() -> Any:
+    """The module; raises UsageError if it is not installed."""
+    try:
+        import polars
+    except ImportError:
+        raise UsageError("Polars is not installed; run: pip install polars") from None
+    return polars
+
+
 @cache
 def _header_type() -> pa.DataType:
     pa = pyarrow()

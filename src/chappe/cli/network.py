@@ -12,6 +12,7 @@ from typer import Option
 
 from chappe.cli import mesh
 from chappe.cli.console import warn
+from chappe.data.markup import many
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,16 +140,12 @@ def _summary(network: Network, where: str) -> str:
     away = sum(each.distance is None for each in others)
     far = max([each.distance or 0 for each in others], default=0)
     return (
-        _many(len(others) + network.endpoints_left_out, "endpoint")
-        + (f" ({_many(originals, 'original')})" if originals else "")
-        + f" and {_many(links, 'link')}, up to {_many(far, 'hop')} away"
+        many(len(others) + network.endpoints_left_out, "endpoint")
+        + (f" ({many(originals, 'original')})" if originals else "")
+        + f" and {many(links, 'link')}, up to {many(far, 'hop')} away"
         + (f", and no way to {away:,} of them" if away else "")
         + f"; seen over {where}"
     )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _rows(network: Network, tree: _Tree, links_max: int, *, whole: bool) -> Iterator[tuple[str, ...]]:
@@ -166,20 +163,10 @@ def _rows(network: Network, tree: _Tree, links_max: int, *, whole: bool) -> Iter
         yield (
             f"{'-' if each.distance is None else each.distance:>4}",
             indented + each.id[:short] + (f" (+{behind:,})" if behind else ""),
-            _kind(each),
+            "this command" if each.distance == 0 else each.kind,
             ", ".join(also),
             each.wants(len(each.filter or ()) if whole else WANTS_MAX),
         )
-
-
-def _kind(endpoint: NetworkEndpoint) -> str:
-    if endpoint.distance == 0:
-        return "this command"
-    if endpoint.original:
-        return "original"
-    if endpoint.forwards is None:
-        return "not heard of"
-    return "chappe" if endpoint.forwards else "no forwarding"
 
 
 class _Tree:

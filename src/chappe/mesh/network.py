@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Final
 from uuid import UUID
 
+from chappe.data.markup import ROWS_MAX, many, table
 from chappe.defaults import ENDPOINTS_MAX, NETWORK_LINKS_MAX
 from chappe.mesh.filters import Filter, union
 from chappe.mesh.link_states import Known
@@ -54,6 +55,15 @@ class NetworkEndpoint:
     filter: tuple[str, ...] | None
     distance: int | None
     via: str | None
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word or two for people."""
+        if self.original:
+            return "original"
+        if self.forwards is None:
+            return "not heard of"
+        return "chappe" if self.forwards else "no forwarding"
 
     def wants(self, prefixes_max: int = LABEL_PREFIXES) -> str:
         """Its filter for people: so many prefixes at most, each in one line and not too long; empty for nothing."""
@@ -154,6 +164,23 @@ class Network:
         leads to is grey. Links that one end alone tells of are dashed.
         """
         return "".join(f"{line}\n" for line in self._dot())
+
+    def _repr_html_(self) -> str:
+        """The nearest endpoints as a table, in notebooks."""
+        short = self.short()
+        beside: dict[str, list[str]] = {each.id: [] for each in self.endpoints[:ROWS_MAX]}
+        for link in self.links:
+            for at, other in (link.ends, link.ends[::-1]):
+                if at in beside:
+                    beside[at].append(other[:short])
+        rows = (
+            (each.distance, each.id[:short], each.kind, ", ".join(beside[each.id]), each.wants())
+            for each in self.endpoints[:ROWS_MAX]
+        )
+        total = len(self.endpoints) + self.endpoints_left_out
+        links = len(self.links) + self.links_left_out
+        title = f"{many(total, 'endpoint')} and {many(links, 'link')}, seen from {self.id[:short]}"
+        return table(title, ("hops", "endpoint", "kind", "linked to", "wants"), rows, total)
 
     def _dot(self) -> Iterator[str]:
         short = self.short()

@@ -6,6 +6,8 @@ view.py       what the stores have
 bounds.py     the ranges that lie between a start and an end; which offset a moment is at
 fetch.py      how ranges are read, failing over from store to store
 topic.py      ``read_topic`` and ``read_batches``
+topics.py     ``list_topics``: which topics there are
+timeline.py   how many records came when
 
 Nothing here imports pyspark, and pyarrow only when records are read or a regular expression is used.
 """

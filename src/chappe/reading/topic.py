@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.api.times import as_micros
-from chappe.arrow import COLUMNS, schema
+from chappe.arrow import COLUMNS, polars, pyarrow, schema
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.bounds import Bound, Moment, Reading, bounded
@@ -80,12 +81,31 @@ def read_batches(
     end: Where = "latest",
     columns: Sequence[str] | None = None,
     security: LogSecurity = None,
-) -> Iterator[pa.RecordBatch]:
+) -> pa.RecordBatchReader:
     """The same as Arrow record batches of a few MiB, read as they are asked for: for data larger than memory.
 
     Arguments and errors are those of ``read_topic``; wrong arguments are found at once.
+
+    Returns:
+        An iterator of ``pyarrow.RecordBatch`` that whatever takes a stream of Arrow takes as it is, such as DuckDB and
+        Polars. It can be read once. Stores are asked from the thread that reads.
     """
-    schema()  # says so if pyarrow is missing
+    wanted = reached(topic, tower, stores, security)
+    ending = _bound(end, "end")
+    if ending == EARLIEST:
+        raise UsageError('end cannot be "earliest": nothing would be read')
+    named = _columns(columns)
+    read = replace(wanted, starting=_bound(start, "start"), ending=ending, columns=named)
+    return pyarrow().RecordBatchReader.from_batches(schema(named), _batches(read))
+
+
+def reached(
+    topic: str | Sequence[str],
+    tower: str | None,
+    stores: str | Sequence[str] | None,
+    security: LogSecurity,
+) -> Reading:
+    """What arguments of users name: topics, and the stores or the tower that has them. Raises UsageError."""
     if tower is not None and stores is not None:
         raise UsageError("give `tower` or `stores`, not both")
     topics = [topic] if isinstance(topic, str) else list(topic)
@@ -97,12 +117,7 @@ def read_batches(
             raise UsageError(f"a store is tcp://host:port, and not {each!r}")
     if not endpoints and tower is None:
         tower = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
-    ending = _bound(end, "end")
-    if ending == EARLIEST:
-        raise UsageError('end cannot be "earliest": nothing would be read')
-    selection = Selection.of_topics(topics)
-    starting = _bound(start, "start")
-    return _batches(Reading(selection, endpoints, tower, starting, ending, True, _columns(columns), security=security))
+    return Reading(Selection.of_topics(topics), endpoints, tower, security=security)
 
 
 def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:
@@ -141,9 +156,5 @@ def _converter(as_: Frame) -> Any:
             raise UsageError("pandas is not installed; run: pip install 'chappe[pandas]'") from None
         return lambda table: table.to_pandas()
     if as_ == "polars":
-        try:
-            import polars
-        except ImportError:
-            raise UsageError("Polars is not installed; run: pip install polars") from None
-        return polars.from_arrow
+        return polars().from_arrow
     return lambda table: table

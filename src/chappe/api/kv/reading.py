@@ -10,9 +10,12 @@ from chappe.api.faces import Seconds, Steps
 from chappe.api.kv.attached import Args, AttachedStore, Method
 from chappe.api.kv.pair_status import PairStatus, pair_status
 from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
+from chappe.api.log.lines import iso_time
 from chappe.api.mesh.arguments import MISSING
 from chappe.data.convert import to_python, to_value
+from chappe.data.markup import ROWS_MAX, many, table
 from chappe.data.scalars import Count, EnumValue, Port
+from chappe.data.text import to_text
 from chappe.errors import NoSuchKey
 from chappe.kv.engine import Entry, index_of
 from chappe.kv.entity import Entity
@@ -20,6 +23,7 @@ from chappe.kv.pair.core import PairedMaster
 from chappe.system import time
 from chappe.system.forking import own
 
+ENTRY_COLUMNS: Final = ("key", "value", "expires")
 _PLAIN: Final = frozenset({str, int, float, bool, type(None), Count, EnumValue, Port})  # values as they are in Python
 
 
@@ -152,6 +156,19 @@ class ReadableStore(ABC):
         """True also while it is empty."""
         return True
 
+    def _repr_html_(self) -> str:
+        """The oldest entries as a table, in notebooks."""
+        if not self.ready:
+            return table(f"data store {self.name}, {self.role}: it has no data yet", ENTRY_COLUMNS, (), 0)
+        found = self._entries()
+        rows = ((to_text(each.key), to_text(each.value), _until(each.expires_ns)) for each in found[:ROWS_MAX])
+        title = f"data store {self.name}, {self.role}: {many(len(found), 'entry', 'entries')}"
+        return table(title, ENTRY_COLUMNS, rows, len(found))
+
     def _entries(self) -> list[Entry]:
         with self._lock:
             return list(self.attached.engine().items())
+
+
+def _until(expires_ns: int | None) -> str | None:
+    return None if expires_ns is None else iso_time(expires_ns // 1000)

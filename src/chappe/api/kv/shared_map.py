@@ -10,6 +10,7 @@ from chappe.api.kv.map_member import MapMember
 from chappe.api.kv.map_values import MapChange, MapOptions, V
 from chappe.api.kv.map_watch import MapWatch
 from chappe.api.mesh.arguments import MISSING
+from chappe.data.markup import many, table
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.kv.chp.client import MapState
 from chappe.kv.chp.stream import Step
@@ -77,6 +78,12 @@ class ReadableMap(Generic[V]):
     def snapshot(self) -> dict[str, V]:
         """All keys and values, of one moment."""
         return self.member.snapshot()
+
+    def _repr_html_(self) -> str:
+        """The first entries as a table, in notebooks."""
+        found = self.snapshot()
+        title = f"shared map, {self.state}: {many(len(found), 'entry', 'entries')}"
+        return table(title, ("key", "value"), found.items(), len(found))
 
     def properties(self, key: str) -> dict[str, str]:
         """The properties that were written with a key, without its ttl. Raises KeyError."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from chappe.api.log.lines import iso_time, readable_name
+from chappe.data.markup import ROWS_MAX, many, table, text_of
 from chappe.log.batch import Batch, Record
 
 if TYPE_CHECKING:
     import pandas
+    import polars
     import pyarrow
+
+COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class ConsumedBatch:
@@ -71,3 +77,23 @@ class ConsumedBatch:
         """The same as a pandas DataFrame."""
         frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
+
+    def to_polars(self) -> polars.DataFrame:
+        """The same as a Polars DataFrame. Raises UsageError: pyarrow or Polars is not installed."""
+        from chappe.arrow import polars as installed
+
+        frame: polars.DataFrame = installed().from_arrow(self.to_arrow())
+        return frame
+
+    def _repr_html_(self) -> str:
+        """The first records as a table, in notebooks."""
+        rows = (
+            (each.offset, iso_time(each.timestamp), each.key, each.value, _headers(each))
+            for each in islice(self, ROWS_MAX)
+        )
+        title = f"{readable_name(self.topic)}, partition {readable_name(self.partition)}: {many(len(self), 'record')}"
+        return table(title, COLUMNS, rows, len(self))
+
+
+def _headers(record: Record) -> str | None:
+    return ", ".join(f"{name}={text_of(value)}" for name, value in record.headers) or None
