@@ -11,8 +11,11 @@ from urllib.parse import urlsplit
 
 from chappe.api.tokens import Holder, token_holder
 from chappe.errors import NotPermitted, UsageError
-from chappe.permissions.rules import Permissions
-from chappe.security import Security, Tls, check_reach, is_loopback
+from chappe.log.guard import Refusal
+from chappe.permissions.rules import ADMINISTER, Permissions
+from chappe.security import Keys, LogSecurity, Security, Tls, check_reach, is_loopback
+from chappe.storage.key_files import watched_permissions
+from chappe.transports.gate import check_listening, keys_of
 from chappe.transports.refusals import Refusals
 from chappe.transports.tls import contexts, named_identity
 
@@ -53,7 +56,7 @@ def server_tls(security: Security, host: str, *, tokens: bool = False) -> ssl.SS
     return None
 
 
-def certified(tls: ssl.SSLObject | None) -> str:
+def certified(tls: ssl.SSLObject | ssl.SSLSocket | None) -> str:
     """The identity that the certificate at the other end names; empty without one."""
     return "" if tls is None else named_identity(tls)
 
@@ -105,3 +108,45 @@ class Door:
         if known is None or why:
             raise NotPermitted(why or f"the permissions know no identity {by_certificate[:100]}")
         return Holder(by_certificate, math.inf)
+
+
+class Office:
+    """Lets in those who may ``administer`` all topics, over TLS with the certificate of an identity.
+
+    Attributes:
+        tls: For the connections; clients may come without a certificate, with a token.
+    """
+
+    @classmethod
+    def of(cls, security: LogSecurity, host: str, what: str) -> Office | None:
+        """For ``what`` listens on ``host``; None if anybody may come: there is no identity, nor need one be.
+
+        Raises:
+            UsageError: The host is reachable from other machines and nothing was chosen, or files are wrong.
+            ConfigError: The permissions are not as the authority signed them.
+        """
+        check_listening(security, host, what)
+        keys = keys_of(security)
+        return None if keys is None else cls(keys)
+
+    def __init__(self, keys: Keys) -> None:
+        made = server_tls(keys.tls(), "", tokens=True)
+        assert made is not None
+        self.tls = made
+        self._watched = watched_permissions(keys.directory)
+        self._door = Door(lambda: self._watched.permissions)
+
+    @property
+    def refused(self) -> int:
+        """How many were refused."""
+        return self._door.refusals.count
+
+    def check(self, host: str, by_certificate: str, authorization: Sequence[str]) -> None:
+        """Raises NotPermitted, as ``Door.holder`` does, or since the client may not see this."""
+        self._watched.refresh()  # there may be nobody else in this process who looks
+        name = self._door.holder(host, by_certificate, authorization).name
+        decision = self._watched.permissions.decide(name, ADMINISTER, "", datetime.now(UTC), subtree=True)
+        if not decision.allowed:
+            refusal = Refusal(name, ADMINISTER, "", decision.why, prefix=True)
+            self._door.refusals.add_refusal(refusal)
+            raise NotPermitted(str(refusal))

@@ -3,6 +3,8 @@
 Each connection has a thread, so they are few: where there are more, the oldest gives way. Who says nothing is cut off.
 On loopback the name that was dialled has to be this machine's, so that no page of the web reads along by a name of its
 own that means 127.0.0.1.
+
+With an identity it is served over TLS, to those who may administer all topics: by their certificate, or by a token.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from socketserver import ThreadingMixIn
+from ssl import SSLSocket
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from chappe.api.serving import may_be_dialled
+from chappe.api.serving import Office, certified, may_be_dialled
 from chappe.defaults import HANDSHAKE_TIMEOUT_S
+from chappe.errors import NotPermitted
 from chappe.security import is_loopback
 
 CONNECTIONS_MAX: Final = 16
+
+_CERTIFIED: Final = "chappe.certified"  # in a request's environment, where no header can stand
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -27,20 +33,30 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 class _Handler(WSGIRequestHandler):
     timeout = HANDSHAKE_TIMEOUT_S  # of each wait for a byte
 
+    def get_environ(self) -> dict[str, Any]:
+        """See wsgiref."""
+        tls = self.connection if isinstance(self.connection, SSLSocket) else None
+        return {**super().get_environ(), _CERTIFIED: certified(tls)}
+
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves ``app`` from a thread of its own until it is closed. Raises OSError, OverflowError."""
+    """Serves ``app`` from a thread of its own until it is closed, to whom ``office`` lets in; None is everybody.
+
+    Raises OSError, OverflowError.
+    """
 
     daemon_threads = True
 
-    def __init__(self, app: App, host: str, port: int) -> None:
+    def __init__(self, app: App, host: str, port: int, office: Office | None = None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._open: dict[Any, None] = {}  # sockets of those who are served, the oldest first
+        self._open: dict[Any, Any] = {}  # who is served, the oldest first: as it was accepted, and the socket now
+        self._office = office
         self._guard = threading.Lock()
         super().__init__((host, port), _Handler)
+        app = app if office is None else _for(office, app)
         self.set_app(_on_loopback(app) if is_loopback(host) else app)
         self._thread = threading.Thread(target=self.serve_forever, name="chappe-metrics", daemon=True)
         self._thread.start()
@@ -49,12 +65,26 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         """See socketserver."""
         with self._guard:
             if len(self._open) >= CONNECTIONS_MAX:
-                oldest = next(iter(self._open))
-                del self._open[oldest]
+                oldest = self._open.pop(next(iter(self._open)))
                 with suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            self._open[request] = None
+            self._open[request] = request
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """See socketserver."""
+        if self._office is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(HANDSHAKE_TIMEOUT_S)
+        with self._guard:
+            if request not in self._open:  # it gave way already
+                return
+            secured = self._office.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self._open[request] = secured
+        with secured:
+            secured.do_handshake()
+            super().finish_request(secured, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """See socketserver."""
@@ -78,5 +108,18 @@ def _on_loopback(app: App) -> App:
             return app(environ, start_response)
         start_response("403 Forbidden", [("Content-Type", "text/plain")])
         return [b"this is not the name of this machine\n"]
+
+    return careful
+
+
+def _for(office: Office, app: App) -> App:
+    def careful(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        given = [environ[each] for each in ("HTTP_AUTHORIZATION",) if each in environ]
+        try:
+            office.check(environ.get("REMOTE_ADDR", ""), environ[_CERTIFIED], given)
+        except NotPermitted as why:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [f"{why}\n".encode()]
+        return app(environ, start_response)
 
     return careful

@@ -37,9 +37,11 @@ OnStale: TypeAlias = Annotated[
 ]
 
 
-def be(acting: str | None) -> None:
-    """Have all of this process be that identity, what it starts included: readers, tasks of Spark."""
-    if acting:
+def be(acting: str | None, plain: bool = False) -> None:
+    """Have all of this process be that identity, or none if ``plain``; what it starts included: readers, Spark."""
+    if plain:
+        os.environ.pop("CHAPPE_IDENTITY", None)  # readers that are no members go by it
+    elif acting:
         os.environ["CHAPPE_IDENTITY"] = acting
 
 
@@ -77,10 +79,7 @@ class Reach:
     plain: Plain = False
 
     def __post_init__(self) -> None:
-        if self.plain:
-            os.environ.pop("CHAPPE_IDENTITY", None)  # readers that are no members go by it
-        else:
-            be(self.acting)
+        be(self.acting, self.plain)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -46,17 +46,22 @@ def run(
     ] = None,
     tower: options.Tower = options.TOWER,
     acting: options.Acting = None,
+    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
+    from chappe.api.serving import Office
     from chappe.cli.pipeline_run import Run, parse_address
     from chappe.spark.session import check_master
 
-    options.be(acting)
+    options.be(acting, plain)
     where = parse_address(metrics) if metrics is not None else None
     with _problems(as_json):
+        office = None if where is None else Office.of("plain" if plain else None, where[0], "pipeline's numbers")
         pipeline = _read(file, tower)
-        this = Run(pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json)
+        this = Run(
+            pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json, office=office
+        )
         code = this.run()
     if code:
         raise typer.Exit(code)

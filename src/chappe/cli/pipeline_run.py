@@ -21,6 +21,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from chappe.api.log.lines import readable_name
+from chappe.api.serving import Office
 from chappe.cli.console import Terminated, exit_code, say, warn
 from chappe.cli.metrics import MetricsServer
 from chappe.cli.screen import Fitting, Screen
@@ -108,6 +109,7 @@ class Run:
     metrics: tuple[str, int] | None
     json: bool
     states: States = field(default_factory=States)
+    office: Office | None = None  # who may read the numbers; None is everybody who reaches them
     written_at: float = 0.0
     told: bool = False
     stops: list[KeyboardInterrupt] = field(default_factory=list)  # what asked it to end
@@ -153,7 +155,7 @@ class Run:
             running = Running(self.pipeline, self.towers, master=self.master, trigger=trigger)
             if self.metrics is not None:
                 try:
-                    server = Metrics(state.name, running, *self.metrics)
+                    server = Metrics(state.name, running, *self.metrics, self.office)
                 except BaseException:
                     running.stop(hurry=True)
                     raise
@@ -279,14 +281,14 @@ COUNTERS: Final = (
 
 
 class Metrics:
-    """Serves ``/metrics`` until closed; ``address`` is where, also if port 0 was asked for.
+    """Serves ``/metrics`` until closed, to whom ``office`` lets in; ``address`` is where, also if port 0 was asked for.
 
     Raises:
         UsageError: prometheus-client is not installed.
         AddressInUse: Nothing can listen there.
     """
 
-    def __init__(self, pipeline: str, running: Running, host: str, port: int) -> None:
+    def __init__(self, pipeline: str, running: Running, host: str, port: int, office: Office | None = None) -> None:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError as error:
@@ -294,10 +296,10 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(_Collector(pipeline, running))
         try:
-            self._server = MetricsServer(make_wsgi_app(registry), host, port)
+            self._server = MetricsServer(make_wsgi_app(registry), host, port, office)
         except (OSError, OverflowError) as error:
             raise AddressInUse(f"cannot listen on {host}:{port} for --metrics: {error}") from error
-        self.address = f"http://{host}:{self._server.server_port}/metrics"
+        self.address = f"http{'' if office is None else 's'}://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         """Free the port."""

@@ -218,7 +218,7 @@ def named_ids(tls: ssl.SSLObject) -> frozenset[bytes]:
     return frozenset(ids)
 
 
-def named_identity(tls: ssl.SSLObject) -> str:
+def named_identity(tls: ssl.SSLObject | ssl.SSLSocket) -> str:
     """The identity that the peer's certificate names: its only common name; empty without one."""
     found: dict[str, Any] = tls.getpeercert() or {}
     names = [value for part in found.get("subject", ()) for kind, value in part if kind == "commonName"]
