@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from chappe.cli import (
     archive,
     benchmark,
+    chain,
     config,
     consume,
     demo,
@@ -111,6 +112,7 @@ app.add_typer(kv.app)
 for name, function in (("dump", maps_files.dump), ("load", maps_files.load)):
     maps.app.command(name)(function)
 app.add_typer(maps.app)
+app.add_typer(chain.app)
 app.add_typer(benchmark.app)
 
 

@@ -1,0 +1,86 @@
+"""Which machine a configuration names, and how a server of it is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from chappe.api.chain.configuration import ChainConfiguration
+from chappe.api.chain.key_values import KeyValues
+from chappe.api.chain.server import ChainServer
+from chappe.api.chain.status import ChainServerStatus
+from chappe.errors import ConfigError
+from chappe.security import LogSecurity
+
+
+class Hosted(Protocol):
+    """A server of a chain, whatever it replicates."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    def status(self) -> ChainServerStatus:
+        """What it knows of the chain."""
+        ...
+
+    def events(self) -> list[object]:
+        """What happened since the last call."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait while it runs."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+Start = Callable[[ChainConfiguration, str, Path | None, LogSecurity], Hosted]
+
+
+def _keys_and_values(
+    configuration: ChainConfiguration, name: str, directory: Path | None, security: LogSecurity
+) -> Hosted:
+    return ChainServer(KeyValues(), configuration, name, directory=directory, security=security)
+
+
+WORDS: Final[dict[str, Start]] = {"map": _keys_and_values}  # what ``machine`` may say beside MODULE:CLASS
+
+
+def start_configured(
+    configuration: ChainConfiguration, name: str, directory: Path | None, security: LogSecurity = None
+) -> Hosted:
+    """Start the server ``name`` of what a configuration names: keys and values if it names nothing.
+
+    Raises:
+        ConfigError: There is no such machine.
+    """
+    word = configuration.machine or "map"
+    if ":" not in word:
+        if word not in WORDS:
+            raise ConfigError(f"machine {word!a} is not known: {', '.join(WORDS)}, or MODULE:CLASS of your own")
+        return WORDS[word](configuration, name, directory, security)
+    return ChainServer(_made(word), configuration, name, directory=directory, security=security)
+
+
+def _made(word: str) -> Any:
+    module, _, attribute = word.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as python -m finds what is in the current directory
+    try:
+        make = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"machine {word!a} is not found: there is no module {error.name}") from None
+    except AttributeError:
+        raise ConfigError(f"machine {word!a} is not found: the module {module} has no {attribute}") from None
+    machine = make()
+    missing = [each for each in ("apply", "read", "snapshot", "restore") if not callable(getattr(machine, each, None))]
+    if missing:
+        raise ConfigError(f"machine {word!a} cannot be replicated: it lacks {', '.join(missing)}")
+    return machine

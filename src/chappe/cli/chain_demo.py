@@ -1,0 +1,227 @@
+"""``chappe chain demo``: three servers on this machine, writers, and a kill now and then: nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from typer import Option
+
+from chappe.cli.console import say
+from chappe.defaults import TOWER_HOST
+from chappe.errors import ChappeError
+
+if TYPE_CHECKING:
+    from chappe import Chain
+
+NAMES: Final = ("a", "b", "c")
+WRITERS: Final = 4
+KILL_EVERY_S: Final = 4.0
+DEAD_S: Final = 1.5  # for so long the one that was killed stays away
+BEGIN_S: Final = 30.0  # the servers are waited for so long, in the beginning and in the end
+STEP_S: Final = 0.05
+
+
+def demo(
+    seconds: Annotated[
+        float | None, Option(min=1, help="End so long after the chain has begun; without it, on Ctrl-C.")
+    ] = None,
+) -> None:
+    """Start three servers, write to them, kill them one after the other, and see that nothing is lost."""
+    with tempfile.TemporaryDirectory(prefix="chappe-chain-") as home:
+        run = _Run(Path(home))
+        try:
+            run.begin()
+            try:
+                run.disturb(seconds)
+            except KeyboardInterrupt:
+                say("stopping")
+            run.end()
+        finally:
+            run.close()
+
+
+class _Writer(threading.Thread):
+    """Adds one to a key, again and again; ``confirmed`` are those that were answered."""
+
+    def __init__(self, chain: Chain, key: str) -> None:
+        super().__init__(daemon=True)
+        self.key = key
+        self.confirmed = 0
+        self._pause_s = 0.0  # the longest between two answers, since ``forget_pause``
+        self._answered_at = time.monotonic()
+        self.ends = False
+        self.failure: Exception | None = None
+        self._chain = chain
+
+    def run(self) -> None:
+        """Write until the end."""
+        command = json.dumps(["add", self.key, 1]).encode()
+        self._answered_at = time.monotonic()
+        while not self.ends:
+            try:
+                self._chain.call(command, timeout=None)
+            except ChappeError as error:
+                self.failure = error
+                return
+            now = time.monotonic()
+            self.confirmed += 1
+            self._pause_s, self._answered_at = max(self._pause_s, now - self._answered_at), now
+
+    def forget_pause(self) -> None:
+        """Measure from now on."""
+        self._pause_s = 0.0
+
+    def pause_s(self) -> float:
+        """The longest time without an answer, one that lasts still among them."""
+        return max(self._pause_s, time.monotonic() - self._answered_at)
+
+
+class _Run:
+    """One run, in a directory that goes with it."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._file = home / "chain.toml"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._stack = ExitStack()
+        self._writers: list[_Writer] = []
+        self._kills = 0
+
+    def begin(self) -> None:
+        """Start servers and writers, and wait until the chain serves."""
+        from chappe import Chain
+
+        addresses = "".join(
+            f'{name} = "{TOWER_HOST}:{port}"\n' for name, port in zip(NAMES, _free_ports(), strict=True)
+        )
+        self._file.write_text(f'name = "demo"\nmachine = "map"\n\n[servers]\n{addresses}')
+        for name in NAMES:
+            self._start(name)
+        say(f"three servers, {', '.join(NAMES)}, by {self._file}")
+        chain = self._stack.enter_context(Chain(self._file))
+        chain.call(b'["put","begun",true]', timeout=BEGIN_S)
+        self._chain = chain
+        for number in range(WRITERS):
+            writer = _Writer(self._stack.enter_context(Chain(self._file)), f"writer {number + 1}")
+            writer.start()
+            self._writers.append(writer)
+        say(f"the chain is founded: {self._members()}; {WRITERS} programs write, each one command after the other")
+
+    def disturb(self, seconds: float | None) -> None:
+        """Kill one server after the other, head, middle and tail in turn, until the time is over."""
+        end = None if seconds is None else time.monotonic() + seconds
+        for role in itertools.cycle(("head", "middle", "tail")):
+            if not self._sleep(KILL_EVERY_S - DEAD_S, end) or not self._wait_for_all(end):
+                return
+            name = self._chain_of()[("head", "middle", "tail").index(role)]
+            for writer in self._writers:
+                writer.forget_pause()
+            self._processes[name].kill()
+            self._processes[name].wait()
+            self._kills += 1
+            before = self._confirmed()
+            going = self._sleep(DEAD_S, end)
+            pause = max(writer.pause_s() for writer in self._writers)
+            say(
+                f"killed {name}, the {role}, with -9: {self._members()}; {self._confirmed() - before:,} commands since,"
+                f" longest pause {pause:.2f} s"
+            )
+            self._start(name)
+            if not going:
+                return
+
+    def _wait_for_all(self, end: float | None) -> bool:
+        """Until all servers are members; whether there is time left."""
+        while len(self._chain_of()) < len(NAMES):
+            if not self._sleep(STEP_S, end):
+                return False
+        return True
+
+    def end(self) -> None:
+        """Compare what was confirmed with what each server has. Raises ChappeError if that differs."""
+        for writer in self._writers:
+            writer.ends = True
+        for writer in self._writers:
+            writer.join(BEGIN_S)
+            if writer.failure is not None:
+                raise writer.failure
+        deadline = time.monotonic() + BEGIN_S
+        while len(self._chain_of()) < len(NAMES):
+            if time.monotonic() > deadline:
+                raise ChappeError(f"not all servers are back after {BEGIN_S:g} s: {self._members()}")
+            time.sleep(STEP_S)
+        wanted = {writer.key: writer.confirmed for writer in self._writers}
+        for name in NAMES:
+            found = {
+                key: json.loads(self._chain.read(json.dumps(["get", key]).encode(), server=name)) or 0 for key in wanted
+            }
+            if found != wanted:
+                raise ChappeError(f"{name} has {found}, and {wanted} were confirmed")
+        total = sum(wanted.values())
+        say(
+            f"{total:,} commands were confirmed, {self._kills} servers killed: each server, {self._members()}, "
+            "has every one of them once"
+        )
+
+    def close(self) -> None:
+        """End all processes."""
+        for writer in self._writers:
+            writer.ends = True
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        self._stack.close()
+
+    def _start(self, name: str) -> None:
+        command = [sys.executable, "-m", "chappe", "chain", "serve", str(self._file), "--name", name, "--json"]
+        with open(self._home / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [*command, "--directory", str(self._home / name)], stdout=log, stderr=log
+            )
+
+    def _sleep(self, seconds: float, end: float | None) -> bool:
+        """Wait; whether there is time left. Raises ChappeError if a server or a writer has ended by itself."""
+        until = time.monotonic() + seconds
+        while (now := time.monotonic()) < until:
+            if end is not None and now >= end:
+                return False
+            for name, process in self._processes.items():
+                if process.poll() not in (None, -9):
+                    last = (self._home / f"{name}.log").read_text(errors="replace").strip().rpartition("\n")[2]
+                    raise ChappeError(f"the server {name} has ended: {last}")
+            for writer in self._writers:
+                if writer.failure is not None:
+                    raise writer.failure
+            time.sleep(STEP_S)
+        return True
+
+    def _confirmed(self) -> int:
+        return sum(writer.confirmed for writer in self._writers)
+
+    def _chain_of(self) -> tuple[str, ...]:
+        known = [each for each in self._chain.status().values() if each is not None]
+        return max(known, key=lambda each: each.number).members if known else ()
+
+    def _members(self) -> str:
+        return " > ".join(self._chain_of())
+
+
+def _free_ports() -> list[int]:
+    """Of this machine's, for the servers of a moment later."""
+    with ExitStack() as stack:
+        found = []
+        for _ in NAMES:
+            sock = stack.enter_context(socket.socket())
+            sock.bind((TOWER_HOST, 0))
+            found.append(sock.getsockname()[1])
+        return found
