@@ -299,6 +299,29 @@ def certificates() -> Drawing:
     return d
 
 
+def chain() -> Drawing:
+    """Which way a command and its answer take."""
+    d = Drawing(920, 300, "A chain: commands go from the head to the tail, which answers; any member answers reads")
+    writer = d.box(90, 110, "client", "writes")
+    reader = d.box(460, 30, "client", "reads")
+    head = d.box(290, 110, "a: head", "numbers commands", fill=DECIDES)
+    middle = d.box(500, 110, "b: middle", "sends them on", fill=DECIDES)
+    tail = d.box(710, 110, "c: tail", "commits, answers", fill=DECIDES)
+    d.link(writer, head, "command")
+    d.link(head, middle)
+    d.link(middle, tail)
+    d.link(reader, middle, "any member", colour=BLUE, ends="<>")
+    for x, name in ((290, "a"), (500, "b"), (710, "c")):
+        disk = d.box(x, 195, f"log and state of {name}", "the same bytes", fill=KEEPS)
+        d.line([(x, 134), (x, disk.y - disk.h / 2)])
+    d.line([(775, 110), (880, 110), (880, 262), (90, 262), (90, 134)], colour=BLUE)
+    d.label(480, 262, "answer: it is on disk at all members", colour=BLUE)
+    d.text(
+        20, 290, "Who is in, in which order: a numbered configuration that a majority of all named servers votes for."
+    )
+    return d
+
+
 PICTURES: Final[dict[str, Callable[[], Drawing]]] = {
     "overview.svg": overview,
     "ways-in.svg": ways_in,
@@ -306,6 +329,7 @@ PICTURES: Final[dict[str, Callable[[], Drawing]]] = {
     "explanation/handshake.svg": handshake,
     "explanation/failover.svg": failover,
     "how-to/certificates.svg": certificates,
+    "how-to/chain.svg": chain,
     "how-to/gateways.svg": gateways,
     "how-to/mesh.svg": mesh,
     "how-to/nothing-arrives.svg": nothing_arrives,

@@ -34,9 +34,9 @@ VERBS: Final[Mapping[str, str]] = {
     PUBLISH: "publish messages into the mesh",
     SUBSCRIBE: "subscribe to topics of the mesh",
     FORWARD: "pass on messages of others in the mesh",
-    ATTACH_MASTER: "hold a data store's master, or serve a shared map",
-    ATTACH_CLONE: "hold a data store's clone, or read it; follow a shared map",
-    WRITE: "write to a data store, or to a shared map",
+    ATTACH_MASTER: "hold a data store's master, or serve a shared map or a chain",
+    ATTACH_CLONE: "hold a data store's clone, or read it; follow a shared map, read a chain",
+    WRITE: "write to a data store, a shared map or a chain",
 }
 EVERYTHING: Final = "everything"  # all verbs, those to come included
 EVERYBODY: Final = "*"
