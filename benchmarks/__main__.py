@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import report
+from benchmarks.chain import chain
 from benchmarks.children import ROOT, ChildFailed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
@@ -52,6 +53,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "data-stores": data_stores,
     "maps": maps,
     "maps-crowd": crowd,
+    "chain": chain,
     "many": many,
     "sharded": sharded,
     "strangers": strangers,
