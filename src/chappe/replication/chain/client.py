@@ -206,7 +206,7 @@ class ChainClient:
             return []
         token = self._by_seq.pop(message.seq)
         del self._commands[token]
-        self._done = min(self._by_seq, default=self._seq + 1) - 1
+        self._done = next(iter(self._by_seq), self._seq + 1) - 1  # they are there in their order
         self._at = now + self._again_s
         outcome = (message.outcome, message.result)
         return [Report(Finished(token, outcome, message.members, message.durable)), *self._number(now)]

@@ -116,7 +116,7 @@ class ChainServer:
         self._founds_durable = durable
         self.agreement = Agreement(place, len(names), memory, value.disks_of)
         self.number = memory.number
-        self.configuration = value.decode(memory.value) if memory.number else NOBODY
+        self._be_in(value.decode(memory.value) if memory.number else NOBODY)
         self.peers = Peers(place, len(names), limits.silent_s)
         # -- the log and the state
         loaded = loaded or Loaded()
@@ -164,21 +164,6 @@ class ChainServer:
         self.serving = Serving(self, limits)
 
     # -- looks ------------------------------------------------------------------------------------------------
-
-    @property
-    def member(self) -> bool:
-        """Whether this life is one of the chain."""
-        return self.configuration.life(self.place) == self.life
-
-    @property
-    def head(self) -> bool:
-        """Whether it numbers commands."""
-        return self.member and self.configuration.places[0] == self.place
-
-    @property
-    def tail(self) -> bool:
-        """Whether what it has is committed."""
-        return self.member and self.configuration.places[-1] == self.place
 
     @property
     def safe(self) -> int:
@@ -594,8 +579,8 @@ class ChainServer:
     def _enter(self, number: int, decided: bytes, now: float) -> list[Action]:
         if number <= self.number:
             return []
-        self.number, self.configuration = number, value.decode(decided)
-        configuration = self.configuration
+        self.number = number
+        configuration = self._be_in(value.decode(decided))
         for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
             del self._asked[place]
         self.holds, self.next, self._joiner, self._taker = False, None, None, Taker(self._limits)
@@ -612,6 +597,15 @@ class ChainServer:
         self._beat_at = now
         actions: list[Action] = [Report(Entered(number, configuration.places, self.place, self.names))]
         return actions + self.serving.entered()
+
+    def _be_in(self, configuration: Configuration) -> Configuration:
+        """It is the newest that this server knows."""
+        self.configuration = configuration
+        places = configuration.places
+        self.member = configuration.life(self.place) == self.life  # this life is one of the chain
+        self.head = self.member and places[0] == self.place  # it numbers commands
+        self.tail = self.member and places[-1] == self.place  # what it has is committed
+        return configuration
 
     def _consider(self, now: float) -> list[Action]:
         """Propose what would be better, if it is this server's turn."""

@@ -81,6 +81,7 @@ class Replica:
         self.applied = 0
         self.asked = False  # the machine was asked to do the last entry
         self._limits = limits
+        self._session_us = int(limits.session_s * 1_000_000)
         self.now_us = 0
         self._sessions: dict[int, _Session] = {}  # least recently used first
         self._timed = machine if isinstance(machine, TimedMachine) else None
@@ -173,12 +174,13 @@ class Replica:
 
     def _forget(self) -> None:
         """Sessions that nobody has used for long are over."""
-        until = self.now_us - int(self._limits.session_s * 1_000_000)
-        while self._sessions:
-            first = next(iter(self._sessions))
-            if self._sessions[first].used_us >= until:
+        until = self.now_us - self._session_us
+        sessions = self._sessions
+        while sessions:
+            first = next(iter(sessions))
+            if sessions[first].used_us >= until:
                 return
-            del self._sessions[first]
+            del sessions[first]
 
 
 def _bounded(result: bytes) -> Outcome:

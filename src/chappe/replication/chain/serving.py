@@ -43,25 +43,13 @@ class Server(Protocol):
     committed: int
     aligned: bool
     why: str
+    member: bool  # this life is one of the chain
+    head: bool  # it numbers commands
+    tail: bool  # what it has is committed
     log: Log
     replica: Replica
     agreement: Agreement
     peers: Peers
-
-    @property
-    def member(self) -> bool:
-        """Whether this life is one of the chain."""
-        ...
-
-    @property
-    def head(self) -> bool:
-        """Whether it numbers commands."""
-        ...
-
-    @property
-    def tail(self) -> bool:
-        """Whether what it has is committed."""
-        ...
 
     @property
     def majority(self) -> int:

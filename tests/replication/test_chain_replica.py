@@ -1,0 +1,114 @@
+"""What a chain asks of machines: time, files of their own, bounded results; and what it keeps of answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chappe.limits import CHAIN_LIMITS
+from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry
+from chappe.replication.chain.replica import Replica
+
+
+class Times:
+    """Answers with the time that it is told."""
+
+    now_us = 0
+
+    def apply(self, command: bytes) -> bytes:
+        """The time, or as much as is wanted."""
+        return bytes(int(command)) if command else b"%d" % self.now_us
+
+    def read(self, query: bytes) -> bytes:
+        """As much as is wanted."""
+        return bytes(int(query))
+
+    def snapshot(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Nothing."""
+
+
+class Filed(Times):
+    """Has its state elsewhere; remembers how it was restored."""
+
+    def __init__(self) -> None:
+        self.restored: list[bytes] = []
+
+    def snapshot(self) -> bytes:
+        """What of its files is meant."""
+        return b"up to 7"
+
+    def transfer(self) -> bytes:
+        """All of them."""
+        return b"everything"
+
+    def restore(self, state: bytes) -> None:
+        """Note it."""
+        self.restored.append(state)
+
+
+def opened(machine: Times, **limits: float) -> Replica:
+    """With one session, 1."""
+    made = Replica(machine, replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
+    made.apply(1, Entry(1, 5, 0, 0, 0, b"me"))
+    return made
+
+
+def test_a_machine_is_told_when_the_head_numbered_a_command() -> None:
+    replica = opened(Times())
+
+    assert replica.apply(2, Entry(1, 1_000, 1, 1, 0, b"")) == (OK, b"1000")
+    assert replica.apply(3, Entry(1, 900, 1, 2, 0, b"")) == (OK, b"1000")  # it never goes back
+
+
+def test_a_machine_with_files_is_told_what_is_meant_and_where_to_begin() -> None:
+    machine, other = Filed(), Filed()
+    replica = Replica(machine, CHAIN_LIMITS)
+    replica.begin()
+
+    Replica(other, CHAIN_LIMITS).restore(9, replica.transfer())
+    Replica(machine, CHAIN_LIMITS).restore(9, replica.snapshot())
+    assert machine.restored == [b"", b"up to 7"]
+    assert other.restored == [b"everything"]
+
+
+def test_a_machine_without_files_begins_as_it_is() -> None:
+    replica = opened(Times())
+    replica.begin()
+
+    assert replica.snapshot() == replica.transfer()
+
+
+def test_a_result_that_is_too_large_is_an_error_at_all_members() -> None:
+    replica = opened(Times())
+    size = RESULT_BYTES_MAX + 1
+
+    outcome, text = replica.apply(2, Entry(1, 5, 1, 1, 0, b"%d" % size)) or (OK, b"")
+    assert (outcome, text[:33]) == (RAISED, b"a result of 4,194,305 bytes, of 4")
+    assert replica.read(b"%d" % size)[0] == RAISED
+    assert replica.read(b"3") == (OK, bytes(3))
+
+
+def test_results_are_kept_until_the_client_says_that_it_has_them() -> None:
+    replica = opened(Times())
+    for seq in range(1, 5):
+        replica.apply(1 + seq, Entry(1, 5, 1, seq, 0, b""))
+    replica.apply(6, Entry(1, 5, 1, 5, 3, b""))
+
+    assert [replica.result(1, seq) is not None for seq in range(1, 6)] == [False, False, False, True, True]
+    assert replica.apply(7, Entry(1, 5, 1, 4, 3, b"")) == (OK, b"5")  # again: not done once more
+    assert not replica.asked
+    replica.apply(8, Entry(1, 5, 1, 6, 5, b""))
+    assert [replica.result(1, seq) is not None for seq in (4, 5, 6)] == [False, False, True]
+
+
+@pytest.mark.parametrize("session", [1, 99])
+def test_a_session_that_nobody_used_for_long_is_over(session: int) -> None:
+    replica = opened(Times(), session_s=1.0)
+
+    assert replica.apply(2, Entry(1, 3_000_000, session, 1, 0, b"")) == (EXPIRED, b"")
+    assert replica.sessions == 0

@@ -1,0 +1,114 @@
+"""A server of a chain on its sockets and its disk: what the disk refuses, and what comes while a vote is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.api.chain_rig import Ledger, new_configuration
+from tests.waiting import PATIENCE_S, until
+
+from chappe import Chain, ChainConfiguration
+from chappe.errors import StorageFull
+from chappe.replication.agreement.core import Memory
+from chappe.replication.chain.actions import Change
+from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.events import NotKept
+from chappe.runtime.chain_node import ChainServerNode
+from chappe.storage.chain_files import ChainFiles
+from chappe.system import time
+
+
+class Refusing(ChainFiles):
+    """A disk that refuses when it is told to, or takes its time."""
+
+    full = ""
+    slow = threading.Event()
+
+    def keep(self, memory: Memory) -> None:
+        """Unless it is full."""
+        assert self.slow.wait(PATIENCE_S)
+        if self.full == "votes":
+            raise StorageFull("no room for a vote")
+        super().keep(memory)
+
+    def write(self, change: Change) -> None:
+        """Unless it is full."""
+        if self.full == "log":
+            raise StorageFull("no room for the log")
+        super().write(change)
+
+
+class Member:
+    """The only server of a chain."""
+
+    def __init__(self, configuration: ChainConfiguration, home: Path) -> None:
+        self.events: list[object] = []
+        self.files = Refusing(home / "a", 7)
+        self.files.slow = threading.Event()
+        self.files.slow.set()
+        self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic())
+        self.node = ChainServerNode(
+            configuration.addresses, configuration.chain, self.core, files=self.files, gate=None, rules=None,
+            on_report=self.events.append, on_applied=None,
+        )  # fmt: skip
+
+    def refused(self, what: str) -> bool:
+        with self.node.lock:
+            return NotKept(what) in self.events
+
+
+@pytest.fixture
+def configuration() -> ChainConfiguration:
+    return new_configuration("a")
+
+
+@pytest.fixture
+def member(configuration: ChainConfiguration, tmp_path: Path) -> Iterator[Member]:
+    made = Member(configuration, tmp_path)
+    yield made
+    made.files.full = ""
+    made.files.slow.set()
+    made.node.close()
+
+
+def test_a_vote_that_is_refused_is_written_again(member: Member, configuration: ChainConfiguration) -> None:
+    member.files.full = "votes"
+    member.node.start()
+    until(lambda: member.refused("the vote on the next configuration"))
+    assert member.files.memory.number == 0
+    member.files.full = ""
+
+    with Chain(configuration) as chain:
+        assert chain.call(b"one", timeout=PATIENCE_S).result == b"1"
+    until(lambda: member.files.memory.number == 1)
+
+
+def test_a_log_that_is_refused_is_written_again(member: Member, configuration: ChainConfiguration) -> None:
+    member.node.start()
+    with Chain(configuration) as chain:
+        chain.call(b"one", timeout=PATIENCE_S)
+        member.files.full = "log"
+        call = chain.submit(b"two")
+        until(lambda: member.refused("the log"))
+        assert not call.done()
+        member.files.full = ""
+
+        assert call.wait(PATIENCE_S)
+        assert call.take().result == b"2"
+
+
+def test_nothing_is_taken_in_while_a_vote_is_written(member: Member, configuration: ChainConfiguration) -> None:
+    member.files.slow.clear()
+    member.node.start()
+    until(lambda: member.node._paced.still)
+    with Chain(configuration) as chain:
+        call = chain.submit(b"one")
+        assert dict(chain.status(timeout=0.2)) == {"a": None}
+        assert not call.done()
+        member.files.slow.set()
+
+        assert call.wait(PATIENCE_S)
+        assert chain.status(timeout=PATIENCE_S)["a"] is not None
