@@ -118,7 +118,8 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
 
     Raises (every write):
         TimedOut: It is not confirmed yet; it may still be done.
-        WriteUnknown: The server, a program of the Guide's, was lost before the write came back.
+        WriteUnknown: The server, a program of the Guide's, was lost before the write came back; or more than 131,072
+            writes of all clients failed of which nobody said that he knew, and the server forgot what became of it.
         BackendFailure: The server's disk refused it; it is not done.
         InvalidOperation: The server refused it.
         NotPermitted: The permissions do not allow it.

@@ -428,4 +428,6 @@ def _told(change: Change) -> Told:
 def _error(code: int, text: str) -> ChappeError:
     if code == DENIED:
         return NotPermitted(text)
+    if code == WriteUnknown.code:
+        return WriteUnknown(text)
     return BackendFailure(text) if code == BackendFailure.code else InvalidOperation(text)

@@ -23,6 +23,7 @@ from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.actions import Action, Publish
 from chappe.kv.chp.recent import Recent
+from chappe.kv.chp.sessions import Session, shorten_some
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.stream import Step, WriterState, step_size
 from chappe.kv.engine import Change, Engine, Entry, Staged
@@ -39,6 +40,7 @@ REFUSED: Final = "it was refused"  # what remains of the text of a failure that 
 _ORDER: Final = Entity(bytes(ENDPOINT_BYTES), 0)  # its row has the last sequence
 _PAST_MAX: Final = 16
 _REFUSED_MAX: Final = 4_096
+_DENIED_BYTES: Final = 1_000  # of why a step is not allowed: clients could say more
 _AHEAD: Final = 1 << 20  # a backend speaks for so many updates more than were told: more than one commit can bring
 
 
@@ -66,35 +68,6 @@ def pairs_of(told: Sequence[Told]) -> Iterator[tuple[Value, Value]]:
 def raw_key(key: Value) -> bytes:
     """The other way round."""
     return key.encode() if type(key) is str else key  # type: ignore[return-value]
-
-
-class Session:
-    """What is known of one writer of chappe."""
-
-    __slots__ = ("applied", "failed", "heard_ns", "taken", "waiting")
-
-    def __init__(self, applied: int, heard_ns: int) -> None:
-        self.taken = applied  # its last step that was done in memory
-        self.applied = applied  # its last step that may be told
-        self.waiting: deque[tuple[int, int]] = deque()  # steps behind that which are released, and at which sequence
-        self.failed: dict[int, tuple[int, str]] = {}
-        self.heard_ns = heard_ns
-
-    @property
-    def released(self) -> int:
-        """The last step that is contained in what is told."""
-        return self.waiting[-1][0] if self.waiting else self.applied
-
-    def confirm(self, sequence: int) -> int:
-        """Everything up to there may be told; the last step."""
-        while self.waiting and self.waiting[0][1] <= sequence:
-            self.applied = self.waiting.popleft()[0]
-        return self.applied
-
-    def forget(self, done: int) -> None:
-        """The writer knows the outcomes up to there."""
-        for number in [each for each in self.failed if each <= done]:
-            del self.failed[number]
 
 
 class Doing(msgspec.Struct, frozen=True):
@@ -148,6 +121,7 @@ class Ledger:
         self.news = False  # for those who follow
         self.listened: tuple[bytes, ...] = ()  # what somebody has subscribed to
         self._limits = limits
+        self._remembered = 0  # of writers, since it was looked how much that is
         self._origin = (now, wall_ns)
         self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
         self._expired = 0
@@ -167,6 +141,14 @@ class Ledger:
             session = Session(row.applied, row.heard_ns)
             session.failed = {number: (code, REFUSED) for number, code in row.outcomes}
             self.sessions[row.entity.endpoint[: chp.SESSION_BYTES]] = session
+        self._remember(self._limits.outcomes_max)
+
+    def _remember(self, count: int) -> None:
+        """So much more is remembered of writers than before: bound it, now and then."""
+        self._remembered += count
+        if 4 * self._remembered >= self._limits.outcomes_max:
+            self._remembered = 0
+            shorten_some(self.sessions.values(), self._limits.outcomes_max)
 
     def ns(self, now: float) -> int:
         """The time of day, as it was when this began, and gone on evenly: a clock that is set moves nothing."""
@@ -218,10 +200,11 @@ class Ledger:
         session.taken = number
         failure = self._refuse(step)
         if failure is not None:
-            session.failed[number] = failure  # now, as it goes to the disk with the writer's number
+            session.fail(number, *failure)  # now, as it goes to the disk with the writer's number
+            self._remember(1)
             self._finish(Doing((), (), name, number, failure, order=self._order), actions)
             return
-        session.failed.pop(number, None)
+        session.do(number)
         uuid = chp.uuid_of(name, number)
         told = tuple([(key, body, uuid, properties, left) for key, body, left, properties in step.sets])
         self._finish(Doing(self._apply(told, now), told, name, number, order=self._order), actions)
@@ -254,6 +237,7 @@ class Ledger:
             self._forgive(session, told)
         session.taken = number
         session.waiting.append((number, self.sequence))
+        self._remember(1)
 
     def _do_plain(self, told: Sequence[Told], actions: list[Action]) -> None:
         """Updates, each a step of its own that stays, where nothing is to become durable."""
@@ -297,7 +281,7 @@ class Ledger:
         for told in run:
             written = chp.writer_of(told[2])
             if written is not None:
-                session.failed.pop(written[1], None)
+                session.do(written[1])
 
     def _copy(self, told: Sequence[Told], name: bytes, number: int, sequence: int, now: float,
               actions: list[Action]) -> None:  # fmt: skip
@@ -312,7 +296,8 @@ class Ledger:
     def refuse(self, refusals: Sequence[Refusal], now: float) -> None:
         """The other server has refused steps. They are not done with: what came before them may not be here yet."""
         for name, number, code, text in refusals:
-            self.session(name, now).failed[number] = code, text
+            self.session(name, now).fail(number, code, text)
+        self._remember(len(refusals))
 
     def replace(self, staged: Staged, sequence: int, sessions: Sequence[WriterState], now: float,
                 actions: list[Action]) -> None:  # fmt: skip
@@ -330,6 +315,7 @@ class Ledger:
             session = self.session(name, now)
             session.taken = session.applied = applied
             session.failed = {number: (code, text) for number, code, text in failed}
+            self._remember(len(failed))
             if self.durable:
                 self._finish(Doing((), (), name, applied, sequence=sequence, copied=True, order=self._order), actions)
         doing = Doing(tuple(changes), (), sequence=sequence, copied=True, whole=True, order=self._order)
@@ -374,7 +360,7 @@ class Ledger:
     def _refuse(self, step: Step) -> tuple[int, str] | None:
         for key, body in step.expected:
             if key == chp.KTHXBAI:
-                return DENIED, body.decode("utf-8", "replace")
+                return DENIED, body[:_DENIED_BYTES].decode("utf-8", "replace")
             if not chp.is_key(key):
                 return INVALID, _no_key(key)
             if len(body) > MAP_BODY_BYTES_MAX:
@@ -466,10 +452,11 @@ class Ledger:
             session = self.sessions.get(doing.session)
             if session is not None:
                 if doing.failure is not None:
-                    session.failed[doing.seq] = doing.failure
+                    session.fail(doing.seq, *doing.failure)
                     self.refused.append((doing.session, doing.seq, *doing.failure))
                     self.refusals += 1
                 session.waiting.append((doing.seq, self.sequence))
+                self._remember(2)
 
     def _follow(self, doing: Doing) -> None:
         """What the other server has ordered is durable here."""

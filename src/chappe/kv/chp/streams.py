@@ -21,8 +21,9 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import KIB, MAP_SUBTREE_BYTES_MAX
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Offer, Withdraw
-from chappe.kv.chp.ledger import REFUSED, Ledger, Refusal, Session
+from chappe.kv.chp.ledger import REFUSED, Ledger, Refusal
 from chappe.kv.chp.recent import Batches
+from chappe.kv.chp.sessions import Session
 from chappe.kv.chp.views import View, Views
 from chappe.limits import MapLimits
 
@@ -359,10 +360,9 @@ class Streams:
         """The steps between these that failed, as many as go into a message, and up to which step they are all."""
         found: list[tuple[int, int, str]] = []
         size = 0
-        for number in sorted([each for each in session.failed if told < each <= applied]):
+        for number, code, text in session.failures(told, applied):
             if size >= self._limits.piece_bytes:
                 return tuple(found), number - 1
-            code, text = session.failed[number]
             found.append((number, code, text))
             size += len(text) + say.ENTRY_BYTES
         return tuple(found), applied
@@ -373,7 +373,7 @@ class Streams:
         stream.sessions = tuple([(name, each.released, ()) for name, each in sessions.items()])
         stream.failures = deque([
             (name, number, code, REFUSED)
-            for name, each in sessions.items() for number, (code, _) in each.failed.items() if number <= each.released
+            for name, each in sessions.items() for number, code in each.copied()
         ])  # fmt: skip
         stream.refusals = self._ledger.refusals
 
