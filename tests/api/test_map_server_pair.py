@@ -17,7 +17,7 @@ from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
 from chappe import MapServer, SharedMap, Witness
-from chappe.errors import AddressInUse, UsageError
+from chappe.errors import AddressInUse, NoMaster, UsageError
 from chappe.replication.binary_star.events import Granted, SameRole
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 
@@ -184,6 +184,19 @@ def test_both_may_be_killed_at_once(addresses: tuple[str, str], tmp_path: Path) 
         assert len(anew) == 202
     for server in servers:
         server.kill()
+
+
+def test_where_servers_are_there_and_none_serves_that_is_said(addresses: tuple[str, str]) -> None:
+    one, two = addresses
+
+    def absence() -> str:
+        with pytest.raises(NoMaster) as raised:
+            SharedMap(*addresses, timeout=0.5)
+        return str(raised.value)
+
+    assert absence() == f"no map server answered at {one} nor {two} in time: start one, or give its address"
+    with MapServer(one, partner=two, role="backup"):  # it has never met its primary
+        until(lambda: absence() == f"no map server is active: {one} is passive, and it says why")
 
 
 @pytest.mark.process

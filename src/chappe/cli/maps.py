@@ -99,7 +99,7 @@ class Client:
                         raise  # each has another map: the error says which
                     elif time.monotonic() >= end:
                         text = f"no map server answers at {self.servers}; start one with: chappe map serve"
-                        raise NoMaster(text + shared.member.refusal) from None
+                        raise NoMaster((shared.member.passive or text) + shared.member.refusal) from None
 
 
 @app.command("get", cls=values.Command)

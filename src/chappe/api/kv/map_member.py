@@ -331,7 +331,17 @@ class MapMember(Generic[V]):
             servers = " nor ".join(self.core.servers)
             for server, name in self.core.others.items():
                 raise NoMaster(f"the server at {server} has the map {name!r}, and not the one that is wanted")
-            raise NoMaster(f"no map server answered at {servers} in time: start one, or give its address{self.refusal}")
+            absent = self.passive or f"no map server answered at {servers} in time: start one, or give its address"
+            raise NoMaster(absent + self.refusal)
+
+    @property
+    def passive(self) -> str:
+        """That servers are there, and none of them serves; empty if none is there."""
+        found = self.core.passive(time.monotonic())
+        if not found:
+            return ""
+        are, they = ("are", "each of them says") if len(found) > 1 else ("is", "it says")
+        return f"no map server is active: {' and '.join(found)} {are} passive, and {they} why"
 
     def awaiting(self, key: str, wanted: Callable[[V | None], bool], timeout: Seconds) -> Steps[V | None]:
         """Wait until the value of a key is as wanted; returns it, or raises what looking at it raised."""

@@ -121,6 +121,11 @@ class MapClientCore:
         """The one that is followed."""
         return self.servers[self._current.server] if self._current.state == "following" else None
 
+    def passive(self, now: float) -> list[str]:
+        """Servers that are there, and do not serve."""
+        heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
+        return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
+
     @property
     def arriving(self) -> int:
         """Entries that have come of a snapshot that is not whole yet."""
