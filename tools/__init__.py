@@ -1,0 +1,1 @@
+"""What maintainers run: a release, and a wheel tried in new environments."""

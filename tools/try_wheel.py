@@ -1,0 +1,114 @@
+"""Install the wheel in new environments, with each extra alone and all together, and see that it works in each.
+
+    python -m tools.try_wheel dist/chappe-0.1.0-py3-none-any.whl                all extras, with this Python
+    python -m tools.try_wheel dist/*.whl --python python3.12 --python python3.13
+    python -m tools.try_wheel dist/*.whl --extra '' --extra arrow               only these; '' is none
+
+In each: what the extra is for is imported, `chappe --version` names what is there, and `chappe doctor` finds nothing
+that fails. Environments are made in a directory that is removed; with all extras it takes some minutes for each Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+INSTALL_S: Final = 1800
+RUN_S: Final = 300
+PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+ALL: Final = "all"
+# What each extra is for: importing it must work once the extra is there.
+FOR: Final = {
+    "": "import chappe; [getattr(chappe, each) for each in chappe.__all__]",
+    "arrow": "import chappe.arrow; chappe.arrow.schema()",
+    "pandas": "import pandas, chappe.arrow; chappe.arrow.schema()",
+    "demo": "import psutil, chappe.cli.demo",
+    "tls": "import blake3, cryptography, chappe.sealing.primitives",
+    "web": "import chappe.web.server",
+    "spark": "import pyspark, chappe.spark, pyspark_chappe",
+    "rocksdb": "import rocksdict",
+    "connect": "import grpc, pyspark.sql.connect.session",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Try what is asked for; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.try_wheel", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--python", action="append", metavar="PYTHON", help="an interpreter; this one by default")
+    parser.add_argument(
+        "--extra", action="append", metavar="EXTRA", help="each alone; all, and all together, by default"
+    )
+    asked = parser.parse_args(arguments)
+    extras = asked.extra if asked.extra is not None else ["", *all_extras(), ALL]
+    failed = 0
+    for python in asked.python or [sys.executable]:
+        for extra in extras:
+            began = time.monotonic()
+            problem = try_one(python, asked.wheel.absolute(), extra)
+            failed += bool(problem)
+            print(
+                f"{python} {extra or 'without extras'}: {problem or 'ok'} ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
+    return 1 if failed else 0
+
+
+def all_extras() -> list[str]:
+    """As pyproject.toml names them."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return list(tomllib.load(file)["project"]["optional-dependencies"])
+
+
+def try_one(python: str, wheel: Path, extra: str) -> str:
+    """What is wrong with the wheel and one extra in a new environment; empty if nothing is."""
+    names = all_extras() if extra == ALL else [extra] if extra else []
+    with tempfile.TemporaryDirectory() as directory:
+        bin_ = Path(directory) / "env" / "bin"
+        wanted = f"{wheel}[{','.join(names)}]" if names else str(wheel)
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("CHAPPE_", "PYTHON"))}
+        env |= {"HOME": directory, "XDG_STATE_HOME": directory, "PIP_CACHE_DIR": _cache()}
+        steps = [
+            ([python, "-m", "venv", "--without-pip", str(bin_.parent)], INSTALL_S),
+            ([*PIP, "--python", str(bin_ / "python"), "install", "--quiet", "--no-compile", wanted], INSTALL_S),
+            *(([str(bin_ / "python"), "-c", FOR[each]], RUN_S) for each in ("", *names)),
+            ([str(bin_ / "chappe"), "--version"], RUN_S),
+            ([str(bin_ / "chappe"), "doctor", directory, "--tower", f"127.0.0.1:{free_port()}"], RUN_S),
+        ]
+        for command, timeout in steps:
+            try:
+                done = subprocess.run(
+                    command, env=env, cwd=directory, capture_output=True, text=True, timeout=timeout, check=False
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return str(error)
+            if done.returncode:
+                text = (done.stderr or done.stdout).strip().splitlines()
+                said = [each for each in text if each.startswith("failed")] or text[-3:]
+                return f"{' '.join(command[-2:])} ended with {done.returncode}: {' / '.join(said)}"
+    return ""
+
+
+def free_port() -> int:
+    """One at which nothing listens, and nothing at the next one, most likely."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def _cache() -> str:
+    """pip's own, whatever the home directory of the environment that is tried."""
+    return os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
