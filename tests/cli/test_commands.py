@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import signal
 import socket
@@ -297,7 +298,11 @@ def test_doctor_passes_here_and_fails_where_something_is_wrong(shell: Shell, tmp
 
 
 def test_version_help_and_completion(shell: Shell) -> None:
-    assert re.fullmatch(rb"chappe \d+\.\d+\.\d+\S*\n", shell.run("--version").stdout)
+    first, python, compiled, *extras = shell.run("--version").stdout.decode().splitlines()
+    assert re.fullmatch(r"chappe \d+\.\d+\.\d+\S*", first)
+    assert python.startswith(f"{platform.python_implementation()} {platform.python_version()}, ")
+    assert re.match(r"compiled parts: libzmq 4\.\d\.\d with CURVE, CRC-32C in (hard|soft)ware, SQLite 3\.", compiled)
+    assert extras[0].startswith("extras: arrow, ")
     told = shell.run("--help").stdout.decode()
     for command in ("demo", "up", "tower", "store", "produce", "consume", "topics", "doctor"):
         assert command in told

@@ -69,9 +69,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from chappe.cli.version import lines
 
-        print(f"chappe {version('chappe')}")
+        print("\n".join(lines()))
         raise typer.Exit
 
 
@@ -82,7 +82,10 @@ def program(
         str | None, Option("--config", envvar="CHAPPE_CONFIG", metavar="FILE", help="Configuration file to use.")
     ] = None,
     version: Annotated[
-        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version, and what is there, and exit."
+        ),
     ] = False,
 ) -> None:
     """Read the configuration file; its values become the defaults of the commands' options."""

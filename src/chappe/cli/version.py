@@ -1,0 +1,67 @@
+"""``chappe --version``: the version, and what is there that decides what it can do."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sqlite3
+import ssl
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from typing import Final
+
+_EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'``
+    r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""
+)
+
+
+def lines() -> Iterator[str]:
+    """The first is the version alone; the others say more."""
+    yield f"chappe {version('chappe')}"
+    yield f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield f"compiled parts: {', '.join(_compiled())}; chappe itself is Python alone"
+    there, missing = _extras()
+    if there:
+        yield f"extras: {', '.join(there)}"
+    if missing:
+        yield f"extras that are not installed: {', '.join(missing)}"
+
+
+def _compiled() -> Iterator[str]:
+    """The libraries that do what Python would be too slow for, or cannot do."""
+    try:
+        import zmq
+
+        yield f"libzmq {zmq.zmq_version()} {'with' if zmq.has('curve') else 'without'} CURVE"
+    except ImportError as error:  # of two lines, on some systems
+        yield f"no libzmq ({' '.join(str(error).split())})"
+    try:
+        import crc32c
+
+        yield f"CRC-32C in {'hardware' if crc32c.hardware_based else 'software'}"
+    except ImportError as error:
+        yield f"no CRC-32C ({' '.join(str(error).split())})"
+    yield f"SQLite {sqlite3.sqlite_version}"
+    yield ssl.OPENSSL_VERSION.rpartition("  ")[0] or " ".join(ssl.OPENSSL_VERSION.split()[:2])
+
+
+def _extras() -> tuple[list[str], list[str]]:
+    """Those of which all packages are there, and the others."""
+    names = sorted(metadata("chappe").get_all("Provides-Extra") or ())
+    there = [each for each in names if _is_whole("chappe", each)]
+    return there, [each for each in names if each not in there]
+
+
+def _is_whole(package: str, extra: str) -> bool:
+    """Whether all that an extra of a package wants is there; extras of other packages in it, too."""
+    for wanted in requires(package) or ():
+        match = _EXTRA.match(wanted)
+        if match is None or match["extra"] != extra:
+            continue
+        try:
+            version(match["package"])
+        except PackageNotFoundError:
+            return False
+        if match["inner"] and not _is_whole(match["package"], match["inner"]):
+            return False
+    return True
