@@ -59,6 +59,8 @@ VERSION_MAX: Final = 2**53
 SIGNATURE_MAX: Final = 256  # characters
 CONTEXT: Final = b"chappe permissions 1\n"  # before what is signed
 _SIGNED: Final = re.compile(rb"# signed: ecdsa-p256-sha256 ([A-Za-z0-9+/=]{1,%d})\n?\Z" % SIGNATURE_MAX)
+FORMAT: Final = 1  # of a file that does not say: none does so far
+_FORMAT: Final = re.compile(rb"^format\s*=\s*(\d{1,9})\s*$", re.MULTILINE)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _VERSION: Final = re.compile(r"^(version\s*=\s*)\d+", re.MULTILINE)
 _ISSUED: Final = re.compile(r"^(issued\s*=\s*)[0-9TtZz:.+ -]*[0-9Zz]", re.MULTILINE)
@@ -112,6 +114,9 @@ def verified(raw: bytes, check: Check) -> Permissions:
         ConfigError: It has not, or the file is too large or malformed. The text lacks the file's name.
     """
     body, signature = split(raw)
+    newer = _FORMAT.search(body.partition(b"[")[0])
+    if newer is not None and int(newer[1]) > FORMAT:
+        raise ConfigError(f"its format is {int(newer[1])}, written by a newer chappe; this one knows {FORMAT}: upgrade")
     if signature is None:
         raise ConfigError("it is not signed: `chappe permissions sign` signs it, where the authority's key is")
     if not check(signature, CONTEXT + body):

@@ -15,6 +15,7 @@ epochs go, up to the next fresh one; what was sealed in them can then no longer 
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -33,6 +34,8 @@ KEPT_BYTES_MAX: Final = 12 << 20  # the oldest epochs go beyond it
 HANDED_BYTES_MAX: Final = permissions.FILE_BYTES_MAX  # at a time
 HANDED_MAX: Final = 500  # lines that are handed on at a time: each has a signature to be looked at
 CONTEXT: Final = b"chappe sealed group 2\n"  # before what is signed
+FORMAT: Final = 1  # of a file whose first line does not begin with it: none does so far
+_FORMAT: Final = re.compile(rb'\{"format":(\d{1,9})\b')
 _HEAD_BYTES_MAX: Final = 1_024
 
 
@@ -171,6 +174,9 @@ def read_chain(raw: bytes, group: str, check: Check, *, handed: bool = False) ->
 def _split(raw: bytes, group: str) -> tuple[_Head, list[bytes]]:
     """The first line and the others; only the former is parsed, and it is bounded."""
     first, _, rest = raw.partition(b"\n")
+    newer = _FORMAT.match(first)
+    if newer is not None and int(newer[1]) > FORMAT:
+        raise ConfigError(f"its format is {int(newer[1])}, written by a newer chappe; this one knows {FORMAT}: upgrade")
     try:
         head = msgspec.json.decode(first[:_HEAD_BYTES_MAX], type=_Head)
         check_name(head.group, "a group")

@@ -6,7 +6,7 @@ broken one mean damage to what was synced, and the server does not start: it may
 a failed write the file is left as it is, and the next change begins a new one, which says behind which entry it goes
 on. A state begins a new file, too, and when that is on disk the older ones go.
 
-The vote is one small file, replaced as a whole.
+The vote is one small file, replaced as a whole. The digit in ``MAGIC`` is the version of the format.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ def _sound(raw: bytes, at: int) -> bytes | None:
 
 
 def _frames(raw: bytes, path: Path) -> Iterator[bytes]:
-    """The contents of sound frames; what follows the last one was torn. Raises Damaged."""
+    """The contents of sound frames; what follows the last one was torn. Raises Damaged, StorageFormat."""
+    if raw[:3] == MAGIC[:3] and raw[3:4].isdigit() and raw[3:4] > MAGIC[3:]:
+        raise StorageFormat(f"{path} was written by a newer chappe: install that version, or choose another directory")
     at = 0
     while (content := _sound(raw, at)) is not None:
         yield content

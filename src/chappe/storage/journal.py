@@ -30,7 +30,7 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import SEGMENT_BYTES
 from chappe.errors import ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch, Record
-from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
 from chappe.system.disk import sync_data, sync_directory, sync_file
 from chappe.system.limits import need_descriptors
 
@@ -326,12 +326,11 @@ def topic_in(directory: Path) -> str | None:
 
 def _read_identity(path: Path) -> _Identity:
     try:
-        found = msgspec.convert(json.loads(path.read_bytes()), type=_Identity)
+        found = json.loads(path.read_bytes())
+        check_format(found, FORMAT, path)
+        return msgspec.convert(found, type=_Identity)
     except (msgspec.ValidationError, ValueError) as error:
         raise StorageFormat(f"{path} is not a producer's identity: {error}") from None
-    if found.format > FORMAT:
-        raise StorageFormat(f"{path} was written by a newer chappe: upgrade, or choose another identity")
-    return found
 
 
 def _sound_batches(raw: bytes) -> Iterator[Batch]:

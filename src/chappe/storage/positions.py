@@ -1,16 +1,22 @@
-"""The committed positions of a consumer with an identity, in a directory that one consumer at a time has."""
+"""The committed positions of a consumer with an identity, in a directory that one consumer at a time has.
+
+``positions.json`` is ``{"format": 1, "positions": [[topic, partition, offset]...]}``; the list alone is read, too.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
-from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
 from chappe.system.limits import need_descriptors
+
+FORMAT: Final = 1
 
 
 class Positions:
@@ -41,7 +47,8 @@ class Positions:
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
         with trying(f"commit positions to {self._path}"):
             # The library's own JSON: it keeps topics of original producers that are not UTF-8.
-            self._ops.replace_file(str(self._path), [json.dumps(rows).encode()])
+            content = {"format": FORMAT, "positions": rows}
+            self._ops.replace_file(str(self._path), [json.dumps(content).encode()])
         self.committed = following
 
     def close(self) -> None:
@@ -54,7 +61,11 @@ class Positions:
         except FileNotFoundError:
             return {}
         try:
-            rows = msgspec.convert(json.loads(raw), type=list[tuple[str, str, int]])
+            found = json.loads(raw)
+            if isinstance(found, dict):
+                check_format(found, FORMAT, self._path)
+                found = found.get("positions")
+            rows = msgspec.convert(found, type=list[tuple[str, str, int]])
         except (msgspec.ValidationError, ValueError) as error:
             raise StorageFormat(
                 f"{self._path} does not hold a consumer's positions ({error}): remove it to start anew"

@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import BATCH_BYTES_MAX, DISK_RESERVE_BYTES
-from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageFull
+from chappe.errors import Damaged, ProtocolError, StagedRowsMissing, StorageFormat, StorageFull
 from chappe.log.batch import Batch
 from chappe.log.exactly_once.staged import (
     CommitBatch,
@@ -295,7 +295,10 @@ class StagedFiles:
         """The whole pieces in a file; what a crash has left behind them is cut off."""
         with self._ops.opened(path, os.O_RDWR) as fd:
             size = os.fstat(fd).st_size
-            named = _decode_names(self._ops.read_some(fd, _FILE.size + NAMES_BYTES_MAX, 0))
+            start = self._ops.read_some(fd, _FILE.size + NAMES_BYTES_MAX, 0)
+            if start[:3] == _MAGIC[:3] and start[3:4].isdigit() and start[3:4] > _MAGIC[3:]:
+                raise StorageFormat(f"{path} was written by a newer chappe; install that version")
+            named = _decode_names(start)
             if named is None:
                 return None
             attempt, at = named

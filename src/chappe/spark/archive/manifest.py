@@ -109,6 +109,10 @@ class Manifest(msgspec.Struct, frozen=True):
         return found
 
 
+class _Format(msgspec.Struct):
+    format: int = FORMAT
+
+
 def load(directory: Path) -> Manifest:
     """The newest version.
 
@@ -128,12 +132,11 @@ def load(directory: Path) -> Manifest:
                 raise
             continue
         try:
-            manifest = msgspec.json.decode(raw, type=Manifest)
+            if msgspec.json.decode(raw, type=_Format).format > FORMAT:  # before all else, which may be other then
+                raise StorageFormat(f"the archive {directory} was written by a newer chappe; install that version")
+            return msgspec.json.decode(raw, type=Manifest)
         except msgspec.MsgspecError as error:
             raise StorageFormat(f"{found[version]} is not the manifest of an archive: {error}") from None
-        if manifest.format > FORMAT:
-            raise StorageFormat(f"the archive {directory} was written by a newer chappe; install that version")
-        return manifest
 
 
 def path_of(directory: Path, manifest: Manifest, file: ArchivedFile) -> Path:

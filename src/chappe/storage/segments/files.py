@@ -17,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from chappe.errors import IdentityInUse, StorageError, StorageFull
+from chappe.errors import IdentityInUse, StorageError, StorageFormat, StorageFull
 from chappe.system.disk import FULL, FileLock, sync_data, sync_file
 from chappe.system.limits import EXHAUSTED, TEXT
 
@@ -269,6 +269,16 @@ def descriptors(wanted: int) -> int:
     """``wanted``, or less where this process may have few files open: an eighth of what it may, at least 8."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(8, min(wanted, soft // 8))
+
+
+def check_format(found: object, known: int, path: Path) -> None:
+    """Raise StorageFormat if what a file of JSON holds says that a newer chappe wrote it, whatever else it says."""
+    format_ = found.get("format") if isinstance(found, dict) else None
+    if isinstance(format_, int) and format_ > known:
+        raise StorageFormat(
+            f"{path} has format {format_}, written by a newer chappe; this one knows {known}: install that version, or "
+            "choose another identity"
+        )
 
 
 def checksum(text: str) -> str:
