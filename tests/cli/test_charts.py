@@ -68,12 +68,12 @@ def test_when_records_came_is_drawn(shell: Shell) -> None:
     done = shell.run("topics", "--plot")
     assert done.returncode == 0, done.stderr
     head, first, second, *_ = lines = done.stdout.decode().splitlines()
-    assert head.split()[:4] == ["topic", "records", "from", "2026-01-31T12:01:00Z"]
+    assert head.split() == ["topic", "records", "over", "time", "peak", "size"]
     assert first.split()[:2] == ["orders", "45"]
     curve = "".join(each for each in first[first.index("45") + 2 :] if each in " ▁▂▃▄▅▆▇█")
     assert [each for each in curve if each != " "][:9] == list("▁▂▃▄▅▆▇██")
     assert second.split()[:3] == ["rare", "1", "█"]
-    assert lines[3].startswith("each character is 10 s, the last one ends at 2026-01-31T12:09:10Z")
+    assert lines[3].startswith("from 2026-01-31T12:01:00Z to 2026-01-31T12:09:10Z, a character is 10 s; curves go")
     assert b"0" in shell.run("topics", "--plot", "--since", "1h", "orders").stdout
     for arguments, said in (
         (("--since", "1h"), b"--since is for --plot"),

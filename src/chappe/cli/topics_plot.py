@@ -9,11 +9,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+from rich.cells import cell_len
+
 from chappe.api.log.lines import iso_time, readable_name
 from chappe.api.times import as_micros
 from chappe.cli.charts import amounts, bar
-from chappe.cli.screen import GAP, wide_console
+from chappe.cli.screen import Fitting, wide_console
 from chappe.cli.units import human_bytes, rate
+from chappe.data.markup import many, one_line
 from chappe.reading.offsets import Key
 from chappe.reading.timeline import counts
 from chappe.reading.view import StoresView
@@ -25,6 +28,11 @@ STEPS_MIN: Final = 12
 PIPE_WIDTH: Final = 120  # where no terminal says how wide it is
 NAME_MAX: Final = 40
 BAR: Final = 10  # characters of the largest size
+OTHERS: Final = 52  # characters of the columns beside the names and the curves
+COLUMNS: Final = ("topic", "records", "over time", "peak", "size")
+LEFT: Final = ("topic", "over time", "size")
+SPARE: Final = ("size", "records", "peak")  # a narrow terminal does without
+RATE_MIN: Final = 0.01  # below it a rate says nothing
 SECOND_US: Final = 1_000_000
 # What a character of a curve may stand for, so that edges are where people look for them and stay where they are.
 STEPS_S: Final = (
@@ -46,12 +54,21 @@ def draw(view: StoresView, by_partition: bool, since: datetime | None) -> None:
     console = wide_console(PIPE_WIDTH)
     begin = min(each.timestamp_min for each in kept) if since is None else as_micros(since)
     end = max(each.timestamp_max for each in kept) if since is None else max(time.time_ns() // 1000, begin)
-    names = {name: _cut(readable_name(name)) for name in shown}
-    taken = max(map(len, names.values())) + 10 + 9 + 10 + BAR + 5 * GAP
-    edges, step_s = steps(begin, end, min(STEPS_MAX, max(STEPS_MIN, console.width - taken)))
+    names = {name: one_line(readable_name(name), NAME_MAX) for name in shown}
+    left = console.width - max(map(cell_len, names.values())) - OTHERS
+    edges, step_s = steps(begin, end, min(STEPS_MAX, max(STEPS_MIN, left)))
     found = counts(view, [key for keys in shown.values() for key in keys], edges)
-    rows = [_row(names[name], keys, view, found, step_s) for name, keys in shown.items()]
-    _print(console, rows, view, groups, edges, step_s)
+    largest = max(_size(keys, view) for keys in shown.values())
+    rows = [_row(names[name], keys, view, found, step_s, largest) for name, keys in shown.items()]
+    console.print(Fitting(COLUMNS, rows, left=LEFT, spare=SPARE))
+    print(
+        f"from {_time(edges[0], step_s)} to {_time(edges[-1], step_s)}, a character is {_span(step_s)}; "
+        "curves go from 0 to their own peak"
+    )
+    if more := len(groups) - len(rows):
+        print(f"... and {more:,} more, with fewer records")
+    if away := len(view.away):
+        print(f"{many(away, 'store')} did not answer")
 
 
 def steps(begin: int, end: int, most: int) -> tuple[list[int], float]:
@@ -91,44 +108,17 @@ def _chosen(view: StoresView, groups: Mapping[str, Sequence[Key]]) -> dict[str, 
 
 
 def _row(
-    name: str, keys: Sequence[Key], view: StoresView, found: Mapping[Key, Sequence[int]], step_s: float
-) -> tuple[str, list[int], int, str]:
+    name: str, keys: Sequence[Key], view: StoresView, found: Mapping[Key, Sequence[int]], step_s: float, largest: int
+) -> tuple[str, ...]:
     together = [sum(each) for each in zip(*(found[key] for key in keys), strict=True)]
-    return name, together, sum(view.known[key].bytes for key in keys), rate(max(together) / step_s)
+    most = max(together)
+    peak = rate(most / step_s) if most / step_s >= RATE_MIN or not most else f"{most:,} in {_span(step_s)}"
+    size = _size(keys, view)
+    return name, f"{sum(together):,}", amounts(together), peak, f"{human_bytes(size):>9} {bar(size, largest, BAR)}"
 
 
-def _print(
-    console: Any,
-    rows: Sequence[tuple[str, list[int], int, str]],
-    view: StoresView,
-    groups: Mapping[str, Sequence[Key]],
-    edges: Sequence[int],
-    step_s: float,
-) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    largest = max(size for _, _, size, _ in rows)
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
-    table.add_column("topic", no_wrap=True)
-    table.add_column("records", justify="right", no_wrap=True)
-    table.add_column(f"from {_time(edges[0], step_s)}", no_wrap=True)
-    table.add_column("peak", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for name, together, size, peak in rows:
-        table.add_row(
-            *(Text(name), f"{sum(together):,}", Text(amounts(together), style="cyan"), peak),
-            *(human_bytes(size), Text(bar(size, largest, BAR), style="blue")),
-        )
-    console.print(table)
-    until = f"each character is {_span(step_s)}, the last one ends at {_time(edges[-1], step_s)}"
-    print(f"{until}; curves go from 0 to their own peak")
-    more = len(groups) - len(rows)
-    if more:
-        print(f"... and {more:,} more, with fewer records")
-    if away := len(view.away):
-        print(f"{away} store{'' if away == 1 else 's'} did not answer")
+def _size(keys: Sequence[Key], view: StoresView) -> int:
+    return sum(view.known[key].bytes for key in keys)
 
 
 def _time(moment: int, step_s: float) -> str:
@@ -141,7 +131,3 @@ def _span(step_s: float) -> str:
         if step_s >= seconds:
             return f"{step_s / seconds:g} {unit}"
     return f"{step_s * 1000:g} ms"
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}…"

@@ -28,7 +28,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     more = total - len(shown)
     foot = f'<tr><td colspan="{len(columns)}"{_LEFT}>... and {more:,} more</td></tr>' if more > 0 else ""
     return (
-        f'<table><caption style="text-align:left;caption-side:top">{escape(_bounded(title))}</caption>'
+        f'<table><caption style="text-align:left;caption-side:top">{escape(one_line(title))}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}{foot}</tbody></table>"
     )
 
@@ -49,7 +49,13 @@ def text_of(raw: bytes) -> str:
             digits = raw[: CHARACTERS_MAX // 2].hex()
             return f"0x{digits}{'…' if len(raw) > CHARACTERS_MAX // 2 else ''}"
         text = part[: error.start].decode()
-    return _bounded(text)
+    return one_line(text)
+
+
+def one_line(text: str, characters_max: int = CHARACTERS_MAX) -> str:
+    """The beginning of a text, in one line; what cannot be printed as Python writes it."""
+    shown = "".join([each if each.isprintable() else ascii(each)[1:-1] for each in text[:characters_max]])
+    return shown if len(text) <= characters_max else f"{shown}…"
 
 
 def _cell(value: object) -> str:
@@ -59,10 +65,4 @@ def _cell(value: object) -> str:
         return f"<td{_LEFT}>{value}</td>"
     if isinstance(value, int):
         return f'<td style="text-align:right">{value:,}</td>'
-    return f"<td{_LEFT}>{escape(text_of(value) if isinstance(value, bytes) else _bounded(str(value)))}</td>"
-
-
-def _bounded(text: str) -> str:
-    """The beginning, in one line; what cannot be printed as Python writes it."""
-    shown = "".join([each if each.isprintable() else ascii(each)[1:-1] for each in text[:CHARACTERS_MAX]])
-    return shown if len(text) <= CHARACTERS_MAX else f"{shown}…"
+    return f"<td{_LEFT}>{escape(text_of(value) if isinstance(value, bytes) else one_line(str(value)))}</td>"
