@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from chappe.api.log.consumed_batch import ConsumedBatch as ConsumedBatch
     from chappe.api.log.consumer import Consumer as Consumer
     from chappe.api.log.forwarder import Forwarder as Forwarder
+    from chappe.api.log.ordered_aio import AsyncOrderedProducer as AsyncOrderedProducer
+    from chappe.api.log.ordered_producer import OrderedProducer as OrderedProducer
+    from chappe.api.log.ordered_store import OrderedStore as OrderedStore
     from chappe.api.log.producer import Producer as Producer
     from chappe.api.log.store import Store as Store
     from chappe.api.log.store import StoreStatus as StoreStatus
@@ -113,6 +116,9 @@ _MODULES = {
     "api.log.aio": "AsyncConsumer AsyncProducer",
     "api.log.consumed_batch": "ConsumedBatch",
     "api.log.consumer": "Consumer",
+    "api.log.ordered_aio": "AsyncOrderedProducer",
+    "api.log.ordered_producer": "OrderedProducer",
+    "api.log.ordered_store": "OrderedStore",
     "api.log.producer": "Producer",
     "api.log.forwarder": "Forwarder",
     "api.log.store": "Store StoreStatus",

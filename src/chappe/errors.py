@@ -8,7 +8,7 @@ ChappeError
  +- ChainError: NoChain, SessionExpired, CommandFailed
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
- +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed
+ +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed, OffsetConflict
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
 ``definite`` says whether the request certainly did not take effect (True) or may still (False).
@@ -250,6 +250,14 @@ class IdentityRolledBack(ChappeError):
 
 class Sealed(ChappeError):
     """A topic is sealed for a group, and whoever reads or writes it has no key of that group, or an old one."""
+
+
+class OffsetConflict(ChappeError):
+    """Records were not appended: the partition does not end at the expected offset, but at ``next_offset``."""
+
+    def __init__(self, text: str, next_offset: int) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
 
 
 class AddressInUse(ChappeError):

@@ -208,3 +208,11 @@ def test_a_store_is_asked_for_what_it_may_store_and_believed_no_more() -> None:
     fine = ReadAnswer(b"a/x", b"P", 0, 1, True)
     assert rig.guard.answered("keep", fine) is fine
     assert isinstance(rig.guard.answered("keep", ReadAnswer(b"one", b"P", 0, 1, True)), ErrorAnswer)
+
+
+def test_stores_hand_on_what_their_chain_has_ordered() -> None:
+    rig = Rig(PRODUCERS)
+    ordered = "0123456789AB5DEF8123456789ABCDEF"
+
+    assert rig.passes(BatchMessage("a/x", ordered, "a/x", BODY), ("pro", "con", "keep")) == ["pro", "keep"]
+    assert rig.passes(BatchMessage("a/x", "P", "a/x", BODY), ("pro", "con", "keep")) == ["pro"]

@@ -14,6 +14,7 @@ from chappe.cli.mesh import shown
 from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
+from chappe.errors import UsageError
 
 if TYPE_CHECKING:
     from chappe import Retention, Store, Tower
@@ -52,6 +53,11 @@ def store(
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    chain: options.Chain = None,
+    name: Annotated[
+        str | None,
+        Option(metavar="NAME", help="With --chain: which of its servers this is; it keeps ordered topics, too."),
+    ] = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
     as_json: options.Json = False,
@@ -59,7 +65,12 @@ def store(
     """Run a store: it keeps every record of every topic in a directory."""
     options.be(acting)
     hear_warnings(tower)
-    _keep(context.obj, directory, tower, listen, plain, as_json)
+    if (chain is None) != (name is None):
+        raise UsageError("--chain and --name belong together: the file that names the stores of a chain, and this one")
+    if chain is None or name is None:
+        _keep(context.obj, directory, tower, listen, plain, as_json)
+    else:
+        _keep_ordered(context.obj, directory, chain, name, tower, listen, plain, as_json)
 
 
 def up(
@@ -184,6 +195,42 @@ def _keep(
             text = f"tower at {tower}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
         tell(as_json, facts, text)
         _until_stopped(*beside, running)
+        _account("store", running)
+
+
+def _keep_ordered(
+    config: Config | None,
+    directory: Path,
+    chain: Path,
+    name: str,
+    tower: str,
+    listen: str,
+    plain: bool,
+    as_json: bool,
+) -> None:
+    """Run a store that is a member of a chain."""
+    from chappe import OrderedStore
+
+    with OrderedStore(
+        directory,
+        chain=chain,
+        name=name,
+        tower=tower,
+        listen=listen,
+        retention=_retention(config),
+        security="plain" if plain else None,
+    ) as running:
+        facts = {
+            "tower": tower,
+            "store": running.store_id,
+            "endpoint": running.endpoint,
+            "directory": str(directory),
+            "name": name,
+            "server": running.chain_address,
+        }
+        text = f"store {name} of the chain in {chain}, at {running.chain_address}, keeping records in {directory}"
+        tell(as_json, facts, f"{text}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops")
+        _until_stopped(running)
         _account("store", running)
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 from typer import Option
@@ -56,6 +57,9 @@ Acting: TypeAlias = Annotated[
 ]
 Plain: TypeAlias = Annotated[
     bool, Option("--plain", help="No keys beyond this machine either: everybody who reaches it may read and forge.")
+]
+Chain: TypeAlias = Annotated[
+    Path | None, Option("--chain", metavar="FILE", help="The configuration of a chain of stores, for ordered topics.")
 ]
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]

@@ -30,7 +30,7 @@ from chappe.data.topic import check_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 
 if TYPE_CHECKING:
-    from chappe import Producer
+    from chappe import OrderedProducer, Producer
 
 CHUNK_BYTES: Final = 1 << 20
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
@@ -75,17 +75,35 @@ def produce(
     timeout: Annotated[
         float | None, Option(min=0.1, metavar="SECONDS", help="Fail if not everything is stored after this long.")
     ] = None,
+    chain: options.Chain = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=1_024, metavar="N", help="With --chain: how many the topic gets if it is new.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
-    from chappe import Producer
+    from chappe import OrderedProducer, Producer
 
+    if chain is None and partitions is not None:
+        raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
+    if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
+        raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
         check_topic(topic)
+        if chain is not None:
+            security = reach.arguments["security"]
+            with OrderedProducer(topic, chain=chain, partitions=partitions, security=security) as ordered:
+                bar = Bar("connecting", quiet=not sys.stderr.isatty())
+                run = _Run(_Ordered(ordered), input_format, extras, as_json, 1, bar, size, lasting=False)
+                with bar, _Watch(run, timeout):
+                    code = run.all_of(source)
+            if code:
+                raise typer.Exit(code)
+            return
         with Producer(topic, **reach.arguments, min_acks=min_acks, identity=identity) as producer:
             if identity is not None and producer.stored < producer.next_offset:
                 left = producer.next_offset - producer.stored
@@ -126,9 +144,32 @@ def _open(file: str) -> int:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
+class _Ordered:
+    """A writer of an ordered topic, as ``_Run`` counts: by records, as their offsets are not its own."""
+
+    def __init__(self, producer: OrderedProducer) -> None:
+        self.topic = producer.topic
+        self.partition = ", ".join(producer.partitions)
+        self.send = producer.send
+        self.send_many = producer.send_many
+        self.flush = producer.flush
+        self.close = producer.close
+        self._producer = producer
+
+    @property
+    def next_offset(self) -> int:
+        """Records that were sent."""
+        return self._producer.sent
+
+    @property
+    def stored(self) -> int:
+        """Those that are confirmed."""
+        return self._producer.stored
+
+
 @dataclass
 class _Run:
-    producer: Producer
+    producer: Producer | _Ordered
     form: options.InputFormat
     extras: Whole
     as_json: bool
@@ -161,6 +202,8 @@ class _Run:
         return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
     def stalled(self, waiting: int) -> str:
+        if isinstance(self.producer, _Ordered):
+            return f"the chain has not confirmed the last {waiting} records; still trying"
         stores = "no store has" if self.min_acks == 1 else f"fewer than {self.min_acks} stores have"
         return (
             f"{stores} acknowledged the last {waiting} records; still trying (start a store with: "

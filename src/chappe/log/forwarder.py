@@ -141,22 +141,13 @@ class LogForwarder:
     # -- passing on -----------------------------------------------------------------------------------
 
     def _pass_on(self, message: BatchMessage | RecordMessage, wall_us: int) -> list[Action]:
-        topic, partition = message.subject, message.address
+        topic = message.subject
         self.passed += 1
         originals = self._store.subscriptions.originals(encode_topic(topic))
         if isinstance(message, RecordMessage):
             actions = self._gather(message, wall_us)
             return [*actions, Publish(message)] if originals else actions
-        if not originals:
-            return [Publish(message)]
-        batch = Batch.parse(message.body, check=False)
-        if batch.sealed is not None:
-            return [Publish(message)]
-        singles = enumerate(batch.values(), batch.base)
-        return [
-            Publish(message),
-            *(Publish(RecordMessage(topic, partition, topic, offset, value or b"")) for offset, value in singles),
-        ]
+        return published(message, originals=originals)
 
     def _gather(self, message: RecordMessage, wall_us: int) -> list[Action]:
         """Keep a single record until what came with it is handled, too; returns what it does not fit or follow.
@@ -197,6 +188,21 @@ class LogForwarder:
             actions = [Subscribe(b"S" + requester), Subscribe(b"D" + requester), *actions]
         self._askers.set(requester, now + ANSWER_S)
         return actions
+
+
+def published(message: BatchMessage, *, originals: bool) -> list[Action]:
+    """A batch for those who know batches, and its records one by one if originals listen."""
+    if not originals:
+        return [Publish(message)]
+    batch = Batch.parse(message.body, check=False)
+    if batch.sealed is not None:
+        return [Publish(message)]
+    topic, partition = message.topic, message.address
+    singles = enumerate(batch.values(), batch.base)
+    return [
+        Publish(message),
+        *(Publish(RecordMessage(topic, partition, topic, offset, value or b"")) for offset, value in singles),
+    ]
 
 
 def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:

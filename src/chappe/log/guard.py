@@ -43,6 +43,7 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
 )
+from chappe.log.ordered.machine import is_ordered
 from chappe.log.queries import (
     Answer,
     ErrorAnswer,
@@ -116,7 +117,8 @@ class Guard:
         """What somebody may say of a message: all of it as a rule, or nothing."""
         match message:
             case BatchMessage() | RecordMessage() | Head():
-                return message if self._may(who, self._takes, message.subject) else None
+                takes = GIVERS if is_ordered(message.address) else self._takes  # a store publishes for its chain
+                return message if self._may(who, takes, message.subject) else None
             case Fetch(_, requester, subject):
                 return message if self._may(who, READERS, subject) and self._answers_to(who, requester) else None
             case Stored() | Ack():

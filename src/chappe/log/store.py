@@ -193,6 +193,31 @@ class LogStore:
             actions += self._arrived(question.key, batch, now, live=False)
         return actions + self._gaps.look(now)
 
+    # -- for who writes partitions here himself ------------------------------------------------------------
+
+    def stored(self, key: Key) -> int:
+        """Where a partition ends on disk."""
+        return self._writer.stored(key)
+
+    def next_offset(self, key: Key) -> int:
+        """Where it ends, counting what was taken and is not on disk yet."""
+        return self._writer.next_offset(*key)
+
+    def others_begin(self, key: Key) -> int:
+        """The first offset that any other store has; -1 if none is known to have had any."""
+        return min((first for first, _ in self._sources.ranges(key)), default=-1)
+
+    def take(self, key: Key, batch: Batch, now: float) -> list[Action]:
+        """Write a batch that begins at the next offset, or before it; while the disk refuses it is not taken."""
+        return self._arrived(key, batch, now, live=False)
+
+    def begin_at(self, key: Key, first: int, now: float) -> None:
+        """Have a partition begin there of which nobody has anything earlier."""
+        self._writer.begin(key, first, now)
+        self._writer.transacted(key, first)
+
+    # -- what comes from others -----------------------------------------------------------------------------
+
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
         self._answering.gone(address)

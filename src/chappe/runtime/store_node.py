@@ -19,6 +19,7 @@ from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
 from chappe.log.forwarder import LogForwarder
 from chappe.log.guard import PRODUCERS, Guard
+from chappe.log.ordered.keeping import Keeping, OrderedStore
 from chappe.log.queries import HeadsAnswer, HeadsRequest, Request, Stage, decode_request, encode_query
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
@@ -43,6 +44,7 @@ class StoreNode:
         staged: Where rows of exactly-once sinks wait; closed with the node.
         meeting: How it meets others.
         forwards: Whether it passes on what it takes.
+        keeping: What a chain has for it, of which it is the store of a member.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
 
     Raises:
@@ -57,6 +59,7 @@ class StoreNode:
         meeting: Meeting,
         *,
         forwards: bool = False,
+        keeping: Keeping | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
         on_report: Callable[[object], None],
     ) -> None:
@@ -68,8 +71,14 @@ class StoreNode:
         self._closing = machine.current().event()
         kept = recover(staged, storage)
         self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
+        role: LogStore | LogForwarder | OrderedStore = self.core
+        if forwards:
+            role = LogForwarder(self.core, now=time.monotonic())
+        elif keeping is not None:
+            role = OrderedStore(self.core, keeping)
+        self._ordered = role if isinstance(role, OrderedStore) else None
         self.node = Node(
-            LogForwarder(self.core, now=time.monotonic()) if forwards else self.core,
+            role,
             meeting,
             on_report=on_report,
             perform={
@@ -148,7 +157,8 @@ class StoreNode:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
             raise ProtocolError("query with too many frames, too few, or too large ones")
         payload = frames[3] if isinstance(request, Stage) else b""
-        return self.core.handle_query(frames[0], frames[1], request, time.monotonic(), payload)
+        asked = self.core if self._ordered is None else self._ordered
+        return asked.handle_query(frames[0], frames[1], request, time.monotonic(), payload)
 
     def _reply(self, reply: Reply) -> None:
         frames = [reply.client, reply.request_id, encode_query(reply.answer), *reply.batches]
@@ -182,7 +192,8 @@ class StoreNode:
 
     def _written(self, written: object, now: float) -> Sequence[Action]:
         self.storage.publish(written)
-        return self._after(self.core.handle_written, now)
+        actions = self._after(self.core.handle_written, now)
+        return actions if self._ordered is None else [*actions, *self._ordered.handle_written(now)]
 
     def _failed(self, reason: str, now: float) -> Sequence[Action]:
         return self._after(lambda now: self.core.handle_write_failed(reason, now), now)

@@ -398,6 +398,10 @@ class Turns:
         elif self._wakeup is not None:
             self._wakeup.set()
 
+    def nudge(self) -> None:
+        """Have the loop look soon; from any thread, without the lock, for a member that only the loop drives."""
+        self._ask_loop()
+
     def _ask_loop(self) -> None:
         if self._loop is not None:
             self._loop.ask(self)

@@ -10,6 +10,7 @@ from pathlib import Path
 from chappe.api.faces import Closeable
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
+from chappe.log.ordered.keeping import Keeping
 from chappe.log.storage import Hole, Retention
 from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
@@ -77,6 +78,8 @@ class Store(Closeable):
         gate = gate_of(keys_of(security))
         self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention)
 
+    _keeping: Keeping | None = None  # what a chain has for it
+
     def _open(
         self,
         directory: str | Path,
@@ -104,6 +107,7 @@ class Store(Closeable):
                 staged,
                 meeting,
                 forwards=forwards,
+                keeping=self._keeping,
                 retention=retention,
                 on_report=self._report,
             )

@@ -21,6 +21,7 @@ from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.actions import Action, Applied, Change, Loaded, State, Tell, Write
 from chappe.replication.chain.configuration import NOBODY, Configuration
+from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
 from chappe.replication.chain.joining import Giver, Taker
 from chappe.replication.chain.log import Log
@@ -135,6 +136,8 @@ class ChainServer:
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
         self._state: State | None = None  # to be written instead of all
+        self._elsewhere = machine if isinstance(machine, Elsewhere) else None
+        self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
         self._noted = loaded.committed
         self._write_at = -math.inf  # the disk has refused
         # -- its place in the configuration
@@ -168,7 +171,14 @@ class ChainServer:
     @property
     def safe(self) -> int:
         """The last entry that is as safe here as the chain promises."""
-        return self.synced if self.configuration.durable else self.log.end
+        if not self.configuration.durable:
+            return self.log.end
+        elsewhere = self._elsewhere
+        if elsewhere is None:
+            return self.synced
+        if not self.member and not elsewhere.complete:
+            return 0
+        return min(self.synced, self.committed) if elsewhere.full else self.synced
 
     @property
     def shown(self) -> int:
@@ -332,12 +342,25 @@ class ChainServer:
         upto = self.committed if self.next is None else min(self.committed, self.next.acked)
         if joiner is not None and (joiner.known or joiner.giver) and self.log.bytes <= JOINER_TIMES * most:
             return  # who joins is to find what follows the state that it gets
-        if self.log.bytes <= most or upto < self.committed or upto <= self.log.base:
+        if self._unsettled is not None:
+            self._settle(upto)
+        if self.log.bytes <= most or upto < self.committed or upto <= self.log.base or self._unsettled is not None:
             return
-        term = self.log.term(upto)
-        self.log.shorten(upto)
-        if self.configuration.durable:
-            self._state = State(upto, term, self.replica.snapshot())
+        if not self.configuration.durable:
+            self.log.shorten(upto)
+            return
+        state = State(upto, self.log.term(upto), self.replica.snapshot())
+        self._unsettled = (0 if self._elsewhere is None else self._elsewhere.mark(), state)
+        self._settle(upto)
+
+    def _settle(self, upto: int) -> None:
+        """A state takes the log's place as soon as all that it means is on disk."""
+        assert self._unsettled is not None
+        mark, state = self._unsettled
+        if state.index <= upto and (self._elsewhere is None or self._elsewhere.settled >= mark):
+            self._unsettled = None
+            self.log.shorten(state.index)
+            self._state = state
 
     def _write(self, now: float) -> list[Action]:
         if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
@@ -535,7 +558,7 @@ class ChainServer:
         self.log = Log(state.index, state.term)
         self.committed = state.index
         self._written = self.synced = 0
-        self._cut, self._state = None, state
+        self._cut, self._state, self._unsettled = None, state, None
         self.aligned = False
         return [Tell(sender, Join(self.number, self.life, self.committed, True))]
 

@@ -15,6 +15,7 @@ from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.scenarios.mix import Mix
+from chappe.sim.scenarios.ordered.scenario import Ordered
 from chappe.sim.world import World
 
 SCENARIOS: Final[dict[str, type[World]]] = {
@@ -32,4 +33,5 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "mix": Mix,
     "gateway": Gateways,
     "chain": Chains,
+    "ordered": Ordered,
 }

@@ -109,7 +109,7 @@ class ServerHost(ChainHost):
         self.place = world.servers.index(name)
         self.life = world.next_life()
         self.disk: Disk = world.disks[name]
-        self.machine = machine.Keys()
+        self.machine: Any = world.machine(self)
         self.checked = 0  # committed entries that were compared
         self._writes = 0
         self._under_way: Change | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS
@@ -21,7 +21,7 @@ from chappe.sim.host import Member
 from chappe.sim.linearizable import UNKNOWN, Operation, not_linearizable
 from chappe.sim.network import Wire
 from chappe.sim.scenarios.chain import machine
-from chappe.sim.scenarios.chain.hosts import ClientHost, Disk, ServerHost
+from chappe.sim.scenarios.chain.hosts import ChainHost, ClientHost, Disk, ServerHost
 from chappe.sim.world import Checker, Excused, Settings, World
 
 DRIFTS: Final = (0.0, 0.01, 0.1)
@@ -90,6 +90,14 @@ class ChainWorld(World):
         self._lives = 0
         self._operations = 0
         self._disks = 2_000
+
+    def machine(self, host: ServerHost) -> Any:
+        """What a new life of a server replicates."""
+        return machine.Keys()
+
+    def lose_disk(self, name: str) -> None:
+        """What a server had on disk is gone."""
+        self.disks[name] = Disk(self.next_disk())
 
     def next_life(self) -> int:
         """A number that no other life has."""
@@ -172,8 +180,10 @@ class Same(Checker[ChainWorld]):
         upto = host.core.committed
         for place, life in host.core.configuration.chain:
             other = self.world.hosts.get(self.world.servers[place])
-            if isinstance(other, ServerHost) and other.alive and other.life == life and other.core.safe < upto:
-                self.fail(f"{host.name} commits {upto}, {other.name} has {other.core.safe}")
+            if isinstance(other, ServerHost) and other.alive and other.life == life:
+                held = other.core.synced if self.world.durable else other.core.log.end
+                if held < upto:
+                    self.fail(f"{host.name} commits {upto}, {other.name} has {held}")
 
     def _part(self, host: ServerHost) -> None:
         """The log of a member is a part of that of its predecessor."""
@@ -272,7 +282,8 @@ class ChainFaults:
         for member in world.members:
             member.restart()
         for host in list(world.hosts.values()):
-            host.resume()
+            if isinstance(host, ChainHost):
+                host.resume()
         for host in world.cores_alive():
             for place in range(len(world.servers)):
                 host.core.ask_out(place, False, host.now)
@@ -358,7 +369,7 @@ class ChainFaults:
         world.lost_disk = True
         member = self._server()
         self._kill(member)
-        world.disks[member.host.name] = Disk(world.next_disk())
+        world.lose_disk(member.host.name)
         self._restart(member)
 
     def _ask_out(self) -> None:
@@ -379,16 +390,23 @@ class ChainFaults:
 class Chains(ChainWorld):
     """A chain of servers and its clients: deaths, pauses, cuts, torn and lost disks; histories are linearizable."""
 
+    server_host: type[ServerHost] = ServerHost
+    client_host: type[ClientHost] = ClientHost
+    step = staticmethod(machine.step)  # the model of one copy
+    begins = staticmethod(machine.begin)
+
     def begin(self) -> None:
         """Servers and clients."""
         self.lost_disk = False
         self.watch(Same(self), Once(self))
         self.server_members = []
         for name in self.servers:
-            member = Member(self, name, lambda name=name: ServerHost(self, name))  # type: ignore[misc]
+            member = Member(self, name, lambda name=name: self.server_host(self, name))  # type: ignore[misc]
             self.members.append(member)
             self.server_members.append(member)
-        self.client_members = [self.join("client", lambda name: ClientHost(self, name)) for _ in range(self.few(3))]
+        self.client_members = [
+            self.join("client", lambda name: self.client_host(self, name)) for _ in range(self.few(3))
+        ]
         self._faults = ChainFaults(self)
 
     def plan(self, until: float) -> float:
@@ -408,8 +426,8 @@ class Chains(ChainWorld):
     def finish(self) -> float:
         """All ends, and then what clients saw is explained."""
         took = super().finish()
-        known = [each for each in self.history if each.outcome is not UNKNOWN or each.what != ("get",)]
-        wrong = not_linearizable(known, machine.step, machine.begin)
+        known = [each for each in self.history if each.outcome is not UNKNOWN or each.what[0] != "get"]
+        wrong = not_linearizable(known, self.step, self.begins)
         if wrong is not None:
             self.fail("linearizable", f"no single copy could have answered so: the operations on {wrong}")
         return took

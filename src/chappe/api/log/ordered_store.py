@@ -1,0 +1,115 @@
+"""A store that is a member of a chain, in this process: it keeps ordered topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from chappe.api.chain.configuration import ChainConfiguration
+from chappe.api.chain.server import ChainServer
+from chappe.api.chain.status import ChainServerStatus
+from chappe.api.log.store import Store
+from chappe.defaults import MIB, TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import UsageError
+from chappe.log.ordered.keeping import Keeping
+from chappe.log.ordered.machine import OrderedLog
+from chappe.log.storage import Retention
+from chappe.replication.chain.actions import Applied
+from chappe.security import LogSecurity
+
+WAITING_BYTES_MAX: Final = 64 * MIB  # of records that are not in the store's files yet; then nothing more is confirmed
+
+
+class OrderedStore(Store):
+    """A store, and one of the servers of a chain that puts the records of many ``OrderedProducer`` into one order.
+
+    What a producer is told of is on disk at all members of the chain, in its log; from there each writes it into the
+    files of its store. To consumers, readers in bulk and Spark it is a store like any other, and an ordered topic a
+    topic like any other; it also keeps what ordinary producers publish. The member that is the tail of the chain
+    publishes what is confirmed. The stores of a chain must find each other, by the same tower: one that joins reads
+    what it lacks from the others, and is a member when it has it.
+
+    Args:
+        directory: Made if it is not there; one store at a time.
+        chain: The configuration, durable, or the file that has it: the same for all its stores and producers.
+        name: Which of its servers this is.
+        tower: ``HOST[:PORT]``, several separated by commas.
+        listen: Host to listen on as a store; ``*`` for all interfaces. As a server of the chain it listens where the
+            configuration says.
+        retention: As of ``Store``, for ordered topics too: each store removes what it says by itself.
+        security: As of ``Store`` and of ``ChainServer``.
+
+    Raises:
+        AddressInUse: Somebody listens where the configuration says.
+        StorageLocked, IdentityInUse: Another process uses the directory.
+        StorageFormat: The directory was written by a newer chappe.
+        StorageError: The directory cannot be used, or what the chain had synced there is damaged.
+        NotPermitted: The permissions do not let this identity store anything.
+        UsageError: An argument is wrong, or nobody may listen there without a word.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        chain: ChainConfiguration | str | Path,
+        name: str,
+        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        listen: str = TOWER_HOST,
+        retention: Sequence[tuple[str, Retention]] = (),
+        security: LogSecurity = None,
+    ) -> None:
+        configuration = ChainConfiguration.of(chain)
+        configuration.place(name)
+        if not configuration.durable:
+            raise UsageError(f"ordered topics are kept on disk: the chain {configuration.name} must be durable")
+        self._keeping = keeping = Keeping(WAITING_BYTES_MAX)
+        super().__init__(Path(directory) / "store", tower=tower, listen=listen, retention=retention, security=security)
+        try:
+            self._server = ChainServer(
+                OrderedLog(keeping),
+                configuration,
+                name,
+                directory=Path(directory) / "chain",
+                security=security,
+                on_applied=partial(self._applied, keeping),
+            )
+        except BaseException:
+            super().close()
+            raise
+        keeping.live()
+        self._node.node.turns.nudge()
+
+    def _applied(self, keeping: Keeping, applied: Sequence[Applied], tail: bool) -> None:
+        if keeping.hand_over(shown=tail):
+            self._node.node.turns.nudge()
+
+    @property
+    def member(self) -> bool:
+        """Whether it is in the chain."""
+        return self._server.member
+
+    @property
+    def chain_address(self) -> str:
+        """Where it listens as a server of the chain."""
+        return self._server.address
+
+    def chain_status(self) -> ChainServerStatus:
+        """What it knows of the chain. Raises MemberStopped if it met a defect."""
+        return self._server.status()
+
+    def chain_events(self) -> list[object]:
+        """What happened in the chain since the last call. Raises MemberStopped if nothing did, because of a defect."""
+        return self._server.events()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """See ``Store.wait``; also a defect of the server of the chain is raised."""
+        super().wait(timeout)
+        self._server.status()
+
+    def close(self) -> None:
+        """Leave the chain, which goes on without it at once; then close as a store."""
+        self._server.close()
+        super().close()

@@ -1,0 +1,290 @@
+"""Records of ordered topics on their way from a member of a chain into its store, and to who listens.
+
+A chain's member is a store like any other: what it has is read, healed and caught up as everywhere. ``Keeping`` lies
+between its two halves, which may run on threads of their own. The machine of the chain puts in what is committed
+(``machine.Keeper``); the chain looks how far that is on disk (``replication.chain.elsewhere``). The store, in
+``OrderedStore``, takes it: the tail publishes it, and every member writes it.
+
+A batch is held here until it is on disk, as a disk may refuse it, and until what comes before it is there: a member
+that joins has the machine's state first, and reads the records from the stores of the others, as any store does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from chappe.data.topic import encode_topic
+from chappe.log.actions import Action
+from chappe.log.batch import Batch
+from chappe.log.forwarder import published
+from chappe.log.messages import BatchMessage, Head, Message, RecordMessage
+from chappe.log.ordered.machine import End, Placed, is_ordered
+from chappe.log.queries import Answer, HeadsRequest, Request
+from chappe.log.sources import Key
+from chappe.log.store import LogStore
+
+LOOK_S: Final = 0.02  # so often it is seen whether what was handed to the store is on disk
+PATIENCE_S: Final = 0.5  # who asks where partitions end waits so long at most for what is confirmed and not on disk
+ASKING_MAX: Final = 1_000  # who waits for that; a further one is told what is on disk
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    ends: tuple[End, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A batch; ``shown``: it is published."""
+
+    placed: Placed
+    shown: bool
+
+
+_Item: TypeAlias = _Begin | _Shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Somebody asks where partitions end: told once everything up to a mark is on disk, or at ``until``."""
+
+    mark: int
+    until: float
+    client: bytes
+    request_id: bytes
+    request: HeadsRequest
+
+
+@dataclass(slots=True)
+class _Way:
+    """What of one partition is on its way."""
+
+    waiting: deque[Batch] = field(default_factory=deque)  # the store has not been given it
+    given: deque[Batch] = field(default_factory=deque)  # it has, and has not written it yet
+
+
+class Keeping:
+    """See the module. ``bytes_max``: if more is not on disk yet the member confirms nothing more for now."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        # -- of the machine's half
+        self._begins_to_live = True  # what is applied now was committed by a former life
+        self._fresh: list[Placed] = []  # applied, and not handed over yet
+        self._number = 0  # of the batch that was applied last
+        self._bytes = 0  # of all batches that were ever applied ...
+        # -- in between: one half puts in, the other takes out
+        self._queue: deque[_Item] = deque()
+        # -- of the store's half
+        self._written = 0  # ... and of those that are on disk
+        self._order: deque[tuple[int, Key, int, int]] = deque()  # on their way: number, partition, end and bytes
+        self._given = 0  # the number of the last of these
+        self._ways: dict[Key, _Way] = {}
+        self._goals: dict[Key, int] = {}  # where partitions have to end, of the state that this life began with
+        self._begun = self._begins = 0  # states that were put in, and that were taken out
+        self.settled = 0
+
+    # -- as the machine's keeper, and for the chain -------------------------------------------------------------
+
+    def place(self, placed: Placed) -> None:
+        """See ``Keeper``."""
+        self._number += 1
+        self._bytes += len(placed.batch.raw)
+        if self._begins_to_live:
+            self._queue.append(_Shown(placed, False))
+        else:
+            self._fresh.append(placed)
+
+    def begin(self, ends: Sequence[End]) -> None:
+        """See ``Keeper``."""
+        self.hand_over(shown=False)
+        self._begun += 1  # first: the other half may take it at once
+        self._queue.append(_Begin(tuple(ends)))
+
+    def live(self) -> None:
+        """From now on ``hand_over`` follows what is applied."""
+        self._begins_to_live = False
+
+    def hand_over(self, *, shown: bool) -> bool:
+        """Give to the store what was applied; ``shown``: it publishes it. Returns whether there was anything."""
+        fresh, self._fresh = self._fresh, []
+        self._queue.extend(_Shown(each, shown) for each in fresh)
+        return bool(self._queue)
+
+    def mark(self) -> int:
+        """See ``Elsewhere``."""
+        return self._number
+
+    @property
+    def full(self) -> bool:
+        """See ``Elsewhere``."""
+        return self._bytes - self._written > self._bytes_max
+
+    @property
+    def complete(self) -> bool:
+        """See ``Elsewhere``."""
+        return self._begun == self._begins and not self._goals
+
+    # -- for the store ------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to do when the time comes."""
+        return bool(self._order or self._goals)
+
+    @property
+    def news(self) -> bool:
+        """Whether there is something to do at once."""
+        return bool(self._queue)
+
+    def go_on(self, store: LogStore, now: float) -> list[Action]:
+        """Take what was handed over, and give the store what it can take."""
+        actions: list[Action] = []
+        fresh: dict[Key, None] = {}
+        while self._queue:
+            match self._queue.popleft():
+                case _Begin(ends):
+                    self._set_goals(store, ends)
+                case _Shown(placed, shown):
+                    if shown:
+                        actions += _shown(store, placed)
+                    self._take(placed)
+                    fresh[placed.topic, placed.partition] = None
+        for key in fresh:
+            actions += self._give(store, key, now)
+        return actions
+
+    def look(self, store: LogStore, now: float) -> list[Action]:
+        """See what is on disk by now, and give the store what it can take by now."""
+        actions = self.go_on(store, now)
+        for key in list(self._ways):
+            actions += self._give(store, key, now)
+        while self._order:
+            number, key, end, size = self._order[0]
+            if store.stored(key) < end:
+                break
+            self._order.popleft()
+            self._written += size
+            self.settled = number
+        for key, end in list(self._goals.items()):
+            if store.others_begin(key) >= end:  # nobody keeps anything of it any more
+                store.begin_at(key, end, now)
+            if store.stored(key) >= end:
+                del self._goals[key]
+        return actions
+
+    def _set_goals(self, store: LogStore, ends: Sequence[End]) -> None:
+        goals = {(topic, partition): end for topic, partition, end in ends}
+        self._goals = {key: end for key, end in goals.items() if store.stored(key) < end}
+        self._begins += 1
+
+    def _take(self, placed: Placed) -> None:
+        key, batch = (placed.topic, placed.partition), placed.batch
+        self._given += 1
+        self._order.append((self._given, key, batch.next, len(batch.raw)))
+        self._ways.setdefault(key, _Way()).waiting.append(batch)
+
+    def _give(self, store: LogStore, key: Key, now: float) -> list[Action]:
+        """Have the store write what follows what it has."""
+        way, stored, next_ = self._ways[key], store.stored(key), store.next_offset(key)
+        while way.given and way.given[0].next <= stored:
+            way.given.popleft()
+        if way.given and way.given[-1].next > next_:  # the disk has refused it
+            way.waiting.extendleft(reversed(way.given))
+            way.given.clear()
+        actions: list[Action] = []
+        while way.waiting and way.waiting[0].base <= next_:
+            batch = way.waiting.popleft()
+            if batch.next > next_:
+                actions += store.take(key, batch, now)
+                next_ = store.next_offset(key)
+                if batch.next > next_:
+                    way.waiting.appendleft(batch)  # the disk refuses just now
+                    break
+            way.given.append(batch)
+        if not way.waiting and not way.given:
+            del self._ways[key]
+        return actions
+
+
+def _shown(store: LogStore, placed: Placed) -> list[Action]:
+    topic, partition, batch = placed
+    message = BatchMessage(topic, partition, topic, bytes(batch.raw))
+    return published(message, originals=store.subscriptions.originals(encode_topic(topic)))
+
+
+class OrderedStore:
+    """What a node runs around the store of a chain's member. Nobody but its chain writes ordered partitions there."""
+
+    def __init__(self, store: LogStore, keeping: Keeping) -> None:
+        self.address = store.address
+        self._store = store
+        self._keeping = keeping
+        self._look_at = -math.inf
+        self._asking: deque[_Asking] = deque()
+
+    def start(self, now: float) -> list[Action]:
+        """See ``LogStore.start``."""
+        return self._store.start(now)
+
+    @property
+    def paused(self) -> bool:
+        """See ``LogStore.paused``."""
+        return self._store.paused
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+        """See ``LogStore.handle_subscription``."""
+        return self._store.handle_subscription(prefix, on, now)
+
+    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+        """See ``LogStore.handle_message``; what others say of ordered partitions is left: the chain says it."""
+        if isinstance(message, BatchMessage | RecordMessage | Head) and is_ordered(message.address):
+            return []
+        return self._store.handle_message(message, now, wall_us)
+
+    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+        """See ``LogStore.handle_answer``."""
+        return self._store.handle_answer(request_id, answer, batches, now)
+
+    def handle_query(
+        self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
+    ) -> list[Action]:
+        """See ``LogStore.handle_query``; who asks where partitions end hears of all that is confirmed here by now."""
+        mark = self._keeping.mark()
+        if not isinstance(request, HeadsRequest) or self._keeping.settled >= mark or len(self._asking) >= ASKING_MAX:
+            return self._store.handle_query(client, request_id, request, now, payload)
+        self._asking.append(_Asking(mark, now + PATIENCE_S, client, request_id, request))
+        return []
+
+    def handle_gone(self, address: str, now: float) -> list[Action]:
+        """See ``LogStore.handle_gone``."""
+        return self._store.handle_gone(address, now)
+
+    def handle_written(self, now: float) -> list[Action]:
+        """The store was told that something is on disk."""
+        return self._look(now)
+
+    def handle_timeout(self, now: float) -> list[Action]:
+        """Do what is due; take what the chain has committed."""
+        due = now >= self._look_at
+        actions = self._look(now) if due else self._keeping.go_on(self._store, now)
+        return actions + self._store.handle_timeout(now)
+
+    def _look(self, now: float) -> list[Action]:
+        self._look_at = now + LOOK_S
+        actions = self._keeping.look(self._store, now)
+        while self._asking and (self._asking[0].mark <= self._keeping.settled or self._asking[0].until <= now):
+            each = self._asking.popleft()
+            actions += self._store.handle_query(each.client, each.request_id, each.request, now)
+        return actions
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+        if self._keeping.news:
+            return -math.inf
+        due = self._look_at if self._keeping.busy or self._asking else math.inf
+        return min(due, self._store.next_timeout())

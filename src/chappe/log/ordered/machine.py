@@ -1,0 +1,216 @@
+"""The machine of ordered topics: which partitions there are, and where each ends.
+
+It is what a chain of servers replicates. Commands come from many writers, and the chain's log puts them into one order;
+here each batch gets the offsets at which its partition ends. That is all of the state: the records go to a ``Keeper``,
+which has them written into the member's store. So a snapshot is small, however much was appended. What a store lets go
+of by its retention is its own affair.
+
+A partition's name is made of random bytes that came with the command that created its topic, so a topic that is created
+anew is never taken for an old one. It says of itself that it is ordered (``is_ordered``): nobody else's records are
+taken for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, NamedTuple, Protocol, assert_never
+
+import msgspec
+
+from chappe.data.topic import decode_topic
+from chappe.errors import ProtocolError
+from chappe.log.batch import Batch, rebase
+from chappe.log.ordered.commands import (
+    ANY,
+    Answer,
+    Append,
+    Appended,
+    Conflict,
+    Create,
+    Layout,
+    Part,
+    Refused,
+    decode_command,
+    decode_query,
+    encode,
+)
+
+ALL_PARTITIONS_MAX: Final = 100_000  # of all topics of a chain
+MADE_OF_A_NAME: Final = 5  # the version of a UUID that is not random
+
+
+def is_ordered(partition: str) -> bool:
+    """Whether a partition's name says that a chain writes it: those of producers are random."""
+    return len(partition) == 32 and partition[12] == str(MADE_OF_A_NAME)
+
+
+class Placed(NamedTuple):
+    """A batch that has its place in a partition."""
+
+    topic: str
+    partition: str
+    batch: Batch
+
+
+class End(NamedTuple):
+    """The offset that the next record of a partition gets."""
+
+    topic: str
+    partition: str
+    next: int
+
+
+class Keeper(Protocol):
+    """Where the records go, in order; and how far that is, as ``replication.chain.elsewhere`` asks for it."""
+
+    @property
+    def settled(self) -> int:
+        """Everything with a mark up to this one is on disk."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether much is not on disk yet."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is there that the restored state means."""
+        ...
+
+    def mark(self) -> int:
+        """The mark of what was placed last."""
+        ...
+
+    def place(self, placed: Placed) -> None:
+        """Keep a batch."""
+        ...
+
+    def begin(self, ends: Sequence[End]) -> None:
+        """The state is a restored one, which means these records: have them from wherever they are."""
+        ...
+
+
+@dataclass(slots=True)
+class _Topic:
+    name: str
+    seed: bytes
+    parts: list[str]
+    nexts: list[int]
+
+
+class OrderedLog:
+    """See the module; ``keeper`` gets the records. What it is asked for never raises: it answers ``Refused``."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._topics: dict[bytes, _Topic] = {}
+        self._count = 0  # of all partitions
+
+    def apply(self, command: bytes) -> bytes:
+        """Do a command; the bytes of an ``Answer``."""
+        return encode(self._apply(command))
+
+    def read(self, query: bytes) -> bytes:
+        """Answer a ``Describe``."""
+        try:
+            wanted = decode_query(query)
+        except ProtocolError as error:
+            return encode(Refused(str(error)))
+        return encode(self._layout(self._topics.get(wanted.topic)))
+
+    def snapshot(self) -> bytes:
+        """All of the state, without the records."""
+        return msgspec.msgpack.encode([(raw, each.seed, each.nexts) for raw, each in sorted(self._topics.items())])
+
+    def restore(self, state: bytes) -> None:
+        """Be as when this snapshot was made; the keeper is told which records it means."""
+        found = msgspec.msgpack.decode(state, type=list[tuple[bytes, bytes, list[int]]]) if state else []
+        self._topics = {raw: _topic(raw, seed, nexts) for raw, seed, nexts in found}
+        self._count = sum(len(each.parts) for each in self._topics.values())
+        self._keeper.begin(
+            [End(each.name, *part) for each in self._topics.values()
+             for part in zip(each.parts, each.nexts, strict=True)]
+        )  # fmt: skip
+
+    # -- for the chain: see ``replication.chain.elsewhere`` ---------------------------------------------------
+
+    @property
+    def settled(self) -> int:
+        """Of the keeper."""
+        return self._keeper.settled
+
+    @property
+    def full(self) -> bool:
+        """Of the keeper."""
+        return self._keeper.full
+
+    @property
+    def complete(self) -> bool:
+        """Of the keeper."""
+        return self._keeper.complete
+
+    def mark(self) -> int:
+        """Of the keeper."""
+        return self._keeper.mark()
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _apply(self, raw: bytes) -> Answer:
+        try:
+            command = decode_command(raw)
+        except ProtocolError as error:
+            return Refused(str(error))
+        match command:
+            case Create():
+                return self._create(command)
+            case Append():
+                return self._append(command)
+        assert_never(command)
+
+    def _create(self, command: Create) -> Answer:
+        found = self._topics.get(command.topic)
+        if found is None:
+            if self._count + command.partitions > ALL_PARTITIONS_MAX:
+                return Refused(f"the chain has {self._count:,} partitions, of {ALL_PARTITIONS_MAX:,} that are possible")
+            found = self._topics[command.topic] = _topic(command.topic, command.seed, [0] * command.partitions)
+            self._count += command.partitions
+        elif len(found.parts) != command.partitions:
+            return Refused(f"topic {found.name!r} has {len(found.parts)} partitions, and keeps them")
+        return self._layout(found)
+
+    def _append(self, command: Append) -> Answer:
+        topic, index = self._topics.get(command.topic), command.partition
+        if topic is None or index >= len(topic.parts):
+            return _missing(command)
+        end = topic.nexts[index]
+        if command.expected not in (ANY, end):
+            return Conflict(end)
+        try:
+            batch = Batch.parse(rebase(command.body, end), check=False)
+        except ProtocolError as error:
+            return Refused(f"the records are damaged: {error}")
+        topic.nexts[index] = batch.next
+        self._keeper.place(Placed(topic.name, topic.parts[index], batch))
+        return Appended(end, batch.next)
+
+    def _layout(self, topic: _Topic | None) -> Layout:
+        if topic is None:
+            return Layout(())
+        return Layout(tuple(Part(*each) for each in zip(topic.parts, topic.nexts, strict=True)))
+
+
+def _topic(raw: bytes, seed: bytes, nexts: list[int]) -> _Topic:
+    return _Topic(decode_topic(raw), seed, [_name(raw, seed, index) for index in range(len(nexts))], nexts)
+
+
+def _name(topic: bytes, seed: bytes, index: int) -> str:
+    made_of = sha256(seed + index.to_bytes(4, "big") + topic).digest()
+    return uuid.UUID(bytes=made_of[:16], version=MADE_OF_A_NAME).hex.upper()
+
+
+def _missing(command: Append) -> Refused:
+    return Refused(f"there is no partition {command.partition} of topic {decode_topic(command.topic)!r}")

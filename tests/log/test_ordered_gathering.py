@@ -1,0 +1,129 @@
+"""Records of one writer on their way to a chain."""
+
+from __future__ import annotations
+
+import pytest
+
+from chappe.errors import RecordTooLarge, UsageError
+from chappe.log.batch import Batch, encode_batch
+from chappe.log.ordered.commands import ANY, BODY_BYTES_MAX, Append, encode
+from chappe.log.ordered.gathering import UNDER_WAY_MAX, Gathering, Leaving
+from chappe.replication.chain.messages import COMMAND_BYTES_MAX
+
+WALL = 1_700_000_000_000_000
+
+
+def add(found: Gathering, value: bytes | None, key: bytes | None = None, partition: int | None = None) -> list[Leaving]:
+    return found.add(value, key, (), None, partition, WALL)
+
+
+def values(leaving: list[Leaving]) -> list[list[bytes | None]]:
+    return [Batch.parse(each.body).values() for each in leaving]
+
+
+def test_a_record_leaves_at_once_and_what_comes_meanwhile_leaves_together() -> None:
+    found = Gathering(1)
+    first = add(found, b"a")
+    assert values(first) == [[b"a"]]
+    assert add(found, b"b") == add(found, None) == []
+
+    second = found.confirmed(first[0], WALL)
+
+    assert values(second) == [[b"b", None]]
+    assert found.confirmed(second[0], WALL) == []
+    assert found.empty
+    assert found.taken == 3
+
+
+def test_full_batches_leave_without_waiting_up_to_so_many() -> None:
+    found = Gathering(1, batch_bytes=1_000)
+    left = [each for n in range(40) for each in add(found, bytes([n]) * 500)]
+
+    assert len(left) == UNDER_WAY_MAX
+    more = [each for leaving in left for each in found.confirmed(leaving, WALL)]
+    while any(done := [each for leaving in more for each in found.confirmed(leaving, WALL)]):
+        left, more = left + more, done
+    left += more
+
+    sent = [value for batch in values(left) for value in batch]
+    assert sent == [bytes([n]) * 500 for n in range(40)]
+    assert found.empty
+
+
+def test_keys_choose_partitions_and_records_without_one_change_them_batch_by_batch() -> None:
+    found = Gathering(4)
+
+    assert {add(found, b"v", key=b"k%d" % n, partition=None) is None for n in range(3)} == {False}
+    assert found.partition_of(b"k1", None) == found.partition_of(b"k1", None)
+    assert {found.partition_of(b"key %d" % n, None) for n in range(100)} == {0, 1, 2, 3}
+    assert found.partition_of(b"k1", 3) == 3
+    where = [each.partition for _ in range(8) for each in add(Gathering(1), b"x")]
+    assert where == [0] * 8
+    turns = Gathering(4)
+    assert [each.partition for _ in range(4) for each in add(turns, b"x")] == [0, 1, 2, 3]
+
+
+def test_keys_go_where_they_have_always_gone() -> None:
+    found = Gathering(8)
+
+    assert [found.partition_of(each, None) for each in (b"", b"a", b"b", b"user-1", b"user-2")] == [0, 0, 4, 4, 0]
+
+
+def test_keys_headers_and_times_come_along() -> None:
+    found = Gathering(1)
+    found.add(b"a", None, (), None, None, WALL)
+    found.add(b"b", b"k", (("h", b"v"),), 7, None, WALL)
+    found.add(b"c", None, (), None, None, WALL)
+
+    (leaving,) = found.push(0, WALL + 1)
+    batch = Batch.parse(leaving.body)
+
+    assert batch.keys() == [b"k", None]
+    assert batch.headers() == [(("h", b"v"),), ()]
+    assert list(batch.timestamps()) == [7, WALL + 1]
+
+
+def test_a_batch_goes_between_what_came_before_and_after() -> None:
+    found = Gathering(2)
+    ready = Batch.parse(encode_batch(0, [b"x", b"y"], WALL))
+    left = add(found, b"a", partition=1)
+    add(found, b"b", partition=1)
+    left += found.add_batch(ready, 1, WALL)
+    left += add(found, b"c", partition=1)
+    left += found.push(1, WALL)
+
+    assert values(left) == [[b"a"], [b"b"], [b"x", b"y"], [b"c"]]
+
+
+def test_what_cannot_be_carried_is_not_added() -> None:
+    found = Gathering(2)
+
+    with pytest.raises(RecordTooLarge, match="ordered topic"):
+        add(found, bytes(BODY_BYTES_MAX))
+    with pytest.raises(RecordTooLarge):
+        found.add_batch(Batch.parse(encode_batch(0, [bytes(BODY_BYTES_MAX)], WALL)), 0, WALL)
+    with pytest.raises(UsageError, match="no partition 2"):
+        add(found, b"", partition=2)
+    with pytest.raises(UsageError, match="64 bits"):
+        found.add(b"", None, (), 1 << 63, None, WALL)
+    with pytest.raises(UsageError):
+        found.add(b"", None, (("n" * 70_000, b""),), None, None, WALL)
+
+    assert found.empty
+    assert found.taken == 0
+
+
+def test_the_largest_record_fits_a_command_of_a_chain() -> None:
+    found = Gathering(1)
+    (leaving,) = add(found, bytes(BODY_BYTES_MAX - 64), partition=0)
+
+    assert len(leaving.body) <= BODY_BYTES_MAX
+    assert len(encode(Append(b"t" * 255, 1_023, ANY, bytes(BODY_BYTES_MAX)))) <= COMMAND_BYTES_MAX
+
+
+def test_a_large_record_is_a_batch_of_its_own() -> None:
+    found = Gathering(1, batch_bytes=1_000)
+    left = [*add(found, b"a"), *add(found, b"b"), *add(found, bytes(5_000)), *add(found, b"c")]
+    left += found.push(0, WALL)
+
+    assert values(left) == [[b"a"], [b"b"], [bytes(5_000)], [b"c"]]
