@@ -31,6 +31,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         listen = "10.0.0.2"
         forwarders = "a,b:7000"
         identity = "keys/me"
+        audit = "refused"
         [store]
         directory = "/data"
         [forward]
@@ -57,6 +58,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "listen": "10.0.0.2",
         "forwarders": "a,b:7000",
         "identity": "keys/me",
+        "audit": "refused",
         "store.directory": "/data",
         "forward.at": "*:7000",
         "forward.peers": "b",

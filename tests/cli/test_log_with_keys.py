@@ -206,3 +206,30 @@ def test_secrets_are_in_no_output_and_no_command_line(shell: Shell, home: Path) 
         True,
         False,
     )
+
+
+def test_the_setting_audit_has_a_store_write_down_whom_it_refused_what(shell: Shell, home: Path) -> None:
+    tower: str = facts(shell, "tower", "--listen", "127.0.0.1:0", "--as", "keys/hub")["tower"]
+    shell.env["CHAPPE_TOWER"] = tower
+    (shell.directory / "chappe.toml").write_text('audit = "refused"\n')
+    facts(shell, "store", "data", "--as", "keys/hub")
+
+    producer = Producer("b", tower=tower, security=rogue(home, "reader"))
+    producer.send(b"1")
+    wanted = {"by": "hub", "who": "reader", "verb": "produce", "topic": "b", "why": "no rule allows it"}
+    with Consumer("refused", tower=tower, security=Keys(home / "reader")) as consumer:
+        for record in consumer:  # it was refused other things as well
+            found = json.loads(record.value or b"")
+            if {key: found[key] for key in wanted} == wanted:
+                break
+    with pytest.raises(TimedOut):
+        producer.close(0.1)
+
+
+def test_an_audit_topic_that_may_not_be_written_is_said_at_once(shell: Shell, home: Path) -> None:
+    shell.env["CHAPPE_AUDIT"] = "refused"
+    shell.env["CHAPPE_TOWER"] = "127.0.0.1:9"
+    done = shell.run("map", "serve", "--as", "keys/reader")
+    assert done.returncode == 2
+    assert b"reader may not produce 'refused'" in done.stderr
+    assert b"Traceback" not in done.stderr

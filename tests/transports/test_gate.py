@@ -289,7 +289,7 @@ def test_a_clock_that_is_off_by_a_day_refuses_and_says_why(
     off = lambda key: watched.permissions.holder(key, datetime.now(UTC) + timedelta(days=days))  # noqa: E731
     monkeypatch.setattr(watched, "holder", off)
     told: list[str] = []
-    monkeypatch.setattr(refused, "add", lambda count, text: told.append(text))
+    monkeypatch.setattr(refused, "add_stranger", lambda count, text: told.append(text))
 
     client = Client(server.endpoint, Keys(stale(home) / "sensor"), sockets)  # whose clock is right
 

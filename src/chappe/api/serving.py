@@ -88,7 +88,7 @@ class Door:
         try:
             return self._holder(by_certificate, authorization, offered)
         except NotPermitted as why:
-            self.refusals.add(1, f"refused a client of {host or 'an unknown host'}: {why}", str(why))
+            self.refusals.add_stranger(1, f"refused a client of {host or 'an unknown host'}: {why}", str(why))
             raise
 
     def _holder(self, by_certificate: str, authorization: Sequence[str], offered: Sequence[str]) -> Holder:

@@ -2,6 +2,7 @@
 
 app.py        the program: global options, errors, signals
 options.py    options that several commands share
+auditing.py   the setting `audit`: what commands that serve refuse, written into a topic
 config.py     config; the configuration file, the environment, and which wins
 units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers
 console.py    the process: its streams, files and signals; what goes to standard error, bars of progress among it

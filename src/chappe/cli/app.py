@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from chappe.cli import (
     archive,
+    auditing,
     benchmark,
     chain,
     config,
@@ -97,8 +98,10 @@ def program(
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
     context.obj = config.load(config_file)
     context.default_map = config.defaults_of_commands(context.obj)
-    if "identity" in context.obj.values and context.invoked_subcommand != "config":
-        os.environ.setdefault("CHAPPE_IDENTITY", context.obj.values["identity"])
+    if context.invoked_subcommand != "config":
+        for key in ("identity", "audit", *auditing.REACH):
+            if key in context.obj.values:
+                os.environ.setdefault(f"CHAPPE_{key.upper()}", context.obj.values[key])
 
 
 for function in (

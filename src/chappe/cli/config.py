@@ -83,6 +83,7 @@ class _File(Section, frozen=True):
     listen: str | None = None
     forwarders: str | None = None
     identity: str | None = None
+    audit: str | None = None
     store: _Place = _Place()
     forward: _Forward = _Forward()
     map: _Map = _Map()
@@ -115,6 +116,7 @@ SETTINGS: Final = (
     Setting("listen", TOWER_HOST, "the interface that this program's own sockets listen on"),
     Setting("forwarders", "none", "forwarders for `produce`, `consume`, `topics`, instead of a tower: HOST[:PORT],..."),
     Setting("identity", "none", "who a program is: DIRECTORY/NAME, as `chappe keys` made it"),
+    Setting("audit", "none", "the topic into which commands that serve write what they refuse to whom"),
     Setting("store.directory", "chappe-data/log", "where `store` and `up` keep records"),
     Setting("forward.at", f"{TOWER_HOST}:{FORWARDER_PORT}", "where `forward` listens: HOST[:PORT]"),
     Setting("forward.peers", "none", "the other forwarders: HOST[:PORT], several separated by commas"),

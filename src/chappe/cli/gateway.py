@@ -15,6 +15,7 @@ import msgspec
 from typer import Argument
 
 from chappe.cli import mesh, node, options
+from chappe.cli.auditing import audited
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell, warn
 from chappe.errors import ConfigError, UsageError
@@ -30,6 +31,7 @@ CHANGES: Final = ("GatewayPasses", "GatewayWaits")
 WRONG: Final = ("SameMesh", "OtherName", "NotPassed")
 
 
+@audited()
 def gateway(
     file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
     as_json: options.Json = False,

@@ -13,6 +13,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import mesh, node, options
+from chappe.cli.auditing import audited
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.values import shown, typed
 from chappe.errors import UsageError
@@ -90,6 +91,7 @@ def _as_json(event: DataStoreEvent) -> bytes:
     return f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape")
 
 
+@audited()
 @options.with_groups
 def serve(
     store: Annotated[str, Argument(metavar="STORE", help="Name of the store.")],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 from typer import Option
 
 from chappe.cli import options
+from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
 from chappe.defaults import MAP_PORT, TOWER_HOST, WITNESS_PORT
@@ -35,6 +36,7 @@ _NEWS: Final = frozenset({"BecameActive", "BecamePassive", "MapCopied", "Paired"
 COLUMNS: Final = ("state", "keys", "updates", "updates/s", "clients", "malformed")
 
 
+@audited()
 def serve(
     at: Annotated[
         str,
@@ -114,6 +116,7 @@ def serve(
         say(f"{title} stopped")
 
 
+@audited()
 def witness(
     path: Annotated[Path, Option(metavar="PATH", help="A file for what it grants, which must not be lost.")],
     listen: Annotated[

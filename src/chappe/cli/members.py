@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import options
+from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.mesh import shown
 from chappe.cli.tap import place
@@ -29,6 +30,7 @@ Directory = Annotated[
 ]
 
 
+@audited("listen")
 def tower(
     listen: Annotated[
         str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
@@ -48,6 +50,7 @@ def tower(
         say(f"tower stopped; {running.nodes()} members were connected")
 
 
+@audited()
 def store(
     context: typer.Context,
     directory: Directory = DIRECTORY,
@@ -73,6 +76,7 @@ def store(
         _keep_ordered(context.obj, directory, chain, name, tower, listen, plain, as_json)
 
 
+@audited("tower")
 def up(
     context: typer.Context,
     directory: Directory = DIRECTORY,
@@ -91,6 +95,7 @@ def up(
         _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer)
 
 
+@audited("at")
 def forward(
     context: typer.Context,
     directory: Annotated[

@@ -15,6 +15,7 @@ import msgspec
 from typer import Argument, Option
 
 from chappe.cli import mesh, network, options, tap
+from chappe.cli.auditing import audited
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ConfigError, UsageError
@@ -32,6 +33,7 @@ SMOOTH_S: Final = 2.0  # rates are of about the last seconds
 COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
 
 
+@audited()
 @options.with_groups
 def node(
     trust: mesh.Trust,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,14 +21,21 @@ class Refusal:
 
 
 class Refusals:
-    """The counts of one endpoint; they only rise."""
+    """The counts of one endpoint; they only rise.
+
+    Attributes:
+        heard: Told of each, if somebody wants to hear: identity, verb, the topic or none, how often.
+    """
 
     def __init__(self) -> None:
+        self.heard: Callable[[str, str, bytes, int], None] | None = None
         self.total = 0
         self._counts: dict[tuple[str, str], int] = {}
 
-    def add(self, identity: str, verb: str, count: int = 1) -> None:
-        """Count."""
+    def add(self, identity: str, verb: str, count: int = 1, topic: bytes = b"") -> None:
+        """Count; a ``topic`` ends in ``*`` if it is all that begin so."""
+        if self.heard is not None:
+            self.heard(identity, verb, topic, count)
         key = identity, verb
         if key not in self._counts and len(self._counts) >= REFUSALS_MAX:
             key = OTHERS, verb

@@ -34,6 +34,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Dial as Dialling
 from chappe.transports.gathering import Gatherer
+from chappe.transports.refusals import audited
 from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
 from chappe.transports.tls import Bindings, Contexts
 
@@ -102,6 +103,7 @@ class MeshNode:
         self._next_conn = 1
         self._rules = rules
         if rules is not None:
+            core.router.refusals.heard = self._refused
             self._take_rules(rules.rules)
         self.sealing = sealing
         if sealing is not None:
@@ -176,6 +178,12 @@ class MeshNode:
         """The verb that an identity lacks for a command that was sealed, so that neighbours could not look."""
         rules = self.core.router.rules
         return "" if rules is None else rules.sending(name, COMMAND, topic, command[:COMMAND_HEAD])
+
+    def _refused(self, name: str, verb: str, topic: bytes, count: int) -> None:
+        rules = self.core.router.rules
+        if audited.on and rules is not None:
+            why = rules.refusal(name) or rules.why_not(name, verb, topic.removesuffix(b"*"))
+            audited.note(name, verb, topic.decode(errors="backslashreplace"), why, count)
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""

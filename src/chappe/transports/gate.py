@@ -216,7 +216,7 @@ class Gate:
         if isinstance(found, Identity):
             self._admitted.add(public)
             return found
-        self.refusals.add(1, f"refused {address}: {found}")
+        self.refusals.add_stranger(1, f"refused {address}: {found}")
         return None
 
     def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> Refusal | None:
@@ -250,7 +250,8 @@ class Gate:
                 each.monitor.recv_multipart()
                 count += 1
             if count:
-                self.refusals.add(count, f"refused connections to port {each.port} that have no keys, or others for us")
+                text = f"refused connections to port {each.port} that have no keys, or others for us"
+                self.refusals.add_stranger(count, text)
 
     def _look(self) -> None:
         now = datetime.now(UTC)

@@ -1,9 +1,14 @@
-"""Who was refused, counted and logged: each reason at most every ten seconds, however often it comes."""
+"""Who was refused, counted and logged: each reason at most every ten seconds, however often it comes.
+
+What a process refuses is noted besides if somebody writes it down, see ``chappe.api.audit``; else that costs nothing.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chappe.log.guard import Refusal
@@ -14,6 +19,8 @@ logger = logging.getLogger(__name__)
 COMPLAIN_S: Final = 10.0  # the same reason is logged at most so often
 REASONS_MAX: Final = 1_000  # that are told apart
 LISTED_MAX: Final = 100  # identities and verbs that are listed
+NOTED_MAX: Final = 100  # refusals that are noted between two looks, of an identity, verb and topic each
+TEXT_MAX: Final = 1_000  # characters of a topic, and of a reason
 
 
 class Refusals:
@@ -37,6 +44,11 @@ class Refusals:
         if told:
             logger.warning("%s; %d refused so far", text, self.count)
 
+    def add_stranger(self, count: int, text: str, reason: object = None) -> None:
+        """As ``add``, of who was not let in."""
+        self.add(count, text, reason)
+        audited.note("", "join", "", text.removeprefix("refused "), count)
+
     def add_refusal(self, refusal: Refusal) -> None:
         """Somebody who was let in may not do what he wants."""
         key = refusal.who, refusal.verb
@@ -44,6 +56,8 @@ class Refusals:
             if key in self._counts or len(self._counts) < REASONS_MAX:
                 self._counts[key] = self._counts.get(key, 0) + 1
         self.add(1, f"refused: {refusal}", key)
+        topic = f"{refusal.topic}*" if refusal.prefix else refusal.topic
+        audited.note(refusal.who, refusal.verb, topic, refusal.why)
 
     def listed(self) -> list[tuple[str, str, int]]:
         """Identity, verb and how often, the most frequent first; not all where there are many."""
@@ -58,3 +72,70 @@ class Refusals:
             for (who, _), count in self._counts.items():
                 found[who] = found.get(who, 0) + count
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What was refused to somebody; ``topic`` ends in ``*`` if it is all that begin so. ``at_ns``: since 1970."""
+
+    who: str
+    verb: str
+    topic: str
+    why: str
+    at_ns: int
+    count: int = 1
+
+
+class Audited:
+    """What this process refused since the last look, if somebody writes that down; any thread may call."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._lock = threading.Lock()
+        self._noted: dict[tuple[str, str, str], Noted] = {}
+        self._left_out = 0
+
+    def begin(self) -> bool:
+        """Have refusals be noted from now on; False if they are already."""
+        with self._lock:
+            began, self.on = not self.on, True
+        return began
+
+    def end(self) -> None:
+        """Note nothing any more, and forget what is there."""
+        with self._lock:
+            self.on = False
+            self._noted.clear()
+            self._left_out = 0
+
+    def note(self, who: str, verb: str, topic: str, why: str, count: int = 1) -> None:
+        """Something was refused; beyond ``NOTED_MAX`` between two looks only its number is kept."""
+        if not self.on:
+            return
+        key = who, verb, topic[:TEXT_MAX]
+        with self._lock:
+            known = self._noted.get(key)
+            if known is not None:
+                self._noted[key] = replace(known, count=known.count + count)
+            elif len(self._noted) < NOTED_MAX:
+                self._noted[key] = Noted(*key, why[:TEXT_MAX], time.time_ns(), count)
+            else:
+                self._left_out += count
+
+    def forked(self) -> None:
+        """We are a child's copy: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        self.end()
+
+    def take(self) -> tuple[list[Noted], int]:
+        """What was noted since the last time, and how much beyond that."""
+        with self._lock:
+            found, self._noted = list(self._noted.values()), {}
+            left_out, self._left_out = self._left_out, 0
+        return found, left_out
+
+
+audited = Audited()  # one for the process, as its members are of one identity
+
+
+os.register_at_fork(after_in_child=audited.forked)

@@ -146,7 +146,7 @@ class Behind:
 
     def _refuse(self, verb: str, topic: bytes) -> None:
         with self._lock:
-            self._core.router.refusals.add(self.name, verb)
+            self._core.router.refusals.add(self.name, verb, 1, topic)
         rules, what = self._rules, shown(topic.decode(errors="surrogateescape"))
         group = rules.permissions.group(topic.decode(errors="surrogateescape"))
         allowed = not (rules.publishing(self.name, topic) if verb == PUBLISH else rules.wanting(self.name, topic))

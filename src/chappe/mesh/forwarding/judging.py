@@ -52,7 +52,7 @@ class Judge:
         if not verb:
             return True
         count = messages_in(published)
-        self._refuse(f"from {link.identity}", link, verb, count)
+        self._refuse(f"from {link.identity}", link, verb, count, topic)
         self._losses.add(self._own, origin, topic, Why.NOT_ALLOWED, _NOBODY_ELSE, count)
         return False
 
@@ -62,14 +62,14 @@ class Judge:
             return True
         verb = self.rules.sending(link.identity, kind, topic, payload[:COMMAND_HEAD])
         if verb:
-            self._refuse(f"from {link.identity}", link, verb, 1)
+            self._refuse(f"from {link.identity}", link, verb, 1, topic)
         return not verb
 
     def gives(self, link: Link, topic: bytes, count: int = 1) -> bool:
         """Whether messages may be sent to a neighbour."""
         verb = "" if self.rules is None else self.rules.getting(link.identity, topic)
         if verb:
-            self._refuse(f"to {link.identity}", link, verb, count)
+            self._refuse(f"to {link.identity}", link, verb, count, topic)
         return not verb
 
     def gives_on(self, link: Link, body: bytes) -> bool:
@@ -104,10 +104,11 @@ class Judge:
         if self.rules is None:
             return wanted
         verbs = [self.rules.wanting(link.identity, each) for each in wanted]
-        for verb in filter(None, verbs):
-            self.refusals.add(link.identity, verb)
+        for each, verb in zip(wanted, verbs, strict=True):
+            if verb:
+                self.refusals.add(link.identity, verb, 1, each + b"*")
         return tuple([each for each, verb in zip(wanted, verbs, strict=True) if not verb])
 
-    def _refuse(self, where: str, link: Link, verb: str, count: int) -> None:
-        self.refusals.add(link.identity, verb, count)
+    def _refuse(self, where: str, link: Link, verb: str, count: int, topic: bytes) -> None:
+        self.refusals.add(link.identity, verb, count, topic)
         self._drops.add(f"{where}, which may not {verb} them", count)
