@@ -10,7 +10,7 @@ from collections.abc import Callable
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
 from chappe.system import time
-from chappe.transports.dialling import Dial
+from chappe.transports.dialling import Attempt
 
 
 class Dials:
@@ -22,16 +22,16 @@ class Dials:
     """
 
     def __init__(
-        self, turns: Turns, connected: Callable[[Dial, socket.socket], None], failed: Callable[[Dial], None]
+        self, turns: Turns, connected: Callable[[Attempt, socket.socket], None], failed: Callable[[Attempt], None]
     ) -> None:
         self._turns = turns
         self._connected = connected
         self._failed = failed
-        self.under_way: dict[int, Dial] = {}  # by number
+        self.under_way: dict[int, Attempt] = {}  # by number
 
     def begin(self, number: int, host: str, port: int) -> None:
         """Dial; never blocks."""
-        dial = Dial(number, host, port, self._turns.machine)
+        dial = Attempt(number, host, port, self._turns.machine)
         self.under_way[number] = dial
         if dial.is_resolved():
             self._connect(dial)
@@ -58,11 +58,11 @@ class Dials:
             dial.abandon()
         self.under_way.clear()
 
-    def _resolved(self, dial: Dial) -> None:
+    def _resolved(self, dial: Attempt) -> None:
         if self.under_way.get(dial.number) is dial:
             self._connect(dial)
 
-    def _connect(self, dial: Dial) -> None:
+    def _connect(self, dial: Attempt) -> None:
         if dial.connect_next(time.monotonic()):
             sock = dial.sock
             assert sock is not None
@@ -72,7 +72,7 @@ class Dials:
             self.under_way.pop(dial.number, None)
             self._failed(dial)
 
-    def _writable(self, dial: Dial, sock: socket.socket) -> None:
+    def _writable(self, dial: Attempt, sock: socket.socket) -> None:
         if dial.sock is not sock:
             return  # given up by what was handled just before
         self._turns.unregister(sock)

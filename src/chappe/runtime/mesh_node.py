@@ -32,7 +32,7 @@ from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
-from chappe.transports.dialling import Dial as Dialling
+from chappe.transports.dialling import Attempt
 from chappe.transports.gathering import Gatherer
 from chappe.transports.refusals import audited
 from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
@@ -432,7 +432,7 @@ class MeshNode:
             self._young[link.number] = time.monotonic()
             self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
 
-    def _dialled(self, dial: Dialling, sock: socket.socket) -> None:
+    def _dialled(self, dial: Attempt, sock: socket.socket) -> None:
         link = self._add(sock, dial.host)
         if link is None:
             dial.reason = "the connection broke"
@@ -440,7 +440,7 @@ class MeshNode:
         else:
             self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
 
-    def _not_dialled(self, dial: Dialling) -> None:
+    def _not_dialled(self, dial: Attempt) -> None:
         self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
 
     def _make_room(self, now: float) -> bool:

@@ -14,7 +14,7 @@ from chappe.system.machine import Machine, Target
 _UNDER_WAY: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR)
 
 
-class Dial:
+class Attempt:
     """One attempt to connect to ``host`` and ``port``; ``sock`` is what is being connected now."""
 
     __slots__ = ("_machine", "_targets", "host", "number", "port", "reason", "sock", "until")

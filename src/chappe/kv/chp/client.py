@@ -35,7 +35,7 @@ PLAIN_WINDOW: Final = 256  # writes to it at once: its queues hold 1000 messages
 MapState = Literal["connecting", "synchronising", "active"]
 
 
-class _Asked:
+class _Written:
     """Steps that were written together, and are answered together."""
 
     __slots__ = ("left", "outcome", "ticket")
@@ -51,7 +51,7 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
 
     step: say.Step
     size: int
-    asked: _Asked
+    asked: _Written
 
 
 class MapClientCore:
@@ -168,7 +168,7 @@ class MapClientCore:
         size = self._pending_bytes
         size_max = self._limits.writes_bytes
         count = min(len(steps), self._limits.writes_max - len(pending))
-        asked = _Asked(ticket)
+        asked = _Written(ticket)
         for step in steps if count == len(steps) else steps[: max(0, count)]:
             if size >= size_max:
                 break

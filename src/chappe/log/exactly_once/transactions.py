@@ -88,7 +88,7 @@ class _Refused(ChappeError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asker:
     """Who waits for a job."""
 
     client: bytes
@@ -104,7 +104,7 @@ class _Job:
     """A job under way, and who waits for it."""
 
     job: Job
-    asked: list[_Asked]
+    asked: list[_Asker]
     repeatable: Repeatable | None
 
 
@@ -118,7 +118,7 @@ class _Sink:
     touched_at: float
     staged: dict[StagedAttempt, dict[str, None]] = field(default_factory=dict)  # topics of each attempt
     committing: bool = False
-    waiting: list[_Asked] = field(default_factory=list)
+    waiting: list[_Asker] = field(default_factory=list)
 
 
 class Transactions:
@@ -164,7 +164,7 @@ class Transactions:
         self, client: bytes, request_id: bytes, request: SinkRequest, payload: bytes, now: float
     ) -> list[Action]:
         """A request on the query socket; ``payload`` is the batch of a Stage request."""
-        asked = _Asked(client, request_id, request)
+        asked = _Asker(client, request_id, request)
         sink = self._sinks.get(request.sink)
         if sink is not None and self._moves(sink, request):
             refusal = _Refused(f"sink {request.sink} is being given another home; ask again")
@@ -230,7 +230,7 @@ class Transactions:
             return SinkAnswer(self._store_id, "", "", -1)
         return SinkAnswer(self._store_id, sink.state.home, sink.state.run, sink.state.batch)
 
-    def _attach(self, asked: _Asked, request: AttachSink, now: float) -> list[Action]:
+    def _attach(self, asked: _Asker, request: AttachSink, now: float) -> list[Action]:
         if not request.sink or not request.run or not request.home:
             raise _Refused("a sink, its run and its home need names")
         sink = self._sinks.get(request.sink)
@@ -299,7 +299,7 @@ class Transactions:
         sink.touched_at = now
         return sink
 
-    def _stage(self, asked: _Asked, request: Stage, payload: bytes, now: float) -> list[Action]:
+    def _stage(self, asked: _Asker, request: Stage, payload: bytes, now: float) -> list[Action]:
         batch = Batch.parse(payload)
         if not request.topic or b"\0" in request.topic:
             raise ProtocolError("rows for a topic without a name, or with NUL in it")
@@ -316,7 +316,7 @@ class Transactions:
         topics[topic] = None
         return self._job(StagePiece(attempt, request.piece, topic, batch.count, payload), asked)
 
-    def _drop(self, asked: _Asked, request: Drop, now: float) -> list[Action]:
+    def _drop(self, asked: _Asker, request: Drop, now: float) -> list[Action]:
         sink = self._current(request.sink, request.run, now)
         attempts = [
             StagedAttempt(request.sink, request.run, request.batch, task, attempt) for task, attempt in request.attempts
@@ -332,7 +332,7 @@ class Transactions:
             del sink.staged[attempt]
         return self._job(Discard(tuple(attempts))) if attempts else []
 
-    def _commit(self, asked: _Asked, request: Commit, now: float) -> list[Action]:
+    def _commit(self, asked: _Asker, request: Commit, now: float) -> list[Action]:
         sink = self._current(request.sink, request.run, now)
         if request.batch <= sink.state.batch:
             return [asked.reply(CommitAnswer(request.batch, True, []))]
@@ -364,7 +364,7 @@ class Transactions:
         return CommitBatch(request.sink, request.run, request.batch, tuple(attempts), tuple(bases))
 
     def _committed(
-        self, job: CommitBatch, asked: Sequence[_Asked], outcome: Intent | ChappeError | None, now: float
+        self, job: CommitBatch, asked: Sequence[_Asker], outcome: Intent | ChappeError | None, now: float
     ) -> list[Action]:
         sink = self._sinks[job.sink]
         sink.committing = False
@@ -394,13 +394,13 @@ class Transactions:
             self._heads[topic, partition] = (end, now + SINK_HEADS_S)
             self._timers.set("heads", now)
 
-    def _done(self, asked: _Asked) -> SinkReply:
+    def _done(self, asked: _Asker) -> SinkReply:
         request = asked.request
         if isinstance(request, AttachSink):
             return self._answer(request.sink)
         return StagedAnswer(request.piece if isinstance(request, Stage) else -1)
 
-    def _job(self, job: Job, asked: _Asked | None = None) -> list[Action]:
+    def _job(self, job: Job, asked: _Asker | None = None) -> list[Action]:
         """Have a job done and ``asked`` answered then.
 
         Who was not answered in time asks again. Each time a further job of the same kind would only make a busy disk

@@ -27,7 +27,7 @@ from chappe.sim.host import Host, Member
 from chappe.sim.journals import Journal
 from chappe.sim.scenarios.kv.hosts import AttachedHost, KvHost
 from chappe.sim.scenarios.kv.scenario import Kv
-from chappe.sim.scenarios.kv.world import Asked
+from chappe.sim.scenarios.kv.world import Operation
 from chappe.sim.scenarios.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.scenario import Log
@@ -195,7 +195,7 @@ class Table(ConsumerHost):
             return
         kv, serial = self.kv, self.kv.next_serial()
         self.writing[serial] = (key, value)
-        kv.began(self.master, Asked(str(self.master.entity), "put", key, value), serial)
+        kv.began(self.master, Operation(str(self.master.entity), "put", key, value), serial)
         try:
             self.master.write(self.master.role.put, [key, value], {"ticket": serial})
         except (StoreError, BufferFull) as error:

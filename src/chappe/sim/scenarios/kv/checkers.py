@@ -12,7 +12,7 @@ from chappe.kv.entity import Entity
 from chappe.kv.events import MasterFound, TwoMasters
 from chappe.sim.scenarios.kv.hosts import KvHost
 from chappe.sim.scenarios.kv.rogues import FORGED
-from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, Asked, KvWorld
+from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, KvWorld, Operation
 from chappe.sim.world import Checker
 
 LATE_S = 0.3  # what is due is done by then
@@ -123,7 +123,7 @@ class Applied(Checker[KvWorld]):
         if action.key in LISTS and isinstance(action.value, tuple) and len(set(action.value)) != len(action.value):
             self.fail(f"{host.name} has a write twice in {action.value}")
 
-    def on_ended(self, host: KvHost, serial: int, asked: Asked) -> None:
+    def on_ended(self, host: KvHost, serial: int, asked: Operation) -> None:
         """Who is told that a write is done sees it, unless the master was lost before that."""
         is_shown = asked.key not in LISTS or serial in self._list(host, asked.key)
         is_lost = host.kind == "clone" and not host.role.connected
@@ -226,7 +226,7 @@ class Expiry(Checker[KvWorld]):
         elif action.kind in ("insert", "update") and host.kind == "master" and action.value in self.expired:
             self.fail(f"{host.name} shows {action.value!r} again, which had expired")
 
-    def _in_time(self, host: KvHost, action: Notify, asked: Asked) -> None:
+    def _in_time(self, host: KvHost, action: Notify, asked: Operation) -> None:
         """Nothing expires sooner than its author wanted, unless the time of day was set."""
         early_ns = asked.wall_ns + (asked.expiry_ns or 2**63) - self.world.clock.wall_us * 1000
         if early_ns > 0 and not self.world.clock.wall_jump_us:

@@ -18,7 +18,7 @@ from chappe.member import KvPart, Serve
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.sim.backends import SimBackend
 from chappe.sim.host import Host
-from chappe.sim.scenarios.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, Asked, KvWorld
+from chappe.sim.scenarios.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, KvWorld, Operation
 from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 STORE: Final = "s"
@@ -136,7 +136,7 @@ class KvHost(Host):
         expiry_ns = None
         if keys is TEMPORARY or (keys is LIVING and rng.random() < 0.5):
             expiry_ns = int(rng.choice((0.05, 0.5, 3.0)) * 1e9)
-        world.began(self, Asked(str(self.entity), name, key, value, world.clock.wall_us * 1000, expiry_ns), serial)
+        world.began(self, Operation(str(self.entity), name, key, value, world.clock.wall_us * 1000, expiry_ns), serial)
         arguments = [each for each in (key, value, init) if each is not None]
         options = {"ticket": serial} | ({} if expiry_ns is None else {"expiry_ns": expiry_ns})
         try:
@@ -151,7 +151,7 @@ class KvHost(Host):
         world = self.world
         serial, timeout_s = world.next_serial(), world.rng.choice((0.0, 0.5, 20.0))
         name = "await_ready" if self.kind == "clone" and world.rng.random() < 0.5 else "await_idle"
-        world.began(self, Asked(str(self.entity), name, until=world.now + timeout_s), serial)
+        world.began(self, Operation(str(self.entity), name, until=world.now + timeout_s), serial)
         self.ask_role(getattr(self.role, name), serial, timeout_s)
 
     def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:

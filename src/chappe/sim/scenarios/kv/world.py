@@ -44,7 +44,7 @@ def small_limits(rng: Random, more: Random) -> KvLimits:
 
 
 @dataclass(slots=True)
-class Asked:
+class Operation:
     """One operation."""
 
     member: str
@@ -61,10 +61,10 @@ class Asked:
 class KvTruth:
     """All operations by their serial number."""
 
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, Operation] = field(default_factory=dict)
     answered: int = 0  # of them, how many have an outcome
 
-    def waiting(self, member: str) -> list[tuple[int, Asked]]:
+    def waiting(self, member: str) -> list[tuple[int, Operation]]:
         """What a member waits for, by the serial numbers."""
         return [(n, a) for n, a in self.asked.items() if a.until < inf and a.member == member and a.outcome is PENDING]
 
@@ -141,7 +141,7 @@ class KvWorld(MeshWorld):
         """A member dies between a commit and hearing of it."""
         raise NotImplementedError
 
-    def began(self, host: Any, asked: Asked, serial: int) -> None:
+    def began(self, host: Any, asked: Operation, serial: int) -> None:
         """An operation is asked for."""
         self.truth.asked[serial] = asked
         self.trace(host, "asks %d: %s %r %r", serial, asked.what, asked.key, asked.value)
