@@ -50,7 +50,7 @@ def _resumed(seed: int) -> int:
 def test_where_nothing_goes_wrong_nobody_takes_over() -> None:
     world = KvPair(1, Settings(disturb=False))
     assert world.play().failure is None
-    assert max(each.role.star.term for each in world.masters()) == 1
+    assert max(each.role.star.term for each in world.running()) == 1
 
 
 def confirms_at_once(patch: pytest.MonkeyPatch) -> None:

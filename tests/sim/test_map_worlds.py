@@ -36,7 +36,7 @@ def test_a_seed_plays_the_same_world_every_time() -> None:
 def test_where_nothing_goes_wrong_nobody_takes_over() -> None:
     world = Maps(1, Settings(disturb=False))
     assert world.play().failure is None
-    assert max(each.core.star.term for each in world.servers()) == 1
+    assert max(each.core.star.term for each in world.running()) == 1
 
 
 def confirms_at_once(patch: pytest.MonkeyPatch) -> None:

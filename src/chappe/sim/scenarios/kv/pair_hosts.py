@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Final
 
 from chappe.core import Report
@@ -20,9 +19,8 @@ from chappe.kv.events import MasterFound
 from chappe.kv.pair.core import PairedMaster
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.sim.backends import SimBackend
-from chappe.sim.host import Host
+from chappe.sim.clocked import ClockedHost
 from chappe.sim.scenarios.maps.hosts import WITNESS, WitnessHost
-from chappe.sim.scenarios.maps.lines import Deliver
 
 MASTERS: Final = ("master0", "master1")
 STORE: Final = "s"
@@ -45,29 +43,22 @@ class Written:
     told: bool = False
 
 
-class PartHost(Host):
-    """A master or a clone with a clock of its own, that takes what comes when it stands still no more."""
+class PartHost(ClockedHost):
+    """A master or a clone."""
 
     role: Any
 
     def __init__(self, world: Any, name: str) -> None:
         super().__init__(world, name)
-        self.rate = 1.0 + world.drift * (world.rng.random() - 0.5)
         self.life = world.next_life()
         self.endpoint: bytes = world.random(16)
         self.shown: dict[Any, Any] = {}  # what who watches has been told
         self.written: dict[int, Written] = {}
-        self._offset = world.rng.random() * 1_000
-        self._inbox: list[Deliver] = []
+        self.ahead_s = world.rng.random() * 1_000
         self.table = {
             Send: self._send, Resolve: self._resolve, Notify: self._notify, Report: self._report,
             Commit: self._commit, AskWitness: self._ask,
         }  # fmt: skip
-
-    @property
-    def now(self) -> float:
-        """The time on its own clock."""
-        return float(self._offset + self.world.now * self.rate)
 
     @property
     def wall_ns(self) -> int:
@@ -82,8 +73,7 @@ class PartHost(Host):
 
     def due(self) -> float:
         """When the core wants to be called, on the world's clock."""
-        at = self.role.next_timeout(self.now, self.wall_ns)
-        return float((at - self._offset) / self.rate) if at < inf else inf
+        return self.in_world(self.role.next_timeout(self.now, self.wall_ns))
 
     def handle_due(self) -> None:
         """Have it do what is due."""
@@ -96,26 +86,6 @@ class PartHost(Host):
         if self.alive:
             for found in self.role.invariants():
                 self.world.fail("invariants", f"{self.name}: {found}")
-
-    def take(self, deliver: Deliver) -> None:
-        """A message has come."""
-        if self.frozen:
-            self._inbox.append(deliver)
-        else:
-            deliver(self)
-
-    def resume(self) -> None:
-        """It goes on; what came meanwhile may be looked at first, or the time."""
-        if not self.alive:
-            return
-        self.stalled_until = 0.0
-        if self.world.rng.random() < 0.5:
-            self.wake()
-        inbox, self._inbox = self._inbox, []
-        for deliver in inbox:
-            if self.alive:
-                deliver(self)
-        self.wake()
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop; others hear of it, or do not for long."""

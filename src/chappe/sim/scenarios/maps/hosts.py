@@ -20,8 +20,7 @@ from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import Keep, Reply, WitnessAction, WitnessCore
 from chappe.sim.backends import SimBackend
-from chappe.sim.host import Host
-from chappe.sim.scenarios.maps.lines import Deliver
+from chappe.sim.clocked import ClockedHost, Deliver
 
 SERVERS: Final = ("server0", "server1")
 WITNESS: Final = "witness"
@@ -30,14 +29,12 @@ SUBSCRIBED_S: Final = 0.05  # so long after a server began its subscribers have 
 COMMITS_S: Final = (0.000_5, 0.005, 0.05)
 
 
-class MapHost(Host):
-    """A host with a clock of its own, that takes what comes when it stands still no more."""
+class MapHost(ClockedHost):
+    """A server or a client, and the servers that it follows."""
 
     def __init__(self, world: Any, name: str) -> None:
         super().__init__(world, name)
-        self.rate = 1.0 + world.drift * (world.rng.random() - 0.5)
-        self._offset = world.rng.random() * 1_000
-        self._inbox: list[Deliver] = []
+        self.ahead_s = world.rng.random() * 1_000
         self.core: Any = None
         self.prefixes: list[list[bytes]] = []
         self.servers: tuple[str, ...] = ()
@@ -46,15 +43,9 @@ class MapHost(Host):
             Report: self._report, chp.Listen: self._listen, chp.Ask: self._ask, chp.Reopen: self._reopen,
         }  # fmt: skip
 
-    @property
-    def now(self) -> float:
-        """The time on its own clock."""
-        return float(self._offset + self.world.now * self.rate)
-
     def due(self) -> float:
         """When the core wants to be called, on the world's clock."""
-        at = self.core.next_timeout()
-        return float((at - self._offset) / self.rate) if at < inf else inf
+        return self.in_world(self.core.next_timeout())
 
     def handle_due(self) -> None:
         """Have it do what is due."""
@@ -68,26 +59,6 @@ class MapHost(Host):
             super().call(self.core.flush, self.now)
             for found in self.core.invariants() if hasattr(self.core, "invariants") else ():
                 self.world.fail("invariants", f"{self.name}: {found}")
-
-    def take(self, deliver: Deliver) -> None:
-        """A message has come."""
-        if self.frozen:
-            self._inbox.append(deliver)
-        else:
-            deliver(self)
-
-    def resume(self) -> None:
-        """It goes on; what came meanwhile may be looked at first, or the time."""
-        if not self.alive:
-            return
-        self.stalled_until = 0.0
-        if self.world.rng.random() < 0.5:
-            self.wake()
-        inbox, self._inbox = self._inbox, []
-        for deliver in inbox:
-            if self.alive:
-                deliver(self)
-        self.wake()
 
     def _report(self, action: Report) -> None:
         self.world.trace(self, "%s", action.event)
@@ -250,6 +221,10 @@ class ServerHost(MapHost):
 
     def _committed(self, action: Commit) -> None:
         if not self.alive:
+            return
+        until = self.world.stalled.get(self.name, 0.0)
+        if self.world.now < until:
+            self.world.clock.at(until, self._committed, action)
             return
         assert self.backend is not None
         error: StorageError | None = None

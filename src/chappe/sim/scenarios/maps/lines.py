@@ -5,14 +5,13 @@ Each class of actions that sends something is a kind of socket with an order of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from chappe.kv.chp import actions as chp
+from chappe.sim.clocked import Deliver
 from chappe.sim.world import World
 
-Deliver = Callable[[Any], None]  # is given the host that takes it
 QUEUE_MAX: Final = 100  # messages that a socket keeps for a server that is not there
 
 

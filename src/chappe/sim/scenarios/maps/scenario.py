@@ -18,12 +18,8 @@ from typing import Any, Final
 from chappe.errors import WriteUnknown
 from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.messages import PASSIVE
-from chappe.replication.binary_star.witness import Held
-from chappe.sim.backends import SimBackend
-from chappe.sim.faults import Schedule
 from chappe.sim.host import Member
 from chappe.sim.scenarios.maps.hosts import (
-    COMMITS_S,
     SERVERS,
     WITNESS,
     ClientHost,
@@ -34,28 +30,27 @@ from chappe.sim.scenarios.maps.hosts import (
     Written,
 )
 from chappe.sim.scenarios.maps.lines import Lines
-from chappe.sim.world import Checker, Settings, World
+from chappe.sim.scenarios.pairs import PairedWorld
+from chappe.sim.world import Checker, Settings
 
 COUNTERS: Final = 2
 VOID_S: Final = 3.0  # a server is cut off so long
 VOID_WRITTEN_S: Final = 0.5  # and clients write so long of it
-DRIFTS: Final = (0.0, 0.01, 0.1)
+STALLS: Final = 0.3  # of the worlds with disks have one that stalls
+ALONE_S: Final = 1.5  # by then a server goes on without the other one
+STALLED_S: Final = 3.5
 
 
-class MapWorld(World):
+class MapWorld(PairedWorld):
     """Everything that one seed decides."""
 
+    names = SERVERS
     lengths_s = (5.0, 15.0, 30.0)
     settle_max_s = 30.0
-    events_max = 3_000_000
 
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)
         rng = self.rng
-        self.witnessed = rng.random() < 0.6
-        self.durable = rng.random() < 0.6
-        self.drift = rng.choice(DRIFTS)
-        self.commit_s = rng.choice(COMMITS_S)
         self.limits = MAP_LIMITS
         if not self.settings.plain:
             self.limits = replace(
@@ -64,35 +59,25 @@ class MapWorld(World):
                 outcomes_max=Random(f"outcomes {seed}").choice((3, 20, MAP_LIMITS.outcomes_max)),
             )  # fmt: skip
         self.lines = Lines(self)
-        self.granted: dict[bytes, Held] = {}
-        self.witness_full = False  # its disk
         self.stuffed: dict[tuple[str, str], float] = {}  # server and client, and until when that takes nothing
-        self.backends = {name: SimBackend() if self.durable else None for name in SERVERS}
-        self.written: list[Written] = []
-        self.working = True
-        self._lives = 0
+        self.stalled: dict[str, float] = {}  # server: until when its disk takes nothing
+        self.more_rng = Random(f"more {seed}")  # for what was added later: worlds without it are what they were
 
-    def next_life(self) -> int:
-        """A number that no other life has."""
-        self._lives += 1
-        return self._lives
-
-    def random(self, size: int) -> bytes:
-        """Random bytes."""
-        return self.rng.randbytes(size)
-
-    def noted(self, written: Written) -> Written:
-        """Remember what is written."""
-        self.written.append(written)
-        return written
-
-    def count(self) -> int:
-        """Writes."""
-        return len(self.written)
-
-    def servers(self) -> list[ServerHost]:
-        """Those that run."""
+    def running(self) -> list[ServerHost]:
+        """See ``PairedWorld``."""
         return self.alive(ServerHost)
+
+    def is_active(self, host: Any) -> bool:
+        """See ``PairedWorld``."""
+        return bool(host.core.active)
+
+    def star_of(self, host: Any) -> Any:
+        """See ``PairedWorld``."""
+        return host.core.star
+
+    def clients(self) -> list[ClientHost]:
+        """See ``PairedWorld``."""
+        return self.alive(ClientHost)
 
 
 class Terms(Checker[MapWorld]):
@@ -120,34 +105,25 @@ class Survival(Checker[MapWorld]):
 
     name = "confirmed writes"
 
-    def __init__(self, world: MapWorld) -> None:
-        super().__init__(world)
-        self.excused = 0  # so many of the writes may be lost
-
-    def excuse(self) -> None:
-        """All that is confirmed up to now may be lost."""
-        self.world.trace(None, "what was written up to now may be lost")
-        self.excused = len(self.world.written)
-
     def unsettled(self) -> str | None:
         """Whether a write is lost, or done though it was refused."""
         world = self.world
-        servers = [each for each in world.servers() if each.core.active]
+        servers = [each for each in world.running() if each.core.active]
         if len(servers) != 1:
-            return f"{len(servers)} servers are active: {[each.core.star.story() for each in world.servers()]}"
+            return f"{len(servers)} servers are active: {[each.core.star.story() for each in world.running()]}"
         found = {entry.key: entry.value[0] for entry in servers[0].core.engine.items()}
         if any(
             each.outcome is None and host.alive for host in world.alive(ClientHost) for each in host.written.values()
         ):
             return "writes are under way"
         counters: dict[str, dict[bytes, Written]] = {}
-        for each in world.written[self.excused :]:
+        for each in world.written[self.world.excused :]:
             key = each.key.decode()
             if each.expected is not None:
                 counters.setdefault(key, {})[each.value] = each
             elif each.outcome is True and not each.plain and found.get(key) != each.value:
                 self.fail(f"{key} was confirmed as {each.value!r}, and is {found.get(key)!r}")
-        if not self.excused:
+        if not self.world.excused:
             for key, steps in counters.items():
                 self._count(key, steps, found.get(key, b""))
         return None
@@ -177,7 +153,7 @@ class Convergence(Checker[MapWorld]):
     def unsettled(self) -> str | None:
         """What is not yet as it must be."""
         world = self.world
-        servers = world.servers()
+        servers = world.running()
         active = [each for each in servers if each.core.active]
         if len(servers) != 2 or len(active) != 1 or active[0].core.star.confirms != "paired":
             return f"not paired: {[each.core.star.story() for each in servers]}"
@@ -206,21 +182,18 @@ class Maps(MapWorld):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._survival = Survival(self)
-        self.watch(Terms(self), self._survival, Convergence(self))
-        self._schedule = Schedule(self)
-        self._parts = self.rng.random() < 0.3  # without a witness: whether cuts are among what happens
-        self._places: dict[str, Member] = {}
+        self.watch(Terms(self), Survival(self), Convergence(self))
+        self.parts = self.rng.random() < 0.3
         self._quiet_until = 0.0  # nobody writes until then
 
     def begin(self) -> None:
         """Make everybody."""
         for name in SERVERS:
-            self._places[name] = self.join(
+            self.places[name] = self.join(
                 "server", lambda name: ServerHost(self, name, self.backends[name])
             )  # fmt: skip
         if self.witnessed:
-            self._places[WITNESS] = Member(self, WITNESS, lambda: WitnessHost(self, WITNESS))
+            self.places[WITNESS] = Member(self, WITNESS, lambda: WitnessHost(self, WITNESS))
         for _ in range(self.few(self.rng.choice((1, 2, 4)))):
             self.join("client", lambda name: ClientHost(self, name))
         if not self.settings.plain and self.rng.random() < 0.3:
@@ -229,47 +202,16 @@ class Maps(MapWorld):
 
     def plan(self, until: float) -> float:
         """What happens, and when."""
-        if not self.settings.disturb:
-            return until
-        kinds = [
-            self.kill,
-            self.kill,
-            self.part_and_kill,
-            self.freeze,
-            self.freeze,
-            self.kill_client,
-            self.freeze_client,
-            self.stuff,
-        ]
-        if self.witnessed:
-            kinds += [self.kill_both, self.cut, self.cut, self.part, self.part, self.kill_witness, self.cut_witness]
-            kinds += [self.fill_witness, self.void]
-        elif self._parts:
-            kinds += [self.part, self.cut]
-        else:
-            kinds += [self.kill_in_turn]
-        if self.durable:
-            kinds.append(self.fill)
-        at = 3.0
-        while (at := at + self.rng.expovariate(0.7)) < until:
-            self._schedule.at(at, self.rng.choice(kinds))
-        return until
+        if self.settings.disturb and self.durable and not self.settings.plain and self.more_rng.random() < STALLS:
+            self.schedule.at(self.more_rng.uniform(3.0, max(3.0, until - STALLED_S)), self.stall)
+        kinds = [self.kill, self.kill, self.part_and_kill, self.freeze, self.freeze, self.kill_client]
+        return self.plan_pair(until, [*kinds, self.freeze_client, self.stuff], [self.void])
 
     def heal(self) -> None:
-        """Everybody lives, reaches everybody and has room."""
-        self._schedule.on = False
-        self.working = False
-        self.lines.mend()
+        """Queues and disks take everything, too."""
         self.stuffed.clear()
-        self.witness_full = False
-        for backend in self.backends.values():
-            if backend is not None:
-                backend.full = False
-        for member in [*self._places.values(), *self.members]:
-            host: Any = member.host
-            if host.frozen:
-                host.resume()
-            member.restart()
+        self.stalled.clear()
+        super().heal()
 
     def _work(self) -> None:
         if not self.working:
@@ -290,113 +232,13 @@ class Maps(MapWorld):
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def _calm(self) -> bool:
-        """Both servers run and are paired: without a witness nothing else may begin to go wrong."""
-        servers = self.servers()
-        return len(servers) == 2 and not any(each.frozen for each in servers) and any(
-            each.core.active and each.core.star.confirms == "paired" for each in servers
-        )  # fmt: skip
-
-    def _pick(self) -> str:
-        return self.rng.choice(SERVERS)
-
-    def _kill(self, name: str) -> None:
-        host = self._places[name].host
-        if not host.alive:
-            return
-        if not self.durable and self._is_needed(host):
-            self._survival.excuse()
-        self.trace(host, "is killed")
-        self._places[name].crash()
-
-    def _is_needed(self, host: Any) -> bool:
-        """Whether nobody else surely has what was confirmed."""
-        other = next((each for each in self.servers() if each is not host), None)
-        if other is None:
-            return True
-        ours, theirs = host.core.star, other.core.star
-        if ours.term > theirs.term:
-            return bool(ours.confirms == "alone" or not theirs._in_step)
-        return bool(not theirs.term or ours.record > theirs.record)
-
-    def kill(self) -> None:
-        """One server is killed, and comes back."""
-        if self.witnessed or self._calm():
-            name = self._pick()
-            self._kill(name)
-            self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), self._places[name].restart)
-
-    def kill_both(self) -> None:
-        """Both are killed at once."""
-        for name in SERVERS:
-            self._kill(name)
-            self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), self._places[name].restart)
-
-    def part_and_kill(self) -> None:
-        """The active server no longer reaches the passive one, and is killed before it could go on alone."""
-        active = next((each for each in self.servers() if each.core.active), None)
-        if active is not None and self._calm():
-            for one, two in (SERVERS, SERVERS[::-1]):
-                self.lines.cut(one, two, self.now + 0.4, lost=True)
-            self.clock.after(0.4, self._kill, active.name)
-            self.clock.after(3.0, self._places[active.name].restart)
-
-    def kill_in_turn(self) -> None:
-        """The passive backup is killed, then the primary, which went on alone; the backup comes back first."""
-        primary, backup = (self._places[name] for name in SERVERS)
-        host: Any = primary.host
-        if self._calm() and host.core.active:
-            self._kill(SERVERS[1])
-            self.clock.after(2.0, self._kill, SERVERS[0])
-            self.clock.after(2.1, backup.restart)
-            self.clock.after(5.0, primary.restart)
-
-    def freeze(self) -> None:
-        """One stands still."""
-        if self.witnessed or self._calm():
-            self._freeze(self._places[self._pick()].host)
-
-    def _freeze(self, host: Any) -> None:
-        if host.alive and not host.frozen:
-            self.trace(host, "stands still")
-            seconds = self.rng.choice((0.3, 0.6, 1.5, 4.0))
-            host.stalled_until = self.now + seconds
-            self.clock.after(seconds, host.resume)
-
-    def part(self) -> None:
-        """The two do not reach each other, in one direction or both."""
-        self._cut(*SERVERS)
-
-    def cut(self) -> None:
-        """A client and a server do not reach each other, in one direction or both."""
-        clients = self.alive(ClientHost)
-        if clients:
-            self._cut(self.rng.choice(clients).name, self._pick())
-
     def cut_witness(self) -> None:
         """A server and the witness do not reach each other; perhaps just when it is asked."""
         seconds = None
         if self.rng.random() < 0.5:
             seconds = 3.0
-            self._cut(*SERVERS, seconds)
-        self._cut(WITNESS, self._pick(), seconds)
-
-    def _cut(self, one: str, two: str, seconds: float | None = None) -> None:
-        if not self.witnessed:
-            self._survival.excused = 10**9
-        until = self.now + (seconds or self.rng.choice((0.3, 1.0, 3.0)))
-        lost = self.rng.random() < 0.5
-        way = self.rng.choice((1, 2, 3))
-        self.trace(None, "%s and %s are parted %s", one, two, ("", "one way", "the other way", "wholly")[way])
-        if way & 1:
-            self.lines.cut(one, two, until, lost=lost)
-        if way & 2:
-            self.lines.cut(two, one, until, lost=lost)
-
-    def kill_witness(self) -> None:
-        """The witness is killed, and comes back."""
-        self._places[WITNESS].crash()
-        self.clock.after(self.rng.choice((0.1, 2.0)), self._places[WITNESS].restart)
+            self.cut_between(*SERVERS, seconds)
+        self.cut_between(WITNESS, self.pick(), seconds)
 
     def kill_client(self) -> None:
         """A client ends, and another one begins."""
@@ -406,32 +248,34 @@ class Maps(MapWorld):
             member.crash()
             self.clock.after(0.5, member.restart)
 
-    def freeze_client(self) -> None:
-        """A client stands still."""
-        clients = self.alive(ClientHost)
-        if clients:
-            self._freeze(self.rng.choice(clients))
-
     def fill(self) -> None:
         """A disk is full for a while; perhaps just when its server should take over."""
-        name = self._pick()
-        backend = self.backends[name]
-        assert backend is not None
-        backend.full = True
-        self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), setattr, backend, "full", False)
-        if self.rng.random() < 0.5 and (self.witnessed or self._calm()):
-            other = SERVERS[1 - SERVERS.index(name)]
-            self._kill(other)
-            self.clock.after(self.rng.choice((0.1, 1.0, 3.0)), self._places[other].restart)
+        name = self.pick()
+        self.fill_one(name, (0.1, 1.0, 3.0))
+        if self.rng.random() < 0.5 and (self.witnessed or self.calm()):
+            other = self.other(name)
+            self.kill_one(other)
+            self.restart_after(self.rng.choice((0.1, 1.0, 3.0)), other)
 
-    def fill_witness(self) -> None:
-        """The witness's disk is full for a while."""
-        self.witness_full = True
-        self.clock.after(self.rng.choice((0.1, 1.0)), setattr, self, "witness_full", False)
+    def stall(self) -> None:
+        """The disk of the active server takes nothing while the other one copies its map; then that goes on without it.
+
+        So what the other one copies has no write that waits for the disk.
+        """
+        active = self.active()
+        if active is None or not self.calm():
+            return
+        self.trace(active, "has a disk that takes nothing")
+        other = self.other(active.name)
+        self.kill_one(other)
+        self.clock.after(ALONE_S, self.stalled.__setitem__, active.name, self.now + STALLED_S)
+        self.restart_after(ALONE_S + 0.1, other)
+        self.clock.after(STALLED_S, self.kill_one, active.name)
+        self.restart_after(STALLED_S + 2.0, active.name)
 
     def stuff(self) -> None:
         """What a server has for one of those who follow it finds a full queue for a while."""
-        server = self._pick()
+        server = self.pick()
         follower = self.rng.choice([each for each in self.alive(MapHost) if server in each.servers])
         self.stuffed[server, follower.name] = self.now + self.rng.choice((0.1, 1.0, 4.0))
 
@@ -440,19 +284,19 @@ class Maps(MapWorld):
 
         Meanwhile little is written, so that the numbers come again for something else.
         """
-        active = next((each for each in self.servers() if each.core.active), None)
+        active = self.active()
         clients = self.alive(ClientHost)
-        if active is None or not self._calm() or len(clients) < 2:
+        if active is None or not self.calm() or len(clients) < 2:
             return
         self.trace(active, "goes on where only some clients reach it")
-        other = SERVERS[1 - SERVERS.index(active.name)]
+        other = self.other(active.name)
         until = self.now + VOID_S
         for one in (other, WITNESS, clients[0].name):
             self.lines.cut(one, active.name, until, lost=True)
             self.lines.cut(active.name, one, until, lost=True)
         self.clock.after(VOID_WRITTEN_S, self._be_quiet)
-        self.clock.after(VOID_S + 4.0, self._kill, other)
-        self.clock.after(VOID_S + 6.0, self._places[other].restart)
+        self.clock.after(VOID_S + 4.0, self.kill_one, other)
+        self.restart_after(VOID_S + 6.0, other)
 
     def _be_quiet(self) -> None:
         self._quiet_until = self.now + VOID_S + 5.0
