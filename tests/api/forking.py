@@ -14,7 +14,21 @@ from typing import Any
 
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Endpoint, Producer, Store, Tower
+from chappe import (
+    Consumer,
+    Endpoint,
+    Forwarder,
+    Gateway,
+    GatewaySide,
+    MapServer,
+    Producer,
+    ShardedConsumer,
+    SharedMap,
+    Store,
+    Tower,
+    Witness,
+)
+from chappe.api.taps import Tap
 from chappe.errors import Forked, IdentityInUse, TimedOut
 from chappe.transports.queries import StoreClient
 
@@ -44,7 +58,17 @@ def main(directory: Path) -> None:
     client = StoreClient(store.endpoint)
     alone = Producer("t", tower="127.0.0.1:1")
     future = alone.delivered(alone.send("nobody stores it"))
-    members: list[Any] = [client, publisher, proxy, watch, clone, master, statuses, subscriber, there, here]
+    server, witness = MapServer("127.0.0.1:0"), Witness("127.0.0.1:0", path=directory / "witness.db")
+    shared = SharedMap(server.address, values=str)
+    shared["/before"] = "1"
+    changes = shared.watch()
+    forwarder = Forwarder(directory / "forwarder", listen="127.0.0.1:0")
+    tap = Tap("127.0.0.1", forwarder.tap())
+    through = Producer("t", forwarders=forwarder.address)
+    gateway = Gateway(GatewaySide("one"), GatewaySide("two"))
+    sharded = ShardedConsumer(str, "t", tower=address, workers=1)
+    members: list[Any] = [sharded, gateway, through, tap, forwarder, changes, shared, witness, server]
+    members += [client, publisher, proxy, watch, clone, master, statuses, subscriber, there, here]
     members += [consumer, lasting, plain, store, tower]
     sent = 0
     stop = threading.Event()
@@ -93,6 +117,17 @@ def main(directory: Path) -> None:
             "status": lambda: store.status(),
             "nodes": lambda: tower.nodes(),
             "query": lambda: client.heads(),
+            "map server": lambda: server.status(),
+            "witness": lambda: witness.events(),
+            "set": lambda: shared.set("/before", "2"),
+            "value": lambda: shared["/before"],
+            "keys": lambda: list(shared),
+            "changes": lambda: changes.get(),
+            "forwarder": lambda: forwarder.status(),
+            "tap": lambda: tap.look(0.0),
+            "through": lambda: through.send("x"),
+            "gateway": lambda: gateway.status(),
+            "sharded": lambda: sharded.run(),
         }.items():
             refused(call, name)
         assert isinstance(plain, Producer)
@@ -133,6 +168,11 @@ def main(directory: Path) -> None:
     assert found == {b"plain": sent, b"lasting": sent, b"child": 2}, (found, sent)
     assert master.get("count") == sent
     until(lambda: clone.get("count") == sent)
+    assert dict(shared) == {"/before": "1"}
+    shared["/after"] = "2"
+    assert set(shared) == {"/before", "/after"}
+    through.send("x")
+    through.flush(PATIENCE_S)
     until(lambda: subscriber.available + subscriber.dropped >= sent)
     for each in members:
         each.close()

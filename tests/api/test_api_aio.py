@@ -230,8 +230,10 @@ def test_a_journal_that_waits_for_its_disk_holds_neither_the_loop_nor_other_prod
             sending = asyncio.create_task(journaled.send(b"a"))
             while not stalled.is_set():
                 await asyncio.sleep(0.001)
+            journaled.events()  # which takes no lock
             await other.send(b"b")
             await soon(other.flush(PATIENCE_S))
+            assert not works.is_set()
             assert not sending.done() or not journaled.stored
             works.set()
             await soon(sending)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
@@ -47,6 +49,20 @@ class AsyncCloseable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def happened(events: deque[object], check: Callable[[], None]) -> list[object]:
+    """What was noted since the last call; if nothing was, ``check`` raises if the member works no more.
+
+    No lock is taken, which may be held while a disk syncs: event loops ask, too.
+    """
+    found: list[object] = []
+    with suppress(IndexError):  # somebody else asks at the same time
+        for _ in range(len(events)):
+            found.append(events.popleft())
+    if not found:
+        check()
+    return found
 
 
 def awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:

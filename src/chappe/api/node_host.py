@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import ClassVar, Final
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, happened
 from chappe.runtime.map_node import MapNode
 from chappe.system.forking import own
 
@@ -35,12 +35,7 @@ class NodeHost(Closeable):
         The events are those of ``chappe.kv.chp.events``, ``chappe.replication.binary_star.events`` and
         ``chappe.replication.chain.events``. Raises MemberStopped if nothing happened, because it met a defect.
         """
-        with self._node.lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._node.turns.check()
-        return found
+        return happened(self._events, self._node.turns.check)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).

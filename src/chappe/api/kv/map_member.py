@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Generic
 
 from chappe.api import at_exit
-from chappe.api.faces import Seconds, Steps
+from chappe.api.faces import Seconds, Steps, happened
 from chappe.api.kv.map_sealing import NOTHING_LIKE_IT, MapSealing
 from chappe.api.kv.map_values import (
     Codec,
@@ -201,12 +201,7 @@ class MapMember(Generic[V]):
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
-        with self._lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._turns.check()
-        return found
+        return happened(self._events, self._turns.check)
 
     def check(self) -> None:
         """Raise Closed or MemberStopped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -36,7 +37,9 @@ class AsyncProducer(AsyncCloseable):
     """As ``Producer``; at the bound of the buffer ``send`` waits without blocking the loop.
 
     Use as ``async with AsyncProducer(topic) as producer``; the arguments are those of ``Producer`` but
-    ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread.
+    ``on_full``. With an identity ``send`` waits for the disk now and then, so it runs in a thread. Making one with an
+    identity reads its journal and syncs: ``await asyncio.to_thread(AsyncProducer, topic, identity=...)`` keeps that
+    from the event loop.
     """
 
     def __init__(self, topic: str | None = None, **options: Any) -> None:
@@ -142,31 +145,34 @@ class AsyncProducer(AsyncCloseable):
 
 
 class AsyncConsumer(AsyncCloseable):
-    """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches."""
+    """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches.
+
+    With an identity files are opened and synced when it is made; see ``AsyncProducer``.
+    """
 
     def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
         own(self)
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of who waits
         self._ready = asyncio.Event()
         self.consumer = Consumer(*topics, reset=reset, **options)
         self.consumer.on_ready = self._wake
         self._lock = self.consumer.lock
 
     def _wake(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._ready.set)
-        except RuntimeError:
-            pass  # the loop is gone; nobody waits
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is gone; nobody waits
+                self._loop.call_soon_threadsafe(self._ready.set)
 
     async def poll(self, timeout: float | None = None) -> ConsumedBatch | None:
         """The next batch, or None after ``timeout`` seconds (None: wait for ever)."""
-        deadline = None if timeout is None else self._loop.time() + timeout
+        loop = self._loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
         while True:
             self._ready.clear()
             found = await _promptly(self._lock, self.consumer.take)
             if found is not None:
                 return found
-            left = None if deadline is None else deadline - self._loop.time()
+            left = None if deadline is None else deadline - loop.time()
             waits = self.consumer.waits_for_keys  # for which nobody is woken
             wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
             try:
@@ -191,6 +197,7 @@ class AsyncConsumer(AsyncCloseable):
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
         """See ``Consumer.batches_to_end``."""
+        self._loop = asyncio.get_running_loop()
         steps = self.consumer.steps_to_end(timeout)
         while True:
             self._ready.clear()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from chappe.api.ages import OnStale, check_age
-from chappe.api.faces import Closeable, Seconds
+from chappe.api.faces import Closeable, Seconds, happened
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
@@ -505,11 +505,7 @@ class Consumer(Closeable):
             self._opening.tell()
             if self._aged is not None:
                 self._aged.stale.tell()
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._node.check()
-        return found
+        return happened(self._events, self._node.check)
 
     def close(self) -> None:
         """Leave. Positions are not committed by this."""

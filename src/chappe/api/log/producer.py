@@ -15,7 +15,7 @@ from typing import Literal
 
 from chappe import errors
 from chappe.api import at_exit
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, happened
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.deliveries import Deliveries
 from chappe.api.log.sealed import Sealing
@@ -366,12 +366,7 @@ class Producer(Closeable):
 
     def events(self) -> list[object]:
         """What happened since the last call (``chappe.log.events``)."""
-        with self._lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._node.check()
-        return found
+        return happened(self._events, self._node.check)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

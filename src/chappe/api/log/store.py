@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, happened
 from chappe.api.identity import log_event, new_address
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.ordered.keeping import Keeping
@@ -136,12 +136,7 @@ class Store(Closeable):
 
         Raises MemberStopped if nothing did, because it met a defect.
         """
-        with self._node.node.lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self._node.node.turns.check()
-        return found
+        return happened(self._events, self._node.node.turns.check)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
