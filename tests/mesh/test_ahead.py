@@ -121,6 +121,21 @@ def test_a_link_that_ends_ends_the_wait_and_everything_arrives_another_way() -> 
     assert [each for each in net[0].events if isinstance(each, LostElsewhere)] == []
 
 
+def test_of_two_hops_that_are_behind_one_that_is_lost_does_not_end_the_wait() -> None:
+    net = Net(3, [(0, 1), (0, 2)], limits=MeshLimits(ahead_max=AHEAD_MAX), heartbeat_s=1.0)
+    net.want(1)
+    net.want(2)
+    published = publish_all(net)
+    holds = net[0].core.router.holds
+    [branch] = holds.waits
+    net.cut(0, 1)
+    assert holds.runs_ahead(branch)
+    assert net[0].core.invariants() == []
+    net.settle()
+    assert not holds.runs_ahead(branch)
+    assert len(net[2].payloads) == published
+
+
 # -- links --------------------------------------------------------------------------------------------
 
 

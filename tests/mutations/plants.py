@@ -895,7 +895,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/forwarding/order.py",
         "            if number in former.left:\n",
         "            if not former.left:\n",
-        "what waited goes on once it may",
     ),
     Plant(
         "goodbye-leaves-no-room",
@@ -903,7 +902,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/links/peerings.py",
         "        if now >= last:\n",
         "        if now < last:\n",
-        "exactly once while a path stands",
     ),
     Plant(
         "detours-do-not-wait-for-each-other",
@@ -1083,7 +1081,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/forwarding/boxes.py",
         "        if self.policy is Policy.BLOCK and frame[PREFIX + KIND_AT] == DETOUR and",
         "        if False and",
-        "exactly once while a path stands",
     ),
     Plant(
         "batch-not-read-before-it-is-kept",
@@ -2219,7 +2216,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv/chp/pair.py",
         "                self._done += core.rest()",
         "                self._done += core.follow(now)",
-        "what was confirmed survives",
     ),
     Plant(
         "signatures-are-not-looked-at",

@@ -141,7 +141,6 @@ class Holds:
         hold = self._holds.get(branch)
         if hold is not None and hold.below.pop(child, None) is not None:
             self._note(branch, hold)
-        self.caught_up(branch)
 
     def has(self, branch: Branch) -> bool:
         """Whether somebody holds a tree, or its second one; that much is under way along it does not count."""

@@ -108,6 +108,14 @@ class Kept:
         """The links that a tree of ours begins with, and its second one."""
         return [self._links[peer] for peer in dict.fromkeys([peer for each in branch.both() for peer in each.children])]
 
+    def told_by(self, peer: bytes) -> frozenset[int]:
+        """The labels of a neighbour's trees on which nothing is on its way; for checkers, as is ``told_over``."""
+        return frozenset([above for above, branch in self._above.get(peer, {}).items() if not branch.busy])
+
+    def told_over(self, conn: int) -> frozenset[int]:
+        """The labels of the trees that the neighbour at a connection was told of, and that it is to keep."""
+        return self._told.labels(conn)
+
     def _make(self, origin: bytes, upstream: bytes, above: int, deliver: bool, hops: Iterable[Hop]) -> Branch:
         self.number += 1
         branch = self._labels[self.number] = Branch(origin, upstream, above, self.number, deliver, hops)
@@ -237,4 +245,16 @@ class Kept:
         sizes = {peer: sum([each.size for each in known.values()]) for peer, known in self._above.items() if known}
         if sizes != {peer: size for peer, size in self._sizes.items() if size}:
             found.append(f"trees of {self._sizes} bytes are counted, {sizes} are known")
-        return found + self._told.invariants()
+        return found + self._far_ahead() + self._told.invariants()
+
+    def _far_ahead(self) -> list[str]:
+        """Trees of ours of which more is under way than is to be, though nobody knows that they run ahead."""
+        found = []
+        for branch in self._labels.values() if self._blocks else ():
+            if branch.upstream != NOBODY or self._holds.runs_ahead(branch):
+                continue
+            for child in branch.children.values():
+                size = sum([len(frame) for _, frame in child.kept])
+                if len(child.kept) > 2 * self._ahead_max and size > 2 * self._ahead_bytes:
+                    found.append(f"{len(child.kept)} frames are under way to {child.hop.id.hex()}, and nobody waits")
+        return found

@@ -51,6 +51,10 @@ class Told:
         if child is not None:
             self._bytes[conn] -= size_there(child.hop)
 
+    def labels(self, conn: int) -> frozenset[int]:
+        """Of the trees that a neighbour knows of us."""
+        return frozenset(self._links.get(conn, ()))
+
     def forget(self, conn: int) -> None:
         """A link ended."""
         self._links.pop(conn, None)

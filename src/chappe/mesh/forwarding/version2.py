@@ -240,17 +240,17 @@ class Trees(Published):
             while kept and kept[0][0] <= number:
                 size += len(kept.popleft()[1])
             link.kept_bytes -= size
-            if self._holds.runs_ahead(branch):
-                self._look_whether_caught_up(branch, now)
+            if self._holds.runs_ahead(branch) and not self._has_caught_up(branch):
+                self._holds.got_on(branch, now)
             self._rose(branch)
         if self.order.held:
             self.go_on(now)
 
-    def _look_whether_caught_up(self, branch: Branch, now: float) -> None:
-        if all(2 * self._under_way(branch, child) <= self._ahead_max for child in branch.children.values()):
+    def _has_caught_up(self, branch: Branch) -> bool:
+        done = all(2 * self._under_way(branch, child) <= self._ahead_max for child in branch.children.values())
+        if done:
             self._holds.caught_up(branch)
-        else:
-            self._holds.got_on(branch, now)
+        return done
 
     def confirm(self) -> None:
         """Tell those above us what has arrived at all below, and those below which trees are not used any more."""
@@ -302,6 +302,8 @@ class Trees(Published):
                 self._holds.lost(branch, child)
                 found += [(number, frame, branch, child) for number, frame in child.kept]
                 child.kept.clear()
+                if self._holds.runs_ahead(branch):
+                    self._has_caught_up(branch)
         link.kept_bytes = 0
         self._told.forget(link.conn)
         found.sort(key=lambda each: each[0])

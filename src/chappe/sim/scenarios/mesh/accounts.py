@@ -232,6 +232,22 @@ class Losses(Checker[MeshWorld]):
                     self.fail(f"{host.life} never told {self.world.lives[peer]} that it misses some messages")
 
 
+class News(Checker[MeshWorld]):
+    """Where nobody lies, stands still or is slow, the news of an origin come while its first messages wait for them."""
+
+    name = "news"
+
+    def on_report(self, host: EndpointHost, event: object) -> None:
+        """Somebody has refused messages as their origin was not known to be where they came from."""
+        if not isinstance(event, LostElsewhere) or event.reason != Why.EARLY.text or self.world.rogue_comes:
+            return
+        record, now = self.world.record, self.world.now
+        lives = [each.life for each in self.world.alive(EndpointHost)]
+        born = {each.life: each.born_at for each in self.world.alive(EndpointHost)}
+        if all(record.sound[each].covers(max(born[each], now - STANDS_S), now) for each in lives):
+            self.fail(f"{host.life} is told that {event.count} messages came before the news that it is there")
+
+
 def accounts(world: MeshWorld) -> list[Checker[Any]]:
     """Every checker of what is said."""
     return [
@@ -241,4 +257,5 @@ def accounts(world: MeshWorld) -> list[Checker[Any]]:
         Losses(world),
         Names(world),
         Missing(world),
+        News(world),
     ]

@@ -298,6 +298,17 @@ class Bounds(Checker[MeshWorld]):
             if len(peers) > len(host.sides):
                 self.fail(f"{host.life} keeps {len(peers)} links on {len(host.sides)} connections")
 
+    def on_quiet(self) -> None:
+        """Nobody keeps a tree that whoever told of it does not use any more."""
+        hosts = {host.own_id: host for host in self.world.alive(EndpointHost)}
+        for own_id, host in hosts.items():
+            for peer in [each for each in host.core.router.links if each in hosts]:
+                link = hosts[peer].core.router.links.get(own_id)
+                told = hosts[peer].core.router.trees.told_over(link.conn) if link is not None else frozenset[int]()
+                left = host.core.router.trees.told_by(peer) - told
+                if left:
+                    self.fail(f"{host.life} keeps {len(left)} trees that {hosts[peer].life} does not use any more")
+
 
 class Liveness(Checker[MeshWorld]):
     """A peer that is silent for three heartbeats is lost."""

@@ -60,6 +60,7 @@ class RogueHost(MeshHost):
         self._boxes: dict[int, deque[bytes]] = {}
         self._peers: dict[int, bytes] = {}
         self._serial = 0
+        self._borrowing = Random(f"borrowing {world.seed}")  # of its own: other worlds of rogues are what they were
         self._invented = [rng.randbytes(16) for _ in range(3)]
 
     # -- the network ------------------------------------------------------------------------------
@@ -149,6 +150,8 @@ class RogueHost(MeshHost):
         )  # fmt: skip
         for _ in range(self._rng.choice((1, 3, 20))):
             self._put(conn, *self._rng.choice(attacks)(self._peers[conn]))
+        if self._borrowing.random() < 0.2:
+            self._put(conn, *self._borrow(self._peers[conn]))
         self.world.clock.after(self._rng.choice(PAUSES_S), self._attack, conn)
 
     def _somebody(self) -> bytes:
@@ -199,6 +202,21 @@ class RogueHost(MeshHost):
             self._serial += 1
             frame = pack_detour(origin, HIGH + self._serial, tree, rng.randrange(40), frame[4:])
         return [told, frame] if rng.random() < 0.8 else [frame]
+
+    def _borrow(self, victim: bytes) -> list[bytes]:
+        """A message in somebody's name on a tree of his, along which a message of its own came before."""
+        origin = self._borrowing.choice([each.own_id for each in self.world.alive(EndpointHost)])
+        if origin == victim:
+            return []
+        self._payload()
+        tree = HIGH + self._serial
+        [hop] = pack_hops(origin, frozenset([victim]), {origin: [victim]})
+        frames = [pack_tree(self.own_id, origin, tree, hop.subtree)]
+        for each in (self.own_id, origin):
+            payload, topic = self._payload(), self._borrowing.choice(TOPICS)
+            self._published(topic, payload)
+            frames.append(pack_publication(each, HIGH + self._serial, tree, DATA, NOBODY, topic, payload))
+        return frames
 
     def _tree(self, victim: bytes) -> list[bytes]:
         """A tree that runs in circles or is cut off, or a confirmation of what was never sent."""
