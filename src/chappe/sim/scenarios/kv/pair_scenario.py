@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 from chappe.data.scalars import Count
 from chappe.kv.entity import Entity
@@ -32,8 +33,11 @@ from chappe.sim.scenarios.kv.pair_hosts import (
 )
 from chappe.sim.scenarios.maps.hosts import WITNESS
 from chappe.sim.scenarios.maps.lines import Lines
-from chappe.sim.scenarios.pairs import PairedWorld
+from chappe.sim.scenarios.pairs import ALL, PairedWorld
 from chappe.sim.world import Checker, Settings
+
+BACK_S: Final = 2.0  # so long a clone is parted from its master ...
+LATE_S: Final = 3.5  # ... and so late comes what the other one offers it
 
 
 class PairWorld(PairedWorld):
@@ -56,6 +60,7 @@ class PairWorld(PairedWorld):
                 recent_keys=rng.choice((2, 20, 65_536)), recent_bytes=rng.choice((100, 1 << 23)),
             )  # fmt: skip
         self.lines = Lines(self)
+        self.more_rng = Random(f"more {seed}")  # for what was added later: worlds without it are what they were
 
     def running(self) -> list[MasterHost]:
         """See ``PairedWorld``."""
@@ -254,6 +259,9 @@ class KvPair(PairWorld):
 
     def plan(self, until: float) -> float:
         """What happens, and when."""
+        if self.settings.disturb and self.parts and not (self.witnessed or self.settings.plain):
+            for _ in range(self.more_rng.choice((0, 1, 2))):
+                self.schedule.at(self.more_rng.uniform(3.0, max(3.0, until - 3.0)), self.offer_late)
         kinds = [self.kill, self.kill, self.part_and_kill, self.freeze, self.freeze, self.kill_clone]
         return self.plan_pair(until, [*kinds, self.freeze_client], [])
 
@@ -271,6 +279,33 @@ class KvPair(PairWorld):
             if rng.random() < 0.4:
                 host.write(*any_write(rng, len(self.written)))
         self.clock.after(rng.expovariate(20.0), self._work)
+
+    def offer_late(self) -> None:
+        """Both go on, as there is no witness, and what one offers to a clone comes late: when it was back at the other.
+
+        So the offer is made for a state that the clone has no longer, and the one that it was back at is dead.
+        """
+        active, clones = self.active(), self.clients()
+        if active is None or not clones or not self.calm():
+            return
+        self.excused = ALL
+        left, clone = active.name, self.more_rng.choice(clones).name
+        other = self.other(left)
+        self.trace(active, "is parted from %s, and for a moment from %s", other, clone)
+        for one, seconds in ((other, 6.0), (clone, BACK_S)):
+            for source, target in ((one, left), (left, one)):
+                self.lines.cut(source, target, self.now + seconds, lost=True)
+        self._hold_back(other, clone, self.now + LATE_S)
+        self.clock.after(LATE_S - 0.5, self.kill_one, left)
+        self.restart_after(LATE_S + 3.0, left)
+
+    def _hold_back(self, master: str, clone: str, until: float) -> None:
+        """As soon as a clone is without a master, what another one sends it comes late."""
+        host: Any = self.hosts[clone]
+        if host.alive and not host.role.connected:
+            self.lines.cut(master, clone, until, lost=False)
+        elif self.now < until - 1.0:
+            self.clock.after(0.001, self._hold_back, master, clone, until)
 
     def kill_clone(self) -> None:
         """A clone ends, and another one begins."""
