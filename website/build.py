@@ -74,8 +74,18 @@ def _stage(pages: Path) -> None:
             waiting += _links(path, text)
             target.write_text(_for_the_generator(LINK.sub(_to_page, text)), encoding="utf-8")
         else:
-            fence = f"```{SHOWN_AS.get(path.suffix, 'text')}\n{text.rstrip()}\n```\n"
-            target.with_name(path.name + ".md").write_text(f"# {path}\n\n{fence}", encoding="utf-8")
+            shown = _notebook(text) if path.suffix == ".ipynb" else _fenced(text, SHOWN_AS.get(path.suffix, "text"))
+            target.with_name(path.name + ".md").write_text(f"# {path}\n\n{shown}", encoding="utf-8")
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```\n"
+
+
+def _notebook(text: str) -> str:
+    """What a notebook has its reader read and run, without what came of it."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+    return "\n\n".join(_fenced(source, "python") if kind == "code" else source for kind, source in cells)
 
 
 def _links(page: Path, text: str) -> Iterator[Path]:
