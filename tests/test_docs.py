@@ -40,17 +40,22 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._mesh = str(free_ports())
+        # What pages say for ports that are free on their reader's machine, and what is free here.
+        self._ports = {said: str(free_ports(3)) for said in ("9999", "9990", "9980")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self._tower = f"{free_address()}:{free_ports()}"
         self._env = os.environ | {"PATH": path, "HOME": str(directory), "CHAPPE_TOWER": self._tower}
         self._background: list[subprocess.Popen[bytes]] = []
 
     def type(self, line: str) -> None:
-        line = line.replace("9999", self._mesh)
-        if line.endswith("&"):
+        line = self._at_free_ports(line)
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            self._env[name] = value
+        elif line.endswith("&"):
             self._background.append(subprocess.Popen(line.rstrip("& ").split(), cwd=self._directory, env=self._env))
-            self._wait_for_tower()
+            for place in (self._tower.rpartition(":")[0], *re.findall(r"--(?:at|listen) ([\d.]+:[1-9]\d*)", line)):
+                self._wait_for(place)
         elif line.startswith("kill %"):
             process = self._background[int(line.removeprefix("kill %")) - 1]
             process.send_signal(signal.SIGTERM)
@@ -60,12 +65,29 @@ class Reader:
 
     def run(self, code: str) -> None:
         # The page relies on the default address; here another may be using it.
-        code = re.sub(r'(Producer|Consumer)\("greetings"(?!, tower)', rf'\1("greetings", tower="{self._tower}"', code)
-        code = code.replace('"chappe").', f'"chappe").option("towers", "{self._tower}").').replace("9999", self._mesh)
+        names = r'\b(Producer|Consumer|read_topic)\(("[\w.]+")(?!, tower)'
+        code = re.sub(names, rf'\1(\2, tower="{self._tower}"', code)
+        code = re.sub(r"\b((?:read|write)_table\([^()]*key=[^()]*)\)", rf'\1, towers="{self._tower}")', code)
+        code = code.replace('format("chappe")', f'format("chappe").option("towers", "{self._tower}")')
+        code = self._with_ports(code)
         subprocess.run([sys.executable, "-c", code], cwd=self._directory, env=self._env, check=True, timeout=SPARK_S)
 
-    def _wait_for_tower(self) -> None:
-        host, port, _ = self._tower.split(":")
+    def _at_free_ports(self, line: str) -> str:
+        """The page relies on default addresses of the mesh; here another may be using them."""
+        mesh = f"127.0.0.1:{self._ports['9999']}"
+        if line in ("chappe node &", "chappe node --websocket 9990 &"):
+            line = line.replace("node", f"node --listen {mesh}")
+        elif re.match(r"chappe (publish|subscribe|kv (get|put|list)|node --map)\b", line) and "--peer" not in line:
+            line = f"{line} --peer {mesh}"
+        return self._with_ports(line)
+
+    def _with_ports(self, text: str) -> str:
+        for said, port in self._ports.items():
+            text = text.replace(said, port)
+        return text
+
+    def _wait_for(self, place: str) -> None:
+        host, port = place.split(":")
 
         def there() -> bool:
             try:
@@ -74,7 +96,7 @@ class Reader:
                 return False
             return True
 
-        until(there, "a tower that came up")
+        until(there, f"somebody who listens at {place}")
 
     def leave(self) -> None:
         for process in self._background:
@@ -106,6 +128,16 @@ def play(reader: Reader, page: Path) -> int:
     return len(found)
 
 
+def play_together(reader: Reader, page: Path) -> int:
+    """Type all commands of a page, then run its code as one program: to start one for each block takes longest."""
+    found = blocks(page)
+    for language, text in found:
+        for line in text.splitlines() if language == "console" else ():
+            reader.type(line.removeprefix("$ "))
+    reader.run("".join(text for language, text in found if language == "python"))
+    return len(found)
+
+
 def imports(code: str) -> str:
     return "".join(line + "\n" for line in code.splitlines() if line.startswith(("from ", "import ")))
 
@@ -120,6 +152,52 @@ def tutorials() -> list[ParameterSet]:
 @pytest.mark.parametrize("page", tutorials())
 def test_the_tutorial_runs(reader: Reader, page: Path) -> None:
     assert play(reader, page) > 3
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["recipes", pytest.param("recipes-spark", marks=pytest.mark.spark)])
+def test_recipes_run(reader: Reader, name: str) -> None:
+    assert play_together(reader, ROOT / "docs" / "how-to" / f"{name}.md") > 8
+
+
+def told_in_tables(page: Path) -> Iterator[str]:
+    """The commands in the last column of a page's tables, but for those that run until they are stopped."""
+    for row in re.findall(r"^\|.*\|$", page.read_text(), re.MULTILINE):
+        *_, last, _ = re.split(r"(?<!\\)\|", row)  # a bar within a cell is written \|
+        for code in re.findall(r"`([^`]+)`", last.replace("\\|", "|")):
+            if code.startswith(("chappe ", "echo ")) and code not in UNENDING:
+                yield code
+
+
+# What runs until it is stopped, or needs what a page's reader does not have.
+UNENDING: Final = {
+    "chappe up",
+    "chappe node",
+    "chappe tower",
+    "chappe store DIRECTORY",
+    "chappe forward",
+    "chappe archive",
+    "chappe mesh benchmark",
+    "chappe kv serve hosts",
+    "chappe node --websocket 9997",
+    "chappe record zeek/ --to events --peer :9999",
+    "chappe consume orders --from latest",
+    "chappe consume hello --from latest",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/how-to").glob("from-*.md")), ids=lambda page: page.stem)
+def test_what_newcomers_are_told_runs(reader: Reader, page: Path) -> None:
+    found = blocks(page)
+    setting_up = next(text for language, text in found if language == "console")
+    for line in setting_up.splitlines():
+        reader.type(line.removeprefix("$ "))
+    told = list(told_in_tables(page))
+    assert len(told) > 8
+    for command in told:
+        reader.type(command)
+    reader.run("".join(text for language, text in found if language == "python"))
 
 
 def whole_programs() -> list[ParameterSet]:
