@@ -198,7 +198,7 @@ class ChainLimits:
     window: int = 65_536  # commands that are not committed; the head takes no more, and clients ask again
     window_bytes: int = 32 * MIB  # the same in bytes
     append_bytes: int = 1 * MIB  # entries in one message, and in one write; one entry may pass it
-    log_bytes: int = 64 * MIB  # kept behind a snapshot; then the next one is made
+    log_bytes: int = 64 * MIB  # kept behind a snapshot, or as much as that has; then the next one is made
     piece_bytes: int = 256 * KIB  # of a snapshot in one message
     pieces_ahead: int = 8  # of them under way
     state_bytes_max: int = 1 << 30  # a larger snapshot is not taken

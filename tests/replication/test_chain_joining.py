@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.replication.test_chain_parts import Sum, opened
 
 from chappe.limits import CHAIN_LIMITS
@@ -59,3 +61,15 @@ def test_a_state_that_has_more_is_taken() -> None:
 
     assert answer == [Tell(1, Join(1, 3, 2, True))]
     assert core.replica.snapshot() == replica.snapshot()
+
+
+def test_the_log_may_be_as_long_as_a_large_state() -> None:
+    decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
+    limits = replace(CHAIN_LIMITS, log_bytes=1)
+    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0, limits=limits)
+    state = opened().snapshot()
+    assert core.log_bytes == 1
+
+    core.handle_message(1, Giver(State(1, 1, state), 1, CHAIN_LIMITS).first(), 0.0)
+
+    assert core.log_bytes == len(state)

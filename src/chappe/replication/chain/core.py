@@ -127,6 +127,9 @@ class ChainServer:
             self.replica.restore(state.index, state.data)
         else:
             self.replica.begin()
+        self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
+        if state is not None:
+            self._mind_size(state)
         self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
@@ -338,7 +341,7 @@ class ChainServer:
 
     def _shorten(self) -> None:
         """Make a state of the log when it is long."""
-        most, joiner = self._limits.log_bytes, self._joiner
+        most, joiner = self.log_bytes, self._joiner
         upto = self.committed if self.next is None else min(self.committed, self.next.acked)
         if joiner is not None and (joiner.known or joiner.giver) and self.log.bytes <= JOINER_TIMES * most:
             return  # who joins is to find what follows the state that it gets
@@ -361,6 +364,11 @@ class ChainServer:
             self._unsettled = None
             self.log.shorten(state.index)
             self._state = state
+            self._mind_size(state)
+
+    def _mind_size(self, state: State) -> None:
+        """Have the log be as long as a large state: states would cost more than what they spare, and be out of date."""
+        self.log_bytes = max(self._limits.log_bytes, len(state.data))
 
     def _write(self, now: float) -> list[Action]:
         if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
@@ -539,6 +547,7 @@ class ChainServer:
         if joiner.giver is None or joiner.giver.index < self.log.base:
             state = State(self.committed, self.log.term(self.committed), self.replica.transfer())
             joiner.giver = Giver(state, self.number, self._limits)
+            self._mind_size(state)
         return [Tell(sender, joiner.giver.first())]
 
     def _handle_piece(self, sender: int, message: Piece) -> list[Action]:
@@ -555,6 +564,7 @@ class ChainServer:
             want = self._taker.want()
             return [] if want is None else [Tell(sender, want)]
         self.replica.restore(state.index, state.data)
+        self._mind_size(state)
         self.log = Log(state.index, state.term)
         self.committed = state.index
         self._written = self.synced = 0

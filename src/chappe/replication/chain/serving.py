@@ -46,6 +46,7 @@ class Server(Protocol):
     member: bool  # this life is one of the chain
     head: bool  # it numbers commands
     tail: bool  # what it has is committed
+    log_bytes: int
     log: Log
     replica: Replica
     agreement: Agreement
@@ -206,8 +207,9 @@ class Serving:
         log.append(Entry(self._server.number, max(before, wall_us), session, seq, done, command))
 
     def _room(self) -> bool:
-        log, limits = self._server.log, self._limits
-        return log.end - self._server.committed < limits.window and log.bytes < limits.log_bytes + limits.window_bytes
+        server, limits = self._server, self._limits
+        few = server.log.end - server.committed < limits.window
+        return few and server.log.bytes < server.log_bytes + limits.window_bytes
 
     def _listen(self, client: Hashable, what: Listening) -> None:
         self._listeners.pop(what, None)
