@@ -287,31 +287,35 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         soak = Soak(Servers(Path(home), net=given.net), given.seed)
-        rng, begun = soak.rng, time.monotonic()
-        others: list[Callable[[], None]] = [
-            soak.kill_any, soak.kill_any, soak.kill_all, lambda: soak.stop(rng.random() * 5), soak.garbage,
-            soak.lose_disk,
-        ]  # fmt: skip
-        if given.net:
-            others.append(lambda: soak.cut_one_way(rng.random() * 3))
-        turn = 0
-        while soak.done["kills"] < given.kills:
-            if rng.random() < 0.6:
-                soak.kill_role(turn % len(NAMES))
-                turn += 1
-            else:
-                rng.choice(others)()
-            if turn % 10 == 0:
-                print(
-                    f"{dict(soak.done)}, {soak.confirmed():,} confirmed, {time.monotonic() - begun:.0f} s", flush=True
-                )
-        total = soak.check()
-        print(f"{dict(soak.done)}: {total:,} commands confirmed, every one once at every server, byte for byte")
-        for role in ("head", "middle", "tail"):
-            found = sorted(pause for each, pause in soak.pauses if each == role) or [0.0]
-            middle = found[len(found) // 2]
-            print(f"pause after the death of the {role}: median {middle:.2f} s, worst {found[-1]:.2f} s")
-        soak.close()
+        try:
+            play(soak, given.kills)
+        finally:
+            soak.close()
+
+
+def play(soak: Soak, kills: int) -> None:
+    """Disturb it until so many servers were killed, and compare everything."""
+    rng, begun = soak.rng, time.monotonic()
+    others: list[Callable[[], None]] = [
+        soak.kill_any, soak.kill_any, soak.kill_all, lambda: soak.stop(rng.random() * 5), soak.garbage,
+        soak.lose_disk,
+    ]  # fmt: skip
+    if soak.servers.net:
+        others.append(lambda: soak.cut_one_way(rng.random() * 3))
+    turn = 0
+    while soak.done["kills"] < kills:
+        if rng.random() < 0.6:
+            soak.kill_role(turn % len(NAMES))
+            turn += 1
+        else:
+            rng.choice(others)()
+        print(f"{dict(soak.done)}, {soak.confirmed():,} confirmed, {time.monotonic() - begun:.0f} s", flush=True)
+    total = soak.check()
+    print(f"{dict(soak.done)}: {total:,} commands confirmed, every one once at every server, byte for byte")
+    for role in ("head", "middle", "tail"):
+        found = sorted(pause for each, pause in soak.pauses if each == role) or [0.0]
+        middle = found[len(found) // 2]
+        print(f"pause after the death of the {role}: median {middle:.2f} s, worst {found[-1]:.2f} s")
 
 
 if __name__ == "__main__":
