@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from chappe import Consumer, Forwarder, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.log.events import RecordsRefused
+from chappe.permissions.rules import Group
 from chappe.security import permissions_file, sealed_file
+from chappe.storage.sealed_files import SealedGroups
 from chappe.transports.gate import Gate
 
 TOPIC = "patients/1"
@@ -28,7 +31,7 @@ def home(tmp_path: Path) -> Path:
     """The authority's directory: ann and bob are of the group, eve is not."""
     made = tmp_path / "keys"
     permissions.init(made, "hub", "server")
-    for name in ("ann", "bob"):
+    for name in ("ann", "bob", "bob2"):
         permissions.add(made, name, "member")
     permissions.add(made, "eve", "consumer")
     permissions.seal(made, "ward", ["patients/*"], roles=["member"])
@@ -99,6 +102,53 @@ def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         watch(name, name.startswith("send"))
     with patch.context():
         yield seen
+
+
+def test_a_producer_waits_for_keys_that_come_after_the_permissions(
+    network: Network, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chappe.api.log.topic_writers.KEYS_COME_S", PATIENCE_S)
+    monkeypatch.setattr("chappe.storage.sealed_files.LOOK_S", 0.0)
+    monkeypatch.setattr(Gate, "offer_keys", lambda self, group, raw: None)  # they come when the test copies them
+    there = tmp_path / "there"
+    shutil.copytree(home, there)
+    producer = Producer(TOPIC, forwarders=network.address, security=Keys(there / "ann"))
+    with producer, network.consumer() as bob:
+        send(producer, b"before")
+        permissions.revoke(home, "bob2")
+        shutil.copy(permissions_file(home), permissions_file(there))
+        waits = threading.Event()
+        real = SealedGroups.belongs
+
+        def belongs(self: SealedGroups, group: Group) -> bool:
+            waits.set()
+            return real(self, group)
+
+        monkeypatch.setattr(SealedGroups, "belongs", belongs)
+        sending = threading.Thread(target=send, args=(producer, b"after"))
+        sending.start()
+        assert waits.wait(PATIENCE_S)
+        assert sending.is_alive()
+        shutil.copy(sealed_file(home, "ward"), sealed_file(there, "ward"))
+        sending.join(PATIENCE_S)
+        assert [each.value for each in read(bob, 2)] == [b"before", b"after"]
+
+
+def test_keys_that_do_not_come_are_an_error_at_last_and_at_once_for_who_does_not_block(
+    network: Network, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chappe.api.log.topic_writers.KEYS_COME_S", 0.3)
+    monkeypatch.setattr(Gate, "offer_keys", lambda self, group, raw: None)
+    there = tmp_path / "there"
+    shutil.copytree(home, there)
+    sealed_file(there, "ward").unlink()
+    ways: list[dict[str, Any]] = [{}, {"on_full": "error"}]
+    for options in ways:
+        with (
+            closing(Producer(TOPIC, forwarders=network.address, security=Keys(there / "ann"), **options)) as producer,
+            pytest.raises(Sealed, match="is not there, or not usable"),
+        ):
+            producer.send(b"1")
 
 
 def test_members_read_what_members_write_and_know_who_did(network: Network) -> None:

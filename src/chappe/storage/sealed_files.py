@@ -245,6 +245,11 @@ class SealedGroups:
         """As ``sealer``, for single messages."""
         return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
+    def belongs(self, group: Group) -> bool:
+        """Whether the identity is of a group, and can sign."""
+        who = self.permissions.identities.get(self.keys.name)
+        return who is not None and group.has(who) and bool(who.signs)
+
     def refusal(self, group: Group) -> str:
         """Why nothing can be sealed for a group now; empty if it can.
 

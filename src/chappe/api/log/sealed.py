@@ -59,6 +59,11 @@ class Sealing:
         if known[1]:
             raise Sealed(f"topic {topic!r} is sealed for {group.name}, and nothing was sent: {known[1]}")
 
+    def may_come(self, topic: str) -> bool:
+        """Whether it is the file of keys alone that is missing, or too old: others may hand on a newer one."""
+        group = self._groups.group(topic)
+        return group is not None and self._groups.belongs(group)
+
     def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
         """A batch as it is to be published: in the epoch of the last ``check``, as its records were taken then.
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from chappe.api.log.sealed import Sealing
 from chappe.defaults import DISK_RETRY_S, IDLE_S, PRODUCER_TOPICS_MAX
-from chappe.errors import BufferFull, StorageError, UsageError
+from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.producer import LogProducer
@@ -31,6 +31,7 @@ _SEALED_LIMITS = replace(LOG_LIMITS, batch_bytes=3 * LOG_LIMITS.batch_bytes)  # 
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
 HELD_S = 0.05  # ... and this often while new records are held
+KEYS_COME_S = 10.0  # keys of a group are waited for so long: whoever has them hands them on within seconds
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are
 
 
@@ -349,7 +350,7 @@ class TopicWriter:
         core, common = self.core, self._common
         common.check()
         if common.sealing is not None:
-            common.sealing.check(core.topic)
+            self._await_keys(common.sealing)
         while True:
             if core.pending and (core.refused or core.full or alone):
                 self.flush_batch()  # nothing is taken before what waits for the journal
@@ -360,6 +361,30 @@ class TopicWriter:
             self._node.lock.release()  # held once: others keep their time-outs meanwhile
             try:
                 self._node.pump(0.1, lambda: self._has_room(alone))
+            finally:
+                self._node.lock.acquire()
+            common.check()
+
+    def _await_keys(self, sealing: Sealing) -> None:
+        """Have the keys to seal with; they travel, and may come a moment after the permissions that want them.
+
+        Raises Sealed: They do not, or this producer does not block.
+        """
+        common = self._common
+        until = None
+        while True:
+            try:
+                sealing.check(self.core.topic)
+                return
+            except Sealed:
+                if not common.block or not sealing.may_come(self.core.topic):
+                    raise
+                until = until or time.monotonic() + KEYS_COME_S
+                if time.monotonic() >= until:
+                    raise
+            self._node.lock.release()
+            try:
+                self._node.pump(0.1, lambda: False)
             finally:
                 self._node.lock.acquire()
             common.check()
