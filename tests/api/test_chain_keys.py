@@ -13,6 +13,9 @@ from tests.waiting import PATIENCE_S, until
 from chappe import Chain, ChainConfiguration, ChainServer, Keys
 from chappe.api import permissions
 from chappe.errors import NoChain, NotPermitted, UsageError
+from chappe.replication.chain.messages import Listen, Read
+from chappe.runtime.chain_rules import ChainRules
+from chappe.transports.gate import gate_of
 
 RULES = """
 [[rules]]
@@ -96,6 +99,16 @@ def test_who_administers_takes_servers_out(
 
         until(removed)
     assert servers[0].status().members == ("a",)
+
+
+def test_answers_of_sessions_go_to_those_who_may_write(home: Path) -> None:
+    gate = gate_of(Keys(home / "hub"))
+    assert gate is not None
+    rules = ChainRules(gate, "orders", ["hub", "hub2"])
+
+    assert rules.heard("writer", Listen(7, b"me")) == Listen(7, b"me")
+    assert rules.heard("reader", Listen(7, b"me")) == Listen(0, b"me")
+    assert rules.heard("reader", Read(1, b"")) == Read(1, b"")
 
 
 def test_who_has_no_keys_is_not_heard(configuration: ChainConfiguration, servers: list[ChainServer]) -> None:

@@ -270,13 +270,13 @@ class ChainServerNode(MapNode):
         if why:
             self._answer(client, Refused(why[:1_000]))
             return ()
-        match request:
-            case Look():
-                self._answer(client, self.seen(request.token, now))
-            case Exclude():
-                self._answer(client, Excluded(request.token, self.ask_out(request.place, request.out)))
-            case _:
-                return self.core.handle_request(client, request, now, time.time_ns() // 1_000)
+        match request if self.rules is None else self.rules.heard(who, request):
+            case Look(token):
+                self._answer(client, self.seen(token, now))
+            case Exclude(token, place, out):
+                self._answer(client, Excluded(token, self.ask_out(place, out)))
+            case asked:
+                return self.core.handle_request(client, asked, now, time.time_ns() // 1_000)
         return ()
 
     def ask_out(self, place: int, out: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from chappe.log.guard import Refusal
 from chappe.permissions.rules import ADMINISTER, ATTACH_CLONE, ATTACH_MASTER, WRITE
-from chappe.replication.chain.messages import Do, Open, Read
+from chappe.replication.chain.messages import Do, Listen, Open, Read
 from chappe.replication.chain.wire import AnyRequest, Exclude
 from chappe.transports.gate import Gate
 
@@ -45,6 +45,11 @@ class ChainRules:
             case _:
                 return ""
         return "" if self._may(who, verb) else f"{who} may not {verb} {self._chain}: no rule allows it"
+
+    def heard(self, who: str, request: AnyRequest) -> AnyRequest:
+        """What is left of a request that may be made: who may not write is told who is in, and no session's answers."""
+        writes = self._gate.decisions().may(who, (WRITE,), self._chain)
+        return Listen(0, request.nonce) if isinstance(request, Listen) and not writes else request
 
     def _may(self, who: str, verb: str) -> bool:
         decisions = self._gate.decisions()
