@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import sync_playwright
+from run import _packages
 from tests.waiting import PATIENCE_S
 from tests.web.test_browser import ARGUMENTS, CHROMIUM, MISSING
 from website.build import INDEX, PROJECT, build
@@ -39,7 +40,6 @@ class Html(HTMLParser):
         self.anchors: set[str] = set()
         self.leads: list[str] = []
         self.fetches: list[str] = []
-        self.classes: set[str] = set()
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -48,8 +48,6 @@ class Html(HTMLParser):
                 continue
             if name == "id" or (tag == "a" and name == "name"):
                 self.anchors.add(value)
-            elif name == "class":
-                self.classes.update(value.split())
             elif name == "href" and tag == "link":
                 self.fetches.append(value)
             elif name == "href":
@@ -143,6 +141,16 @@ def test_every_public_name_is_on_a_page_of_the_api(site: Site) -> None:
     )
     shown = set(re.findall(r'class="doc doc-object-name doc-(?:class|function)-name">(\w+)<', headings))
     assert names - shown == set()
+
+
+def test_no_drawing_is_left_to_a_program_of_another_host() -> None:
+    """Mermaid would be: draw it in ``website/pictures.py``."""
+    pages = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
+    assert [page for page in pages if "```mermaid" in page.read_text(encoding="utf-8")] == []
+
+
+def test_who_has_the_tools_can_build_the_site() -> None:
+    assert set(_packages("docs")) < set(_packages("dev"))
 
 
 def test_a_page_that_leads_nowhere_stops_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
