@@ -36,7 +36,7 @@ VENV = PROJECT / ".venv"
 STAMP = VENV / "chappe-stamp"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
-EXTRAS = "arrow,connect,demo,pandas,rocksdb,spark,tls,web"
+EXTRAS = "arrow,connect,dashboard,demo,pandas,rocksdb,spark,tls,web"
 # Dependency groups of pyproject.toml, each with all of the one before; what they are called, and the MB fetched in all.
 GROUPS = {
     "": ("chappe and Spark", 600),

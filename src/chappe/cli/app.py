@@ -16,6 +16,7 @@ from chappe.cli import (
     chain,
     config,
     consume,
+    dashboard,
     demo,
     doctor,
     gateway,
@@ -108,7 +109,7 @@ for function in (
     demo.demo, members.up, members.tower, members.store, members.forward, produce.produce, consume.consume,
     topics.topics, node.node, gateway.gateway,
     publish.publish, publish.subscribe, tap.tap, ping.ping, record.record, archive.archive, record.replay,
-    doctor.doctor, config.config,
+    doctor.doctor, config.config, dashboard.dashboard,
 ):  # fmt: skip
     app.command(cls=values.Command if function is publish.publish else None)(function)
 app.add_typer(pipeline.app)

@@ -285,6 +285,7 @@ COMMANDS = (
     "produce",
     "consume",
     "topics",
+    "dashboard",
     "demo",
     "doctor",
     "archive",

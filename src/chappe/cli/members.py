@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer import Argument, Option
 
-from chappe.cli import options
+from chappe.cli import dashboard, options
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.mesh import shown
@@ -84,6 +84,7 @@ def up(
     listen: options.Listen = options.LISTEN,
     acting: options.Acting = None,
     plain: options.Plain = False,
+    look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower and a store in one process: all that a laptop needs."""
@@ -92,7 +93,9 @@ def up(
     options.be(acting)
     hear_warnings(tower)
     with Tower(tower, security="plain" if plain else None) as introducer:
-        _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer)
+        reach = ["--tower", introducer.address, "--listen", listen, *(["--plain"] if plain else [])]
+        with dashboard.beside(look, *reach) as url:
+            _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer, url=url)
 
 
 @audited("at")
@@ -187,9 +190,16 @@ def _account(what: str, store: Store) -> None:
 
 
 def _keep(
-    config: Config | None, directory: Path, tower: str, listen: str, plain: bool, as_json: bool, *beside: Tower
+    config: Config | None,
+    directory: Path,
+    tower: str,
+    listen: str,
+    plain: bool,
+    as_json: bool,
+    *beside: Tower,
+    url: str | None = None,
 ) -> None:
-    """Run a store, and the tower ``beside`` it."""
+    """Run a store, and the tower ``beside`` it; ``url`` is where its dashboard is."""
     from chappe import Store
 
     kept = _retention(config)
@@ -198,6 +208,9 @@ def _keep(
         text = f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops"
         if beside:
             text = f"tower at {tower}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
+        if url is not None:
+            facts["dashboard"] = url
+            text = f"dashboard at {url}\n{text}"
         tell(as_json, facts, text)
         _until_stopped(*beside, running)
         _account("store", running)

@@ -71,6 +71,13 @@ class Trust:
     ] = False
     acting: options.Acting = None  # the words above say otherwise, if one is given
 
+    @property
+    def arguments(self) -> list[str]:
+        """The same, for another command; what the environment says it knows by itself."""
+        tls = [] if self.tls is None else ["--tls", str(self.tls[0]), self.tls[1]]
+        acting = ["--as", self.acting] if self.acting else []
+        return [*tls, *(["--anonymous"] if self.anonymous else []), *(["--plain"] if self.plain else []), *acting]
+
     def security(self) -> Security | Keys:
         """What they ask for; raises UsageError if they contradict each other."""
         if (self.tls is not None) + self.anonymous + self.plain > 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from typer import Argument, Option
 
-from chappe.cli import mesh, network, options, tap
+from chappe.cli import dashboard, mesh, network, options, tap
 from chappe.cli.auditing import audited
 from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
@@ -73,6 +73,7 @@ def node(
         int | None, Option(min=1, metavar="N", help="How many messages to record at most.")
     ] = None,
     at_tap: tap.At = None,
+    look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
     """Run an endpoint of the mesh: it listens, peers, passes on, and shows its peers and their rates.
@@ -86,11 +87,11 @@ def node(
         "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding, "--paths": paths,
         "--on-full": on_full, "--websocket": websocket, "--origin": origins,
         "--recording-directory": recording_directory, "--output-generator-file-cap": output_generator_file_cap,
-        "--tap": at_tap,
+        "--tap": at_tap, "--dashboard": look or None,
     }  # fmt: skip
     picture.check(as_json, lasting)
     said = load(file) if file is not None else NodeFile()
-    security = _security(said, trust)
+    security = _trust(said, trust).security()
     if picture.wanted:
         network.show(picture, security, endpoint_id, [*said.peers, *(peers or [])], as_json)
         return
@@ -127,9 +128,14 @@ def node(
             facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
         endpoint.forward(*said.forward, *(forward or []))
         mesh.keep_dialling(endpoint, dialled)
+        if look:
+            peer = ["--peer", facts["listen"][0]]
+            facts["dashboard"] = stack.enter_context(dashboard.beside(look, *peer, *_trust(said, trust).arguments))
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
         if server is not None:
             title += f", {server.url}"
+        if look:
+            title += f", dashboard at {facts['dashboard']}"
 
         def more() -> tuple[str, dict[str, Any]]:
             clients = 0 if server is None else server.clients
@@ -142,12 +148,12 @@ def node(
         say("node stopped")
 
 
-def _security(said: NodeFile, trust: mesh.Trust) -> Security | Keys:
+def _trust(said: NodeFile, trust: mesh.Trust) -> mesh.Trust:
     """What the options ask for; what the file says if they ask for nothing."""
-    if trust == mesh.Trust():
-        certificates = None if said.tls is None else (Path(said.tls.directory), said.tls.name)
-        trust = mesh.Trust(certificates, said.security == "anonymous", said.security == "plain")
-    return trust.security()
+    if trust != mesh.Trust():
+        return trust
+    certificates = None if said.tls is None else (Path(said.tls.directory), said.tls.name)
+    return mesh.Trust(certificates, said.security == "anonymous", said.security == "plain")
 
 
 def _web(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Argument, Option
 
-from chappe.cli import options
+from chappe.cli import dashboard, options
 from chappe.cli.console import say, tell, warn
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def run(
     tower: options.Tower = options.TOWER,
     acting: options.Acting = None,
     plain: options.Plain = False,
+    look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
@@ -62,7 +63,10 @@ def run(
         this = Run(
             pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json, office=office
         )
-        code = this.run()
+        with dashboard.beside(look, "--tower", tower, *(["--plain"] if plain else [])) as url:
+            if url is not None and not as_json:
+                say(f"dashboard at {url}")
+            code = this.run()
     if code:
         raise typer.Exit(code)
 

@@ -106,7 +106,7 @@ class Watching:
                     self._observer.fail(source.name, text, "Its log has the details; please report them.", _wall_us())
                 self._ended.wait(10 * self._look_s)
                 continue
-            took = time.monotonic() - began
+            took = max(0.0, time.monotonic() - began - part.waited_s)
             pause = max(self._look_s - took, SHARE * took)
             if pause > SAY_S:
                 note = f"the {source.name} is looked at every {pause + took:.0f} s, as a look takes {took:.1f} s"

@@ -1,8 +1,9 @@
 """Where members stand on the map. Pure, and calm: a place follows from what a member is.
 
-Up to ``SINGLE_MAX`` members are drawn one by one, beyond that members of a kind that are alike stand as one group.
-Kinds have rows from top to bottom in the order in which records flow; within its row a member has the place of its
-rank in a hash of its id, so one that comes or goes moves its neighbours by a place at most, and nobody else.
+Up to ``SINGLE_MAX`` members are drawn one by one, beyond that members of a kind that are alike stand as one group. On
+the left is the log: each kind has a row, from top to bottom in the order in which records flow. On the right is the
+mesh: its endpoints stand on a grid that has more places than members, each where a hash of its id says, or at the
+next free place. So one that comes or goes moves nobody, or few, until the grid is too small and gets more places.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from chappe.observing.snapshot import Kind, Level, Link, Member
 
 SINGLE_MAX: Final = 150  # members drawn one by one
 EDGES_MAX: Final = 1_500
-ROW_MAX: Final = 24  # members side by side; then a second line begins
+ROW_MAX: Final = 12  # members side by side; then a second line begins
 ROWS: Final[dict[str, int]] = {
-    "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3,
-    "gateway": 4, "endpoint": 4, "original": 4, "this dashboard": 5, "map server": 5,
+    "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3, "map server": 4,
 }  # fmt: skip
-GAP_X: Final = 100.0
-GAP_Y: Final = 120.0
+GRIDS: Final = (3, 4, 5, 7, 10, 14, 20, 40, 100)  # places side by side in the mesh
+FREE: Final = 1.5  # places for each member, at least
+GAP_X: Final = 110.0
+GAP_Y: Final = 110.0
 LINE_Y: Final = 60.0
+APART: Final = 140.0  # between log and mesh
+JITTER: Final = 40.0  # so that links of three in a row do not lie upon each other
 
 
 class Node(NamedTuple):
@@ -87,21 +91,51 @@ def _group(member: Member) -> tuple[str, str]:
 
 
 def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
+    log = [each for each in nodes if nodes[each][0].kind in ROWS]
+    mesh = [each for each in nodes if nodes[each][0].kind not in ROWS]
+    at = _rows(log, nodes)
+    width = max((x for x, _ in at.values()), default=-APART) + APART
+    at |= {name: (x + width, y) for name, (x, y) in _grid(mesh, nodes).items()}
+    return [_node(name, *nodes[name], *at[name]) for name in nodes]
+
+
+def _node(name: str, member: Member, size: int, x: float, y: float) -> Node:
+    label = member.name if size == 1 else f"{size:,} {_many(member.kind)}"
+    return Node(name, member.kind, label, member.level, size, x, y)
+
+
+def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
     rows: dict[int, list[str]] = {}
-    for name, (member, _) in nodes.items():
-        rows.setdefault(ROWS[member.kind], []).append(name)
-    found = []
+    for name in names:
+        rows.setdefault(ROWS[nodes[name][0].kind], []).append(name)
+    found = {}
     y = 0.0
     for row in sorted(rows):
-        names = sorted(rows[row], key=lambda each: (nodes[each][0].kind, _rank(each)))
-        lines = [names[begin : begin + ROW_MAX] for begin in range(0, len(names), ROW_MAX)]
+        ranked = sorted(rows[row], key=lambda each: (nodes[each][0].kind, _hash(each)))
+        lines = [ranked[begin : begin + ROW_MAX] for begin in range(0, len(ranked), ROW_MAX)]
         for number, line in enumerate(lines):
             for place, name in enumerate(line):
-                member, count = nodes[name]
-                label = member.name if count == 1 else f"{count:,} {_many(member.kind)}"
-                x = (place - (len(line) - 1) / 2) * GAP_X
-                found.append(Node(name, member.kind, label, member.level, count, x, y + number * LINE_Y))
+                found[name] = ((place - (len(line) - 1) / 2) * GAP_X, y + number * LINE_Y)
         y += GAP_Y + (len(lines) - 1) * LINE_Y
+    left = min((x for x, _ in found.values()), default=0.0)
+    return {name: (x - left, at) for name, (x, at) in found.items()}
+
+
+def _grid(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
+    side = next((each for each in GRIDS if each * each >= FREE * len(names)), GRIDS[-1])
+    taken: dict[int, str] = {}
+    for name in sorted(names, key=lambda each: (nodes[each][0].kind != "this dashboard", _hash(each))):
+        place = side // 2 if nodes[name][0].kind == "this dashboard" else _hash(name) % (side * side)
+        tries = 0
+        while place in taken:  # elsewhere each time, for neighbours that gather would push each other on
+            tries += 1
+            place = _hash(f"{name} {tries}") % (side * side)
+        taken[place] = name
+    found = {}
+    for place, name in taken.items():
+        jitter = (_hash(name) >> 32) / 2**32 - 0.5
+        row, column = divmod(place, side)
+        found[name] = (column * GAP_X + (row % 2) * GAP_X / 2 + jitter * JITTER, row * GAP_Y + jitter * JITTER)
     return found
 
 
@@ -109,8 +143,9 @@ def _many(kind: str) -> str:
     return kind if kind.endswith("s") else f"{kind}s"
 
 
-def _rank(name: str) -> bytes:
-    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+def _hash(name: str) -> int:
+    """64 bits."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _edges(links: Sequence[Link], home: dict[str, str]) -> list[Edge]:

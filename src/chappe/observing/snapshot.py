@@ -191,7 +191,8 @@ class Part(msgspec.Struct, frozen=True):
     """What one look of one source saw.
 
     ``topics`` are those that changed since its last look, ``gone`` those that are no more; all else is whole. ``notes``
-    say what was sampled or left out, in sentences.
+    say what was sampled or left out, in sentences; for ``waited_s`` of the look nothing was done, as somebody did not
+    answer.
     """
 
     members: tuple[Member, ...] = ()
@@ -202,6 +203,7 @@ class Part(msgspec.Struct, frozen=True):
     pipelines: tuple[Pipeline, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    waited_s: float = 0.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):

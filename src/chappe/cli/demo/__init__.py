@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from typer import Option
 
-from chappe.cli import options
+from chappe.cli import dashboard, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import say
 from chappe.errors import UsageError
@@ -46,6 +46,7 @@ def demo(
         ),
     ] = options.TOWER,
     fresh: Annotated[bool, Option("--fresh", help="Delete what an earlier demo left, and start anew.")] = False,
+    look: dashboard.Wanted = False,
 ) -> None:
     """See it work: this machine's measurements through tower, store, producer and Spark, live."""
     need_packages("pyspark", "pyarrow", "psutil", what="the demo", extras="demo,spark")  # before anything is started
@@ -57,7 +58,7 @@ def demo(
         seconds = SECONDS
     resumed = _prepare(directory, source, fresh)
     say(f"{'resuming' if resumed else 'starting'} in {directory}" + ("; --fresh starts anew" if resumed else ""))
-    Demo(directory, source, seconds, tower, console).run()
+    Demo(directory, source, seconds, tower, console, look).run()
 
 
 def _prepare(directory: Path, source: str | None, fresh: bool) -> bool:

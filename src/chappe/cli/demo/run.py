@@ -17,6 +17,7 @@ from rich.console import Console
 
 from chappe.cli import options
 from chappe.cli.console import hear_warnings, host_and_ports, warn
+from chappe.cli.dashboard import beside
 from chappe.cli.demo.feed import Feed
 from chappe.cli.demo.query import Query, Windows
 from chappe.cli.demo.view import MetricsTable, Status, lines, picture
@@ -42,6 +43,7 @@ class Demo:
     seconds: float | None
     tower: str
     console: Console
+    dashboard: bool = False
     status: Status = field(default_factory=lambda: Status(time.monotonic()))
     notes: list[str] = field(default_factory=list)
 
@@ -76,7 +78,8 @@ class Demo:
         hear_warnings(self.tower, self._hear_warning)
         tower = ending.enter_context(free_tower(self.tower))
         store = ending.enter_context(Store(self.directory / "log", tower=tower.address))
-        self._say_how_to_look(tower.address)
+        url = ending.enter_context(beside(self.dashboard, "--tower", tower.address))
+        self._say_how_to_look(tower.address, url)
         identity, directory = f"{self.topic}-feed", self.directory / "feed"
         producer = Producer(self.topic, tower=tower.address, identity=identity, directory=directory)
         ending.callback(_leave, producer)
@@ -149,9 +152,9 @@ class Demo:
         """Keep the newest for the picture, and for the end."""
         self.status.note, self.notes[:] = text, [text]
 
-    def _say_how_to_look(self, tower: str) -> None:
+    def _say_how_to_look(self, tower: str, url: str | None) -> None:
         """Into the picture, or where there is none, once."""
-        self.status.look = look(self.topic, tower, self.tower)
+        self.status.look = look(self.topic, tower, self.tower, url)
         if not self.console.is_terminal:
             self._print(
                 ["To look at it while it runs, in another terminal:", *(f"  {each}" for each in self.status.look)]
@@ -183,20 +186,22 @@ def _stage(query: Query, seconds: float) -> str:
     return "running" if query.batches else "Spark runs and computes its first windows"
 
 
-def look(topic: str, tower: str, expected: str) -> list[str]:
-    """Commands that show the topic while the demo runs.
+def look(topic: str, tower: str, expected: str, url: str | None = None) -> list[str]:
+    """Commands that show the topic while the demo runs, and a page for a browser or the command that makes one.
 
     Args:
         topic: Its name.
         tower: The address of the demo's tower.
         expected: Where commands look for a tower in the demo's own environment.
+        url: Where its dashboard is, if it has one.
     """
     host, port, second = host_and_ports(tower)
     where = ""
     if expected != options.TOWER or host_and_ports(options.TOWER) != (host, port, second):
         where = f" --tower {host}:{port}" + (f":{second}" if second != port + 1 else "")
     chappe = shown(program())
-    return [f"{chappe} topics{where}", f"{chappe} consume {topic}{where}"]
+    page = url or f"{chappe} dashboard{where}"
+    return [f"{chappe} topics{where}", f"{chappe} consume {topic}{where}", page]
 
 
 def results(directory: Path, topic: str, log: Path) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ from chappe.system import machine
 GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
 POSITIONS_BYTES_MAX: Final = 1 << 20
 POSITIONS_EVERY: Final = 2  # looks
+GONE_S: Final = 5.0  # a store that is not heard for so long has left ...
+MISSED_S: Final = 600.0  # ... and is missed for so long
 
 
 class LogSource:
@@ -43,7 +46,8 @@ class LogSource:
     Args:
         tower: Its address.
         named: How people call whoever introduces members, in a sentence.
-        command: What starts a store there.
+        command: What starts it.
+        expected: Whether it has to be there: else nothing is wrong as long as it was never heard.
         groups: Directory of the positions of consumers with an identity; by default this user's.
     """
 
@@ -58,9 +62,11 @@ class LogSource:
         security: LogSecurity = None,
         named: str = "the tower",
         command: str = "chappe up",
+        expected: bool = True,
         groups: Path | None = None,
     ) -> None:
         self.mend = f"Start it: {command}"
+        self._silent = not expected  # nobody is missed yet
         self._tower, self._named, self._forwarders = tower, named, forwarders
         self._watch = LogWatch(tower, listen=listen, forwarders=forwarders, security=security)
         self._view = StoresView(Selection((Filter("", prefix=True),)), tower=tower, find=self._find, security=security)
@@ -70,6 +76,7 @@ class LogSource:
         self._partitions: dict[str, dict[str, Known]] = {}  # by topic
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
+        self._stores: dict[str, tuple[str, float]] = {}  # ids: where, and when they were there last
         self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
 
     def look(self) -> Part:
@@ -77,7 +84,11 @@ class LogSource:
         seen = self._watch.members()
         stores = {each.store.endpoint: each for each in seen if each.store is not None}
         self._view.meet(stores)
+        away = set(self._view.away)
+        self._note_lost(stores)
+        began = time.monotonic()
         changed = self._refresh()
+        waited = time.monotonic() - began if set(self._view.away) - away else 0.0
         if self._looks % POSITIONS_EVERY == 0:
             self._positions = dict(_positions(self._groups))
         self._looks += 1
@@ -91,6 +102,9 @@ class LogSource:
         gone = [name for name in names if name not in self._partitions]
         held = {endpoint: each.address for endpoint, each in stores.items()}
         topics = [self._topic(name, held, lags.get(name, ()), live) for name in names if name in self._partitions]
+        self._silent = self._silent and not self._watch.introduced
+        if self._silent:
+            return Part()
         members, links = self._picture(seen, lags)
         return Part(
             members=tuple(members),
@@ -98,6 +112,7 @@ class LogSource:
             topics=tuple(topics),
             gone=tuple(readable(each) for each in gone),
             problems=tuple(self._problems()),
+            waited_s=waited,
         )
 
     def held(self, shown: str) -> tuple[str, dict[str, Known]]:
@@ -203,6 +218,12 @@ class LogSource:
             links += [Link((each.address, f"group {group}"), "reads") for each in stores]
         return members, links
 
+    def _note_lost(self, stores: dict[str, LogMember]) -> None:
+        """Remember for a while which stores were there."""
+        now = time.monotonic()
+        self._stores |= {each.store.store_id: (endpoint, now) for endpoint, each in stores.items() if each.store}
+        self._stores = {each: (at, seen) for each, (at, seen) in self._stores.items() if now - seen < MISSED_S}
+
     def _problems(self) -> Iterator[Problem]:
         if self._watch.lost:
             yield Problem(
@@ -211,6 +232,15 @@ class LogSource:
                 f"Nobody answers as {self._named}: members that know each other go on, new ones find nobody.",
                 self.mend,
             )
+        now = time.monotonic()
+        for store_id, (endpoint, seen) in self._stores.items():
+            if now - seen > GONE_S and endpoint not in self._view.away:
+                yield Problem(
+                    f"left {store_id}",
+                    "warning",
+                    f"Store {_short(store_id)}, which was at {endpoint}, has left: what it alone has cannot be read.",
+                    "If that was not meant to be, start it again with: chappe store DIRECTORY",
+                )
         for endpoint in self._view.away:
             yield Problem(
                 f"store {endpoint}",
@@ -234,7 +264,11 @@ def _member(seen: LogMember, away: set[str]) -> Member:
         )
     name = seen.endpoint.rpartition(":")[2].partition("#")
     return Member(
-        seen.address, seen.role, name[2] or f":{name[0]}", seen.endpoint, facts=(("address", readable(seen.address)),)
+        seen.address,
+        seen.role,
+        name[2] or f"port {name[0]}",
+        seen.endpoint,
+        facts=(("address", readable(seen.address)),),
     )
 
 

@@ -1,0 +1,205 @@
+"""``chappe dashboard``: a page that shows what there is, from a process that only looks; or one beside a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+from typer import Option
+
+from chappe.cli import mesh, options
+from chappe.cli.console import hear_warnings, say, tell
+from chappe.errors import ChappeError, UsageError
+from chappe.security import IDENTITY, LogSecurity
+
+if TYPE_CHECKING:
+    from chappe.dashboard.sources import Source
+
+AT: Final = "127.0.0.1:8788"
+TOKEN: Final = "CHAPPE_DASHBOARD_TOKEN"
+BESIDE: Final = "CHAPPE_DASHBOARD_BESIDE"  # set: it ends when its standard input does
+END_S: Final = 5.0
+LAST_LINES: Final = 20  # of what a dashboard beside a command said, to find out why it ended
+
+
+@options.with_groups
+def dashboard(
+    context: typer.Context,
+    trust: mesh.Trust,
+    at: Annotated[
+        str,
+        Option(
+            "--at",
+            metavar="[HOST:]PORT",
+            help="Where the page is; beyond this machine it needs a token, which is printed.",
+        ),
+    ] = AT,
+    peers: Annotated[
+        list[str] | None,
+        Option("--peer", metavar="HOST[:PORT]", help=f"An endpoint of the mesh to dial; else {mesh.HERE} is tried."),
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        Option("--map", metavar="HOST[:PORT]", help="A map to follow; of a pair both servers, separated by commas."),
+    ] = None,
+    tower: options.Tower = options.TOWER,
+    listen: options.Listen = options.LISTEN,
+    forwarders: Annotated[
+        str | None,
+        Option(envvar="CHAPPE_FORWARDERS", metavar="ADDRESSES", help="Forwarders to look at instead of a tower."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing."""
+    host, port = _place(at)
+    security = trust.security()
+    dialled = mesh.addresses(security, peers or [mesh.HERE])
+    from chappe.dashboard.server import listening, new_token, serve, url
+
+    token = new_token(host, os.environ.get(TOKEN) or None)
+    hear_warnings(tower)
+    log_security: LogSecurity = "plain" if trust.plain and IDENTITY not in os.environ else None
+    with ExitStack() as ending:
+        listener = ending.enter_context(listening(host, port))
+        from chappe.dashboard.entries import Entries
+        from chappe.dashboard.leases import Leases
+        from chappe.dashboard.looks import Looks
+        from chappe.dashboard.sources.log import LogSource
+        from chappe.dashboard.sources.maps import MapSource
+        from chappe.dashboard.sources.mesh import MeshSource
+        from chappe.dashboard.watching import Watching
+
+        named = f"the forwarder at {forwarders}" if forwarders else f"the tower at {tower}"
+        command = "chappe forward" if forwarders else "chappe up"
+        log = LogSource(
+            tower,
+            listen=listen,
+            forwarders=forwarders,
+            security=log_security,
+            named=named,
+            command=command,
+            expected=bool(forwarders) or not peers or _was_given(context, "tower"),
+        )
+        sources: list[Source] = [log]
+        meshed = MeshSource(dialled, security, named=bool(peers))
+        sources.append(meshed)
+        shared = MapSource(maps, log_security) if maps else None
+        sources += [shared] if shared is not None else []
+        sources += _pipelines()
+        watching = ending.enter_context(Watching(sources))
+        leases = Leases()
+        ending.callback(leases.close)
+        entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases)
+        looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security)
+        where = url(host, listener.getsockname()[1], token)
+
+        def ready() -> None:
+            tell(as_json, {"url": where}, f"dashboard at {where}; Ctrl-C stops")
+            if os.environ.get(BESIDE):
+                threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
+
+        with suppress(KeyboardInterrupt):
+            serve(looks, listener, token, ready)
+    if not as_json:
+        say("dashboard stopped")
+
+
+def _pipelines() -> list[Source]:
+    """What looks at pipelines, where these can run."""
+    from importlib.util import find_spec
+
+    if find_spec("psutil") is None:
+        return []
+    from chappe.dashboard.sources.pipelines import PipelineSource
+
+    return [PipelineSource()]
+
+
+def _was_given(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _place(at: str) -> tuple[str, int]:
+    """Where to listen; raises UsageError."""
+    host, _, port = at.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{at!r} is not an address: [HOST:]PORT is wanted, such as {AT}")
+    return "0.0.0.0" if host == "*" else host, int(port)
+
+
+def _end_with_input() -> None:
+    """End when whoever started this has ended, however that was."""
+    import signal
+
+    with suppress(OSError, ValueError):
+        while sys.stdin.buffer.read(4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+# -- beside other commands --------------------------------------------------------------------------
+
+Wanted: TypeAlias = Annotated[
+    bool, Option("--dashboard", help=f"Show a dashboard, too, from a process of its own; {AT} if that is free.")
+]
+
+
+@contextmanager
+def beside(wanted: bool, *arguments: str) -> Iterator[str | None]:
+    """A dashboard in a process of its own, so that it slows nobody, as long as the context lasts: its address.
+
+    It ends with this process, however that ends. Raises ChappeError if it cannot begin.
+    """
+    if not wanted:
+        yield None
+        return
+    anywhere = [] if _is_free() else ["--at", "127.0.0.1:0"]
+    command = [sys.executable, "-P", "-m", "chappe", "dashboard", "--json", *anywhere, *arguments]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, BESIDE: "1"}
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
+    last: list[str] = []
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    listening = threading.Thread(target=_keep_last, args=(process.stderr, last), daemon=True)
+    listening.start()
+    try:
+        line = process.stdout.readline()
+        if not line:
+            process.wait()
+            listening.join(END_S)
+            raise ChappeError(last[-1].removeprefix("chappe: ") if last else "the dashboard ended at once")
+        yield str(json.loads(line)["url"])
+    finally:
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _is_free() -> bool:
+    """Whether a dashboard can be where it is looked for."""
+    try:
+        socket.create_server(_place(AT)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _keep_last(stream: Any, last: list[str]) -> None:
+    for raw in stream:
+        last.append(raw.decode(errors="replace").strip())
+        del last[:-LAST_LINES]

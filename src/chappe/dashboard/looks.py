@@ -1,0 +1,48 @@
+"""Everything that pages look at, as one value."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from chappe.api.mesh.endpoint import Endpoint
+from chappe.dashboard.entries import Entries
+from chappe.dashboard.leases import Leases
+from chappe.dashboard.records import Found, Wanted, find
+from chappe.dashboard.sources.log import LogSource
+from chappe.dashboard.watching import Watching
+from chappe.errors import ChappeError
+from chappe.security import LogSecurity
+
+READS_AT_ONCE: Final = 4  # records are read for so many viewers at once; others wait
+
+
+@dataclass
+class Looks:
+    """What a dashboard looks with.
+
+    Args:
+        watching: Snapshots.
+        log: Where topics are, None without a log.
+        endpoint: Of the mesh, None without one.
+        entries: What is in data stores and maps.
+        leases: What is open for viewers.
+        security: Who we are to stores.
+    """
+
+    watching: Watching
+    log: LogSource | None
+    endpoint: Endpoint | None
+    entries: Entries
+    leases: Leases
+    security: LogSecurity = None
+    _reads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(READS_AT_ONCE))
+
+    def find(self, topic: str, wanted: Wanted) -> Found:
+        """Records of a topic by the name that people read. Raises as ``records.find``; ChappeError if it is gone."""
+        name, held = self.log.held(topic) if self.log is not None else (topic, {})
+        if not held:
+            raise ChappeError("No store has this topic just now.")
+        with self._reads:
+            return find(name, held, wanted, self.security)

@@ -1,0 +1,122 @@
+"""Data stores and maps: who has them; and, for whoever looks inside, entries and changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from nicegui import ui
+
+from chappe.dashboard.entries import ROWS_MAX, Changed, Row
+from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.parts import Table, every
+from chappe.errors import ChappeError
+from chappe.observing.snapshot import Keeping
+
+CHANGES_SHOWN: Final = 50
+
+
+def page(looks: Looks) -> None:
+    """Build it."""
+    chosen: list[tuple[str, str] | None] = [None]
+
+    def choose(row: dict[str, Any]) -> None:
+        chosen[0] = (row["kind"], row["name"])
+        inside.set_visibility(True)
+        title.text = f"Inside {row['kind']} {row['name']}"
+        said.text = "Opening ..."
+        entries.show([])
+        changes.show([])
+
+    def close() -> None:
+        chosen[0] = None
+        inside.set_visibility(False)
+
+    with ui.column().classes("panel"):
+        ui.label("Data stores of the mesh, and maps").classes("title")
+        ui.label("Choose one to look inside. Maps are shown where this dashboard was started with --map.").classes(
+            "soft"
+        )
+        table = Table(
+            (
+                ("name", "name", False), ("kind", "kind", False), ("masters", "master or server", False),
+                ("copies", "copies at", False), ("entries", "entries", True), ("note", "", False),
+            ),
+            choose, sort=("name", False), empty="no data store or map is known", label="Data stores and maps",
+        )  # fmt: skip
+    with ui.column().classes("panel") as inside:
+        with ui.row().classes("controls"):
+            title = ui.label("").classes("title")
+            ui.space()
+            ui.button("Close", on_click=close, color=None).props("flat dense no-caps")
+        text = ui.input("Key or value contains").props("dense outlined clearable")
+        said = ui.label("").classes("soft").props('aria-live="polite"')
+        with ui.element("div").classes("two"):
+            with ui.column():
+                ui.label("Entries").classes("title")
+                entries = Table(
+                    (("key", "key", False), ("expires", "time to live", False), ("value", "value", False)),
+                    sort=("key", False), empty="no entries", label="Entries",
+                )  # fmt: skip
+                entries.element.classes("mono")
+            with ui.column():
+                ui.label("Changes since somebody looks, newest first").classes("title")
+                changes = Table(
+                    (("at", "UTC", False), ("kind", "", False), ("key", "key", False), ("value", "value", False)),
+                    empty="nothing has changed", label="Changes",
+                )  # fmt: skip
+                changes.element.classes("mono")
+    inside.set_visibility(False)
+
+    async def look() -> None:
+        wanted = chosen[0]
+        if wanted is None:
+            return
+        try:
+            rows, fitting, total, news, dropped = await asyncio.to_thread(_inside, looks, *wanted, text.value or "")
+        except ChappeError as error:
+            if chosen[0] == wanted:
+                said.text = str(error)
+            return
+        if chosen[0] != wanted:
+            return
+        cut = f", of which the first {ROWS_MAX} are listed" if fitting > len(rows) else ""
+        said.text = f"{total:,} {'entry' if total == 1 else 'entries'}; {fitting:,} fit{cut}"
+        if dropped:
+            said.text += f"; {dropped:,} changes came too fast to be shown"
+        entries.show([{"id": n, "key": e.key, "value": e.value, "expires": e.expires} for n, e in enumerate(rows)])
+        changes.show([_change(each, number) for number, each in enumerate(news[:CHANGES_SHOWN])])
+
+    def refresh() -> None:
+        snapshot = looks.watching.snapshot()
+        names = {each.id: each.name for each in snapshot.members}
+        table.show([_row(each, names, chosen[0]) for each in snapshot.keepings])
+
+    every(refresh)
+    every(look)
+
+
+def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[Row], int, int, list[Changed], int]:
+    opened = looks.entries.open(kind, name)
+    rows, fitting, total = opened.find(text)
+    news, dropped = opened.changes()
+    return rows, fitting, total, news, dropped
+
+
+def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -> dict[str, Any]:
+    return {
+        "id": f"{each.kind} {each.name}",
+        "name": each.name,
+        "kind": each.kind,
+        "masters": ", ".join(names.get(one, one) for one in each.masters) or "nobody in reach",
+        "copies": ", ".join(names.get(one, one) for one in each.copies),
+        "entries": ("", -1) if each.entries is None else (f"{each.entries:,}", each.entries),
+        "note": each.note,
+        "chosen": chosen == (each.kind, each.name),
+    }
+
+
+def _change(each: Changed, number: int) -> dict[str, Any]:
+    at = time.strftime("%H:%M:%S", time.gmtime(each.at))
+    return {"id": number, "at": at, "kind": each.kind, "key": each.key, "value": each.value}

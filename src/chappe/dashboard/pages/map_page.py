@@ -1,0 +1,259 @@
+"""Map: who is there and who is connected to whom, drawn so that it stays calm; and the same as a list."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from nicegui import ui
+
+from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.parts import Fact, Table, every
+from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
+from chappe.dashboard.pages.words import many, rate
+from chappe.observing.drawing import Drawing, Edge, Node, draw
+from chappe.observing.snapshot import Link, Member, Snapshot
+
+LISTED_MAX: Final = 500  # members in the list; the search finds the others
+LINKS_SHOWN: Final = 20  # of one member
+LABELS_MAX: Final = 60  # nodes; beyond it names are shown where the pointer is
+SAID: Final = {
+    "introduces": "introduced by the tower", "records": "records", "mesh": "a link of the mesh",
+    "reads": "reads", "copies": "copies", "map": "map",
+}  # fmt: skip
+
+
+class _Chart:
+    """The drawing."""
+
+    def __init__(self, choose: Any) -> None:
+        self._options: dict[str, Any] = {
+            "animation": False,
+            "tooltip": {"renderMode": "richText", "confine": True, "formatter": "{b}"},
+            "series": [
+                {
+                    "type": "graph",
+                    "layout": "none",
+                    "roam": True,
+                    "scaleLimit": {"min": 0.4, "max": 8},
+                    "top": 30, "bottom": 40, "left": 60, "right": 60,
+                    "preserveAspect": "contain",
+                    "label": {"show": True, "position": "bottom", "color": GREY, "fontSize": 12, "distance": 6},
+                    "emphasis": {"focus": "adjacency", "label": {"show": True}},
+                    "labelLayout": {"hideOverlap": True},
+                    "data": [],
+                    "links": [],
+                }
+            ],
+        }  # fmt: skip
+        self._chart = ui.echart(self._options, on_point_click=lambda event: self._clicked(event, choose))
+        self._chart.classes("map").props('role="img" aria-label="Map of members; the list below says the same"')
+        self._shown: Drawing | None = None
+        self._chosen = ""
+        self._ids: list[str] = []
+
+    def show(self, drawing: Drawing, chosen: str) -> None:
+        if drawing == self._shown and chosen == self._chosen:
+            return
+        self._shown, self._chosen = drawing, chosen
+        self._ids = [each.id for each in drawing.nodes]
+        series = self._chart.options["series"][0]
+        series["data"] = [_node(each, each.id == chosen, len(drawing.nodes)) for each in drawing.nodes]
+        series["links"] = [_edge(each) for each in drawing.edges]
+        self._chart.update()
+
+    def _clicked(self, event: Any, choose: Any) -> None:
+        if event.data_type == "node" and 0 <= event.data_index < len(self._ids):
+            choose(self._ids[event.data_index])
+
+
+def page(looks: Looks) -> None:
+    """Build it."""
+    chosen = [""]
+    facts: dict[str, Fact] = {}
+
+    def choose(member_id: str) -> None:
+        chosen[0] = member_id
+        refresh()
+
+    with ui.row().classes("panel facts"):
+        for each in ("members", "links", "topics", "records a second", "lag, records", "problems"):
+            facts[each] = Fact(each)
+    with ui.element("div").classes("split"):
+        with ui.column().classes("panel"):
+            chart = _Chart(choose)
+            _legend()
+        with ui.column().classes("panel"):
+            name = ui.label("").classes("title")
+            about = ui.label("").classes("soft")
+            status = ui.label("")
+            details = ui.column().style("gap: 8px; width: 100%").props('aria-live="polite"')
+    with ui.column().classes("panel"):
+        search = ui.input("Find a member").props("dense outlined clearable")
+        table = Table(
+            (
+                ("name", "name", False), ("kind", "kind", False), ("status", "status", False),
+                ("address", "address", False), ("links", "links", True),
+            ),
+            lambda row: choose(row["id"]), sort=("kind", False), empty="nobody is known yet", label="Members",
+        )  # fmt: skip
+    shown: list[Any] = [None]
+
+    def refresh() -> None:
+        snapshot = looks.watching.snapshot()
+        _facts(facts, snapshot)
+        drawing = draw(snapshot.members, snapshot.links)
+        chart.show(drawing, chosen[0])
+        table.show(_rows(snapshot, search.value or "", chosen[0]))
+        found = _about(snapshot, drawing, chosen[0])
+        if found != shown[0]:
+            shown[0] = found
+            name.text, about.text, status.text, level, lines = found
+            status.classes(replace=f"{level}-text")
+            details.clear()
+            with details:
+                for heading, text in lines:
+                    with ui.column().style("gap: 0; width: 100%"):
+                        ui.label(heading).classes("soft")
+                        ui.label(text).style("overflow-wrap: anywhere")
+
+    search.on_value_change(refresh)
+    every(refresh)
+
+
+def _legend() -> None:
+    glyphs = {"triangle": "▲", "roundRect": "■", "rect": "■", "diamond": "◆", "pin": "◉", "arrow": "➤", "circle": "●"}
+    with ui.row().classes("keys"):
+        for kind, (colour, shape) in KINDS.items():
+            with ui.row().style("gap: 5px; align-items: center"):
+                ui.label(glyphs.get(shape, "○")).style(f"color: {colour}").props('aria-hidden="true"')
+                ui.label(kind).classes("soft")
+
+
+def _facts(facts: dict[str, Fact], snapshot: Snapshot) -> None:
+    facts["members"].show(f"{len(snapshot.members):,}")
+    facts["links"].show(f"{len(snapshot.links):,}")
+    facts["topics"].show(f"{snapshot.topics_total:,}")
+    facts["records a second"].show(rate(sum(each.per_s for each in snapshot.topics)))
+    facts["lag, records"].show(f"{max((each.lag for each in snapshot.topics), default=0):,}")
+    facts["problems"].show(f"{len(snapshot.problems):,}")
+
+
+def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
+    colour, shape = KINDS[each.kind]
+    ill = each.level != "good"
+    width = min(46, 20 + 3 * len(str(each.size)) * (each.size > 1) + (6 if each.kind in ("store", "tower") else 0))
+    return {
+        "id": each.id,
+        "name": f"! {_label(each)}" if ill else _label(each),
+        "x": each.x,
+        "y": each.y,
+        "symbol": shape,
+        "symbolSize": width,
+        "label": {"show": nodes <= LABELS_MAX or ill or chosen or each.size > 1, "color": ILL if ill else GREY},
+        "itemStyle": {
+            "color": colour,
+            "borderColor": ILL if ill else "#ffffff" if not chosen else "#e69f00",
+            "borderWidth": 4 if ill or chosen else 1,
+        },
+    }
+
+
+def _label(each: Node) -> str:
+    plain = each.size > 1 or each.kind in ("tower", "this dashboard", "endpoint", "original", "gateway")
+    return each.name if plain else f"{each.kind} {each.name}"
+
+
+def _edge(each: Edge) -> dict[str, Any]:
+    colour, line = LINKS[each.kind]
+    busy = each.there + each.back
+    full = each.waiting > 0
+    return {
+        "source": each.a,
+        "target": each.b,
+        "name": _edge_text(each),
+        "lineStyle": {
+            "color": ILL if full else colour,
+            "type": line,
+            "width": min(6.0, 1.0 + (0.6 * len(str(int(busy))) if busy >= 1 else 0)),
+            "opacity": 0.55 if each.kind == "introduces" else 0.85,
+            "curveness": 0.06,
+        },
+    }
+
+
+def _edge_text(each: Edge) -> str:
+    text = SAID[each.kind] if each.links == 1 else f"{each.links:,} links: {SAID[each.kind]}"
+    if each.there or each.back:
+        text += f", {rate(each.there)}/s and {rate(each.back)}/s back"
+    return text + (f", {each.waiting:,} messages held back" if each.waiting else "")
+
+
+def _rows(snapshot: Snapshot, text: str, chosen: str) -> list[dict[str, Any]]:
+    counts: dict[str, int] = {}
+    for link in snapshot.links:
+        for end in link.ends:
+            counts[end] = counts.get(end, 0) + 1
+    wanted = text.casefold()
+    fitting = [
+        each for each in snapshot.members if wanted in f"{each.name} {each.kind} {each.address} {each.id}".casefold()
+    ]
+    return [
+        {
+            "id": each.id, "name": each.name, "kind": each.kind, "status": each.status, "address": each.address,
+            "links": (f"{counts.get(each.id, 0):,}", counts.get(each.id, 0)), "chosen": each.id == chosen,
+        }
+        for each in fitting[:LISTED_MAX]
+    ]  # fmt: skip
+
+
+About = tuple[str, str, str, str, list[tuple[str, str]]]  # name, what it is, status and its level, facts
+
+
+def _about(snapshot: Snapshot, drawing: Drawing, chosen: str) -> About:
+    """What is said of the one that was chosen."""
+    members = {each.id: each for each in snapshot.members}
+    member = members.get(chosen)
+    if member is not None:
+        lines = [(key, value) for key, value in (("address", member.address), *member.facts) if value]
+        links = [each for each in snapshot.links if chosen in each.ends]
+        lines += [_link(each, chosen, members) for each in links[:LINKS_SHOWN]]
+        if len(links) > LINKS_SHOWN:
+            lines.append(("", f"and {len(links) - LINKS_SHOWN:,} more links"))
+        return member.name, member.kind, member.status, member.level, lines
+    group = next((each for each in drawing.nodes if each.id == chosen), None)
+    if group is not None:
+        where = chosen.rpartition(":")[2] or "no address"
+        lines = [("what they are", group.kind), ("where", where), ("to see one", "find it in the list below")]
+        return (
+            group.name,
+            "a group",
+            "somebody in it is not well" if group.level != "good" else "all are well",
+            group.level,
+            lines,
+        )
+    if chosen:
+        return "Gone", "", "This member has left.", "warning", []
+    return (
+        "Who takes part",
+        "Choose somebody on the map, or in the list below.",
+        "",
+        "good",
+        [
+            ("thickness of a line", "how much goes over it, where somebody tells"),
+            ("! and an orange border", "something is wrong: Health says what"),
+        ],
+    )
+
+
+def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
+    first = link.ends[0] == own
+    other = members[link.ends[1] if first else link.ends[0]]
+    sent, received = link.sent_per_s, link.received_per_s
+    if not first:
+        sent, received = received, sent
+    parts = [SAID[link.kind], link.note]
+    if sent is not None and received is not None:
+        parts.append(f"{rate(sent)} frames/s sent, {rate(received)} received")
+    if link.waiting:
+        parts.append(f"held back: {many(link.waiting, 'message')}")
+    return f"link to {other.kind} {other.name}", "; ".join(filter(None, parts))

@@ -1,0 +1,164 @@
+"""What several pages are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from nicegui import ui
+
+from chappe.dashboard.pages.style import GREY
+
+REFRESH_S: Final = 1.0
+ROWS_PAGE: Final = 15
+
+# Rows are no buttons to a browser: so they are reached by key. ``{{ }}`` is text, whatever stands in it.
+CELLS: Final = '<q-td v-for="col in props.cols" :key="col.name" :props="props">{{ props.row[col.name] }}</q-td>'
+PLAIN: Final = f'<q-tr :props="props">{CELLS}</q-tr>'
+CHOOSE: Final = f"""<q-tr :props="props" tabindex="0" :class="props.row.chosen ? 'chosen' : ''"
+  :aria-selected="!!props.row.chosen" @click="$parent.$emit('choose', props.row.id)"
+  @keydown.enter="$parent.$emit('choose', props.row.id)">{CELLS}</q-tr>"""
+
+Columns = Sequence[tuple[str, str, bool]]  # name, heading, whether it is a number
+
+
+class Table:
+    """A table whose rows are sent to the browser only when they have changed; a row can be chosen by click or key.
+
+    Args:
+        columns: Name, heading, and whether it is a number, of each.
+        choose: Called with the row that was chosen; without it rows cannot be.
+        sort: Column that it is sorted by at first, and whether downwards.
+        empty: What stands there if there is no row.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        choose: Callable[[dict[str, Any]], Any] | None = None,
+        *,
+        sort: tuple[str, bool] | None = None,
+        empty: str = "nothing yet",
+        rows_page: int = ROWS_PAGE,
+        label: str = "",
+    ) -> None:
+        made = [
+            {
+                "name": name,
+                "label": heading,
+                "field": f"{name}_n" if number else name,
+                "sortable": True,
+                "align": "right" if number else "left",
+                "classes": "number" if number else "",
+            }
+            for name, heading, number in columns
+        ]
+        pagination: dict[str, Any] = {"rowsPerPage": rows_page}
+        if sort is not None:
+            pagination |= {"sortBy": sort[0], "descending": sort[1]}
+        self.element = ui.table(columns=made, rows=[], row_key="id", pagination=pagination)
+        self.element.props(
+            f'dense flat binary-state-sort no-data-label="{empty}" :rows-per-page-options="[15,50,200]" '
+            'rows-per-page-label="rows"'
+        )
+        if label:
+            self.element.props(f'aria-label="{label}"')
+        self.element.add_slot("body", PLAIN if choose is None else CHOOSE)
+        if choose is not None:
+            self.element.classes("choose")
+            self.element.on("choose", lambda event: self._chosen(event.args, choose))
+
+    def show(self, rows: list[dict[str, Any]]) -> None:
+        """These rows, each with an ``id``; in columns of numbers a text and the number that it is sorted by."""
+        rows = [_flat(each) for each in rows]
+        if rows != self.element.rows:
+            self.element.rows = rows
+
+    def _chosen(self, row_id: Any, choose: Callable[[dict[str, Any]], Any]) -> Any:
+        for each in self.element.rows:
+            if each["id"] == row_id:
+                return choose(each)
+        return None
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, tuple):
+            found[name], found[f"{name}_n"] = value
+        else:
+            found[name] = value
+    return found
+
+
+class Fact:
+    """A number with its name below it."""
+
+    def __init__(self, name: str) -> None:
+        with ui.column().classes("fact"):
+            self._number = ui.label("").classes("number")
+            ui.label(name).classes("soft")
+
+    def show(self, text: str) -> None:
+        """This number."""
+        if self._number.text != text:
+            self._number.text = text
+
+
+class Lines:
+    """A chart of lines over the last minutes."""
+
+    def __init__(self, name: str, unit: str) -> None:
+        self._options: dict[str, Any] = {
+            "animation": False,
+            "color": ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"],
+            "grid": {"left": 8, "right": 16, "top": 30, "bottom": 4, "containLabel": True},
+            "title": {"text": f"{name}, {unit}", "textStyle": {"fontSize": 13, "color": GREY, "fontWeight": "normal"}},
+            "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
+            "legend": {"right": 8, "textStyle": {"color": GREY}, "type": "scroll", "width": "60%"},
+            "xAxis": {
+                "type": "value", "min": -300, "max": 0, "interval": 60,
+                "axisLabel": {"color": GREY, "hideOverlap": True, "formatter": "{value} s"},
+                "axisLine": {"lineStyle": {"color": GREY}}, "splitLine": {"show": False},
+            },
+            "yAxis": {"type": "value", "min": 0, "minInterval": 1, "axisLabel": {"color": GREY},
+                      "axisLine": {"show": False, "onZero": False}, "axisTick": {"show": False},
+                      "splitLine": {"lineStyle": {"color": GREY, "opacity": 0.25}}},
+            "series": [],
+        }  # fmt: skip
+        self._chart = ui.echart(self._options).style("height: 210px; width: 100%")
+        self._shown: list[tuple[str, list[list[float]]]] = []
+
+    def show(self, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
+        """Lines by name: seconds before now, and how much."""
+        made = [(name, [[round(x, 1), round(y, 2)] for x, y in points]) for name, points in lines]
+        if made == self._shown:
+            return
+        self._shown = made
+        since = min((points[0][0] for _, points in made if points), default=0.0)
+        self._chart.options["xAxis"]["min"] = -60 * max(1, math.ceil(-since / 60))  # no emptiness before it began
+        self._chart.options["xAxis"]["interval"] = 15 if since > -60 else 60
+        self._chart.options["legend"]["show"] = len(made) > 1
+        self._chart.options["series"] = [
+            {"type": "line", "name": name, "data": points, "showSymbol": False, "lineStyle": {"width": 2},
+             "areaStyle": {"opacity": 0.12}}
+            for name, points in made
+        ]  # fmt: skip
+        self._chart.update()
+
+
+def every(function: Callable[[], Any], seconds: float = REFRESH_S) -> ui.timer:
+    """Call it now and then, as long as its page is open."""
+    return ui.timer(seconds, function, immediate=True)
+
+
+def value_dialog(title: str, parts: Sequence[tuple[str, str]]) -> None:
+    """Show texts in a window of their own."""
+    with ui.dialog(value=True) as dialog, ui.card().classes("panel").style("max-width: 900px; width: 90vw"):
+        ui.label(title).classes("title")
+        for name, text in parts:
+            ui.label(name).classes("soft")
+            ui.label(text).classes("value")
+        ui.button("Close", on_click=dialog.close, color=None).props("flat no-caps autofocus")
+    dialog.on("hide", dialog.delete)

@@ -1,0 +1,75 @@
+"""Pipelines: Spark's queries with their rates, lag and state."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.parts import Table, every
+from chappe.dashboard.pages.words import rate, size
+from chappe.observing.snapshot import Pipeline, Query
+
+COLUMNS = (
+    ("name", "query", False), ("batch", "batch", True), ("in", "rows/s in", True), ("done", "rows/s done", True),
+    ("lag", "records behind", True), ("lag_s", "seconds behind", True), ("last", "last batch", True),
+    ("late", "late rows", True), ("state", "state", True),
+)  # fmt: skip
+
+
+class _Card:
+    def __init__(self, pipeline: Pipeline) -> None:
+        with ui.column().classes("panel") as self.element:
+            with ui.row().classes("controls"):
+                ui.label(pipeline.name).classes("title")
+                self._stage = ui.label("")
+            self._facts = ui.label("").classes("soft")
+            if pipeline.page:
+                ui.link("Spark's own page", pipeline.page, new_tab=True)
+            self._table = Table(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
+
+    def show(self, pipeline: Pipeline) -> None:
+        running = pipeline.stage == "running"
+        self._stage.text = pipeline.stage
+        self._stage.classes(replace="good-text" if running else "warning-text")
+        self._facts.text = (
+            f"process {pipeline.pid}, since {pipeline.since}, told at {pipeline.updated or 'no time yet'}; "
+            f"{pipeline.file}; what Spark says: {pipeline.log}"
+        )
+        self._table.show([_row(each) for each in pipeline.queries])
+
+
+def page(looks: Looks) -> None:
+    """Build it."""
+    with ui.column().classes("panel") as none:
+        ui.label("No pipeline of this user runs on this machine").classes("title")
+        ui.label("Start one: chappe pipeline run FILE").classes("soft")
+    box = ui.column().style("gap: 14px; width: 100%")
+    cards: dict[str, _Card] = {}
+
+    def refresh() -> None:
+        found = {each.name: each for each in looks.watching.snapshot().pipelines}
+        none.set_visibility(not found)
+        for name in [each for each in cards if each not in found]:
+            cards.pop(name).element.delete()
+        for name, each in found.items():
+            if name not in cards:
+                with box:
+                    cards[name] = _Card(each)
+            cards[name].show(each)
+
+    every(refresh)
+
+
+def _row(query: Query) -> dict[str, object]:
+    return {
+        "id": query.name,
+        "name": query.name,
+        "batch": (f"{query.batch:,}", query.batch),
+        "in": (rate(query.in_per_s), query.in_per_s),
+        "done": (rate(query.done_per_s), query.done_per_s),
+        "lag": (f"{query.lag_records:,}", query.lag_records),
+        "lag_s": ("unknown", -1) if query.lag_s is None else (f"{query.lag_s:.1f}", query.lag_s),
+        "last": (f"{query.batch_rows:,} rows in {query.batch_s:.1f} s", query.batch_rows),
+        "late": (f"{query.late_rows:,}", query.late_rows),
+        "state": (f"{query.state_rows:,} rows, {size(query.state_bytes)}", query.state_bytes),
+    }

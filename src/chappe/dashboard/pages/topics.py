@@ -1,0 +1,276 @@
+"""Topics: rates, lags, sizes, writers and readers; and the records of one, newest first, searched and saved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from nicegui import ui
+
+from chappe.api.log.lines import iso_time
+from chappe.api.times import as_micros
+from chappe.bridges.form import SENDER
+from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
+from chappe.dashboard.pages.words import ago, many, rate, size
+from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Wanted, as_lines, as_parquet
+from chappe.dashboard.showing import FORMS, Form, brief, shown
+from chappe.errors import ChappeError, UsageError
+from chappe.log.batch import Record
+from chappe.observing.snapshot import Topic, readable
+
+LISTED_MAX: Final = 500
+COUNTS: Final = [20, 50, SHOWN_MAX]
+FOLLOW_S: Final = 2.0
+NAMES_SHOWN: Final = 12
+COLUMNS: Final = (
+    ("name", "topic", False), ("rate", "records/s", True), ("lag", "lag", True), ("records", "records kept", True),
+    ("size", "size", True), ("partitions", "partitions", True),
+    ("newest", "last written", True), ("read", "read by", False),
+)  # fmt: skip
+RECORDS: Final = (
+    ("at", "UTC", False), ("partition", "partition", False), ("offset", "offset", True), ("key", "key", False),
+    ("headers", "headers", False), ("value", "value", False),
+)  # fmt: skip
+
+
+def page(looks: Looks) -> None:
+    """Build it."""
+    chosen = [""]
+
+    def choose(row: dict[str, Any]) -> None:
+        chosen[0] = row["id"]
+        box.clear()
+        with box:
+            details.append(_Details(looks, chosen[0]))
+        refresh()
+
+    with ui.column().classes("panel"):
+        with ui.row().classes("controls"):
+            search = ui.input("Topic contains").props("dense outlined clearable")
+            total = ui.label("").classes("soft")
+        table = Table(COLUMNS, choose, sort=("name", False), empty="no topic is known yet", label="Topics")
+    box = ui.column().style("width: 100%; gap: 14px")
+    details: list[_Details] = []
+
+    def refresh() -> None:
+        snapshot = looks.watching.snapshot()
+        found: list[Topic] | tuple[Topic, ...] = snapshot.topics
+        if search.value:
+            found = looks.watching.find_topics(search.value, LISTED_MAX)
+        table.show([_row(each, snapshot.at, chosen[0]) for each in found])
+        less = f", {len(found):,} of them listed" if len(found) < snapshot.topics_total else ""
+        total.text = f"{snapshot.topics_total:,} topics{less}"
+        if details:
+            details[-1].refresh(snapshot.at)
+
+    search.on_value_change(refresh)
+    every(refresh)
+
+
+class _Details:
+    """One topic."""
+
+    def __init__(self, looks: Looks, name: str) -> None:
+        self._looks = looks
+        self._name = name
+        self._facts: dict[str, Fact] = {}
+        with ui.column().classes("panel"):
+            ui.label(name).classes("title")
+            with ui.row().classes("facts"):
+                for each in ("records/s", "records kept", "size", "oldest kept", "last written", "partitions"):
+                    self._facts[each] = Fact(each)
+            self._who = ui.column().style("gap: 2px; width: 100%")
+            with ui.element("div").classes("two"):
+                self._rate = Lines("records", "a second")
+                self._lag = Lines("lag", "records behind")
+        self._shown: list[str] = []
+        self._records = _Records(looks, name)
+
+    def refresh(self, now_us: int) -> None:
+        topic = self._looks.watching.topic(self._name)
+        if topic is None:
+            self._tell(["No store has this topic any more."])
+            return
+        for name, text in {
+            "records/s": rate(topic.per_s),
+            "records kept": f"{topic.records:,}",
+            "size": size(topic.bytes),
+            "oldest kept": ago(topic.oldest, now_us),
+            "last written": ago(topic.newest, now_us),
+            "partitions": f"{topic.partitions:,}",
+        }.items():
+            self._facts[name].show(text)
+        self._rate.show([("records/s", self._looks.watching.rate_line(self._name))])
+        readers = topic.readers[:5]
+        self._lag.show([(each.name, self._looks.watching.lag_line(self._name, each.name)) for each in readers])
+        names = {each.id: each.name for each in self._looks.watching.snapshot().members}
+        live = {True: "somebody listens live just now", False: "nobody listens live just now", None: ""}[topic.live]
+        groups = ", ".join(f"{each.kind} {each.name} ({each.lag:,} records behind)" for each in topic.readers)
+        self._tell(
+            [
+                f"written by {_some(topic.writers, topic.partitions)}",
+                f"kept by {_some([names.get(each, each) for each in topic.stores], len(topic.stores))}",
+                f"read by {groups or 'no group that keeps its positions on this machine'}; {live}",
+            ]
+        )
+        self._records.partitions(topic.writers)
+
+    def _tell(self, lines: list[str]) -> None:
+        if lines != self._shown:
+            self._shown = lines
+            self._who.clear()
+            with self._who:
+                for each in lines:
+                    ui.label(each).classes("soft")
+
+
+class _Records:
+    """Records of one topic: what to look for, and what was found."""
+
+    def __init__(self, looks: Looks, name: str) -> None:
+        self._looks = looks
+        self._name = name
+        self._found: list[Record] = []
+        self._busy = False
+        with ui.column().classes("panel"):
+            ui.label("Records").classes("title")
+            with ui.row().classes("controls"):
+                self._text = ui.input("Contains").props("dense outlined clearable")
+                self._since = ui.input("From (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
+                self._partition = ui.select({"": "all partitions"}, value="", label="Partition").props("dense outlined")
+                self._partition.style("min-width: 160px")
+                self._offset = ui.number("From offset", min=0, precision=0).props("dense outlined clearable")
+                self._offset.style("width: 130px")
+                self._count = (
+                    ui.select(COUNTS, value=COUNTS[0], label="At most").props("dense outlined").style("min-width: 95px")
+                )
+                self._form = ui.select(list(FORMS), value="auto", label="Values as", on_change=self._show)
+                self._form.props("dense outlined").style("min-width: 115px")
+                ui.button("Search", on_click=self.search).props("no-caps unelevated color=primary")
+                self._follow = ui.switch("Follow the newest", value=True)
+            self._said = ui.label("").classes("soft").props('aria-live="polite"')
+            self._table = Table(RECORDS, self._open, empty="no records", label="Records")
+            self._table.element.classes("mono")
+            with ui.row().classes("controls"):
+                ui.label(f"Save what the search finds, {SAVED_MAX:,} records at most:").classes("soft")
+                for kind, make in (("JSON", as_lines), ("Parquet", as_parquet)):
+                    ui.button(kind, on_click=self._saver(kind, make), color=None).props("flat dense no-caps")
+        for each in (self._text, self._since, self._offset):
+            each.on("keydown.enter", self.search)
+        every(self._look, FOLLOW_S)
+
+    def partitions(self, names: tuple[str, ...]) -> None:
+        """These are there to choose from."""
+        options = {"": "all partitions", **{each: each[:24] for each in names}}
+        if options != self._partition.options:
+            self._partition.set_options(
+                options, value=self._partition.value if self._partition.value in options else ""
+            )
+
+    async def search(self) -> None:
+        """Look now."""
+        self._follow.value = not (self._text.value or self._since.value or self._offset.value is not None)
+        await self._find()
+
+    async def _look(self) -> None:
+        if self._follow.value and not self._busy:
+            await self._find()
+
+    async def _find(self) -> None:
+        self._busy = True
+        try:
+            found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(self._count.value))
+        except (ChappeError, OSError) as error:
+            self._said.text = str(error)
+            return
+        finally:
+            self._busy = False
+        self._found = list(found.records)
+        self._said.text = many(len(self._found), "record") + (f"; {found.note}" if found.note else "")
+        self._show()
+
+    def _wanted(self, limit: int) -> Wanted:
+        """Raises UsageError for a moment that is none."""
+        since = None
+        if self._since.value:
+            try:
+                moment = datetime.fromisoformat(self._since.value.strip())
+            except ValueError:
+                raise UsageError("A moment looks like 2026-01-31 12:00.") from None
+            since = as_micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        offset = None if self._offset.value is None else int(self._offset.value)
+        return Wanted(limit, since, self._partition.value or "", offset, self._text.value or "")
+
+    def _show(self) -> None:
+        form: Form = self._form.value
+        self._table.show([_record(number, each, form) for number, each in enumerate(self._found)])
+
+    def _open(self, row: dict[str, Any]) -> None:
+        record = self._found[row["id"]]
+        form: Form = self._form.value
+        where = f"offset {record.offset:,} of partition {readable(record.partition)}, {iso_time(record.timestamp)}"
+        parts = [
+            ("key", shown(record.key, "text" if form == "auto" else form)),
+            ("value", shown(record.value, form, typed=_typed(record))),
+        ]
+        parts += [(f"header {readable(name)}", shown(value)) for name, value in record.headers]
+        value_dialog(where, parts)
+
+    def _saver(self, kind: str, make: Callable[[list[Record]], bytes]) -> Callable[[], Any]:
+        async def save() -> None:
+            try:
+                found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(SAVED_MAX))
+                raw = await asyncio.to_thread(make, list(found.records))
+            except (ChappeError, OSError) as error:
+                self._said.text = str(error)
+                return
+            self._said.text = f"{len(found.records):,} records saved as {kind}" + (
+                f"; {found.note}" if found.note else ""
+            )
+            ui.download.content(raw, _file(self._name) + (".jsonl" if kind == "JSON" else ".parquet"))
+
+        return save
+
+
+def _row(topic: Topic, now_us: int, chosen: str) -> dict[str, Any]:
+    readers = [each.name for each in topic.readers]
+    return {
+        "id": topic.name,
+        "name": topic.name,
+        "rate": (rate(topic.per_s), topic.per_s),
+        "lag": (f"{topic.lag:,}", topic.lag) if readers else ("", -1),
+        "records": (f"{topic.records:,}", topic.records),
+        "size": (size(topic.bytes), topic.bytes),
+        "partitions": (f"{topic.partitions:,}", topic.partitions),
+        "newest": (ago(topic.newest, now_us), topic.newest),
+        "read": ", ".join(readers[:3]) or ("live" if topic.live else ""),
+        "chosen": topic.name == chosen,
+    }
+
+
+def _record(number: int, each: Record, form: Form) -> dict[str, Any]:
+    return {
+        "id": number,
+        "at": iso_time(each.timestamp)[:23].replace("T", " "),
+        "partition": readable(each.partition)[:12],
+        "offset": (f"{each.offset:,}", each.offset),
+        "key": brief(each.key, "text" if form == "auto" else form),
+        "headers": ", ".join(f"{readable(name)}={brief(value)}" for name, value in each.headers)[:160],
+        "value": brief(each.value, form, typed=_typed(each)),
+    }
+
+
+def _typed(record: Record) -> bool:
+    return any(name == SENDER for name, _ in record.headers)
+
+
+def _some(names: list[str] | tuple[str, ...], total: int) -> str:
+    text = ", ".join(names[:NAMES_SHOWN])
+    return f"{text} and {total - NAMES_SHOWN:,} more" if total > NAMES_SHOWN else text or "nobody"
+
+
+def _file(topic: str) -> str:
+    return "".join(each if each.isalnum() or each in "._-" else "_" for each in topic)[:100] or "topic"

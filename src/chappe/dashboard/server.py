@@ -1,0 +1,117 @@
+"""Serves the dashboard's pages to browsers, until it is stopped.
+
+The pages are NiceGUI's: elements live here, a browser shows them and hears of changes over one WebSocket. All assets
+come from the package that is installed; a page asks no other host for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from chappe.dashboard.gatekeeper import Gatekeeper
+from chappe.dashboard.looks import Looks
+from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.observing.snapshot import to_json
+from chappe.security import is_loopback
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Response
+    from nicegui import app as pages_app
+    from nicegui import core, ui
+
+    from chappe.dashboard.pages.frame import root
+except ImportError as problem:
+    raise ChappeError(
+        f"the dashboard needs further packages ({problem.name}): pip install 'chappe[dashboard]'"
+    ) from None
+
+VIEWERS_MAX: Final = 50  # connections are three or four a page
+BACKLOG: Final = 128
+RECONNECT_S: Final = 5.0
+HISTORY: Final = 100  # messages to a page that are kept for when its connection is lost for a moment
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket to serve at; port 0 takes any that is free. Raises AddressInUse, UsageError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"port {port} on {host} is in use: stop the program that listens there, or choose another: --at PORT"
+            ) from None
+        raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def new_token(host: str, given: str | None = None) -> str | None:
+    """What who comes has to know: nothing on loopback, else what was given or something new. Raises UsageError."""
+    if given is not None and len(given) < 16:
+        raise UsageError("a token has at least 16 characters: leave CHAPPE_DASHBOARD_TOKEN unset to have one made")
+    if is_loopback(host):
+        return given
+    return given or secrets.token_urlsafe(24)
+
+
+def url(host: str, port: int, token: str | None) -> str:
+    """What a person opens."""
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
+
+
+def serve(looks: Looks, listener: socket.socket, token: str | None, ready: Callable[[], None]) -> None:
+    """Serve pages until SIGTERM or Ctrl-C, which are raised when all is in order; a process serves once.
+
+    Args:
+        looks: What pages show.
+        listener: See ``listening``.
+        token: See ``new_token``.
+        ready: Called when pages can be opened.
+    """
+    logging.getLogger("nicegui").setLevel(logging.ERROR)
+    made = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    def snapshot() -> Response:
+        return Response(to_json(looks.watching.snapshot()), media_type="application/json")
+
+    made.add_api_route("/snapshot.json", snapshot, methods=["GET"])
+    core.app.config.socket_io_js_transports = ["websocket"]
+    ui.run_with(
+        made,
+        root=lambda: root(looks),
+        title="chappe",
+        favicon="📡",
+        dark=None,
+        language="en-US",
+        reconnect_timeout=RECONNECT_S,
+        message_history_length=HISTORY,
+        gzip_middleware_factory=None,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+    pages_app.on_startup(ready)
+    config = uvicorn.Config(
+        Gatekeeper(made, token),
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        log_level=logging.CRITICAL,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=4 * VIEWERS_MAX,
+        timeout_graceful_shutdown=1,
+        ws_per_message_deflate=False,
+        ws_max_size=1 << 20,
+    )
+    with asyncio.Runner() as runner:
+        runner.run(
+            uvicorn.Server(config).serve(sockets=[listener])
+        )  # it obeys SIGTERM and Ctrl-C, and raises them then

@@ -1,0 +1,132 @@
+"""``chappe dashboard``, and ``--dashboard`` of other commands, as processes; pages are tested in tests/dashboard."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from http.client import HTTPMessage
+from typing import Any, cast
+
+import pytest
+from tests.cli.conftest import PATIENCE_S, Shell
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+
+def said(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.stderr.read().decode() if process.stderr else ""
+    return cast(dict[str, Any], json.loads(line))
+
+
+def fetched(url: str) -> Any:
+    with urllib.request.urlopen(f"{url}snapshot.json", timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+def is_open(url: str) -> bool:
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def test_a_dashboard_beside_up_shows_its_store_and_ends_with_it_however_that_ends(shell: Shell) -> None:
+    process = shell.start("up", "--tower", "127.0.0.1:0", "--dashboard", "--json")
+    facts = said(process)
+
+    until(lambda: any(each["kind"] == "store" for each in fetched(facts["dashboard"])["members"]))
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
+
+    until(lambda: not is_open(facts["dashboard"]))
+
+
+def test_a_dashboard_beside_a_node_shows_the_node_and_misses_no_tower(shell: Shell) -> None:
+    process = shell.start("node", "--listen", "127.0.0.1:0", "--dashboard", "--json")
+    facts = said(process)
+
+    until(lambda: any(each["id"] == facts["id"] for each in fetched(facts["dashboard"])["members"]))
+    found = fetched(facts["dashboard"])
+    assert {each["kind"] for each in found["members"]} == {"endpoint", "this dashboard"}
+    assert found["problems"] == []
+    code, _, _ = shell.stop(process)
+    assert code == 0
+    assert not is_open(facts["dashboard"])
+
+
+def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shell) -> None:
+    process = shell.start("dashboard", "--at", "*:0", "--tower", "127.0.0.1:1", "--json")
+    url = said(process)["url"]
+    port = int(url.split("/?")[0].rpartition(":")[2])
+    here = f"http://127.0.0.1:{port}/"
+
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetched(here)
+    assert refused.value.code == 403
+    assert b"a token is needed" in refused.value.read()
+
+    token = url.rpartition("=")[2]
+    assert len(token) >= 32
+    asked = urllib.request.Request(f"{here}snapshot.json", headers={"Cookie": f"chappe-dashboard={token}"})
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+        headers: HTTPMessage = answer.headers
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "code", "text"),
+    [
+        (["--at", "nowhere"], {}, 2, "'nowhere' is not an address: [HOST:]PORT is wanted, such as 127.0.0.1:8788"),
+        (["--at", "127.0.0.1:70000"], {}, 2, "'127.0.0.1:70000' is not an address"),
+        (["--at", "0"], {"CHAPPE_DASHBOARD_TOKEN": "short"}, 2, "a token has at least 16 characters"),
+        (["--at", "0", "--peer", "10.0.0.1:1"], {}, 2, "10.0.0.1 is not this machine: give --as"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    shell: Shell, arguments: list[str], env: dict[str, str], code: int, text: str
+) -> None:
+    shell.env |= env
+    done = shell.run("dashboard", *arguments)
+
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert done.stderr.decode().startswith(f"chappe: {text}")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_sentence(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = shell.run("dashboard", "--at", at)
+        assert done.returncode == 1
+        assert b"is in use: stop the program that listens there, or choose another: --at PORT" in done.stderr
+
+
+def test_without_its_packages_the_extra_is_named_and_nothing_else_needs_them(shell: Shell) -> None:
+    code = "import sys; sys.modules['nicegui'] = None; sys.argv[0] = 'chappe'; from chappe.cli import main; main()"
+    without = [sys.executable, "-c", code]
+
+    done = subprocess.run(
+        [*without, "dashboard", "--at", "0"], env=shell.env, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    other = subprocess.run([*without, "config"], env=shell.env, capture_output=True, timeout=PATIENCE_S, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.decode().endswith("pip install 'chappe[dashboard]'\n")
+    assert b"Traceback" not in done.stderr
+    assert other.returncode == 0
+
+
+def test_the_command_line_does_not_import_what_only_pages_need() -> None:
+    code = (
+        "import sys, chappe.cli.app; print([each for each in ('nicegui', 'fastapi', 'uvicorn') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

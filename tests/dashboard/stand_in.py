@@ -1,0 +1,74 @@
+"""A dashboard over stand-ins: a thousand members and a hundred thousand topics, which nobody has to start.
+
+``python -m tests.dashboard.stand_in`` prints its address and goes on until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import Final
+
+from chappe.dashboard.entries import Entries
+from chappe.dashboard.leases import Leases
+from chappe.dashboard.looks import Looks
+from chappe.dashboard.server import listening, serve, url
+from chappe.dashboard.watching import Watching
+from chappe.observing.snapshot import Link, Member, Part, Pipeline, Query, Reader, Topic
+
+MEMBERS: Final = 1_000
+TOPICS: Final = 100_000
+
+
+class Crowd:
+    """A source."""
+
+    name = "crowd"
+    mend = ""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def look(self) -> Part:
+        self._looks += 1
+        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 4)]
+        others = [
+            Member("t", "tower", "tower"),
+            *(Member(f"s{n}", "store", f"s{n}") for n in range(3)),
+        ]
+        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 4)]
+        everything = range(TOPICS) if self._looks == 1 else range(100)
+        topics = [
+            Topic(f"topic-{n:06}", 1, 9, 10 * self._looks + n, 900, readers=(Reader("team", "group", n),))
+            for n in everything
+        ]
+        query = Query("windows", 7, 500, 1.5, 250.0, 240.0, 3, 1_000, 65_536, 1_234, 2.5)
+        pipeline = Pipeline("<i>flow</i>", "running", 1, "2026-01-01T00:00:00Z", "now", "/p.toml", queries=(query,))
+        return Part((*others, *endpoints), tuple(links), tuple(topics), pipelines=(pipeline,))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def main() -> None:
+    """Serve it."""
+    leases = Leases()
+    with Watching([Crowd()]) as watching, listening("127.0.0.1", 0) as listener:
+        looks = Looks(watching, None, None, Entries(None, {}, leases), leases)
+        port = listener.getsockname()[1]
+        with suppress(KeyboardInterrupt):
+            serve(looks, listener, None, lambda: print(url("127.0.0.1", port, None), flush=True))
+    leases.close()
+
+
+def end_with_input() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_input, daemon=True).start()
+    main()
