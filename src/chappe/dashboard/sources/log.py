@@ -283,5 +283,6 @@ def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
             file = each / "positions.json"
             with suppress(OSError, ValueError, TypeError):
                 if file.stat().st_size <= POSITIONS_BYTES_MAX:
-                    rows: Any = json.loads(file.read_bytes())
+                    found: Any = json.loads(file.read_bytes())
+                    rows: Any = found.get("positions") if isinstance(found, dict) else found  # as before it said one
                     yield each.name, {(str(topic), str(part)): int(offset) for topic, part, offset in rows}
