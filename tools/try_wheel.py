@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +84,7 @@ def try_one(python: str, wheel: Path, extra: str) -> str:
             ([*PIP, "--python", str(bin_ / "python"), "install", "--quiet", "--no-compile", wanted], INSTALL_S),
             *(([str(bin_ / "python"), "-c", FOR[each]], RUN_S) for each in ("", *names)),
             ([str(bin_ / "chappe"), "--version"], RUN_S),
-            ([str(bin_ / "chappe"), "doctor", directory, "--tower", f"127.0.0.1:{free_port()}"], RUN_S),
+            ([str(bin_ / "chappe"), "doctor", directory, "--tower", f"127.0.0.1:{quiet_port()}"], RUN_S),
         ]
         for command, timeout in steps:
             try:
@@ -98,11 +100,14 @@ def try_one(python: str, wheel: Path, extra: str) -> str:
     return ""
 
 
-def free_port() -> int:
-    """One at which nothing listens, and nothing at the next one, most likely."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
+def quiet_port() -> int:
+    """One at which nothing listens, and nothing at the next one; not where the system takes ports from by itself."""
+    while True:
+        port = random.randrange(10_240, 30_000)
+        with socket.socket() as one, socket.socket() as two, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            two.bind(("127.0.0.1", port + 1))
+            return port
 
 
 def _cache() -> str:
