@@ -74,7 +74,7 @@ def test_what_is_not_there_and_what_is_too_much_are_sentences(stack: ExitStack) 
 
     with pytest.raises(UsageError, match="open already"):
         entries.open("map", f"m{OPEN_MAX}")
-    with pytest.raises(UsageError, match="no data store"):
+    with pytest.raises(UsageError, match="nobody can look"):
         Entries(None, {}, leases).open("data store", "x")
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api.chain_rig import new_configuration, serving
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Endpoint, MapServer, Producer, Store, Tower
+from chappe.dashboard.sources.chains import ChainSource
 from chappe.dashboard.sources.log import LogSource
 from chappe.dashboard.sources.maps import MapSource
 from chappe.dashboard.sources.mesh import MeshSource
@@ -153,6 +155,25 @@ def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: 
     assert only(found, "map server").status == "followed"
     server.close()
     assert "No server of the map" in seen(watching, lambda s: s.problems).problems[0].text
+
+
+def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: Path) -> None:
+    configuration = new_configuration()
+    servers = stack.enter_context(serving(configuration, tmp_path))
+    file = tmp_path / "chain.toml"
+    listed = "".join(f'{name} = "{at}"\n' for name, at in configuration.servers.items())
+    file.write_text(f'name = "{configuration.name}"\n[servers]\n{listed}')
+    until(servers.whole)
+    watching = stack.enter_context(Watching([ChainSource([file])], look_s=0.1))
+
+    found = seen(watching, lambda s: s.keepings and len(s.links) == 2)
+
+    assert [(each.name, each.status) for each in found.members] == [("a", "head"), ("b", "middle"), ("c", "tail")]
+    assert [each.note for each in found.keepings] == ["a > b > c"]
+    servers.stop("a")
+    found = seen(watching, lambda s: s.problems and s.keepings[0].note == "b > c")
+    assert found.problems[0].text.startswith("Server a of the chain")
+    assert found.problems[0].mend.endswith("--name a")
 
 
 def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 from typer import Argument, Option
 
-from chappe.cli import options
+from chappe.cli import dashboard, options
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
@@ -51,6 +51,7 @@ def serve(
     ] = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
+    look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
     """Serve one server of a chain, and show how the chain is."""
@@ -66,8 +67,11 @@ def serve(
     with closing(start_configured(configuration, name, where, "plain" if plain else None)) as server:
         title = f"{name} of the chain {configuration.name} at {server.address}"
         facts = {"name": name, "chain": configuration.name, "address": server.address, "directory": str(where)}
-        with suppress(KeyboardInterrupt):  # the proper end
-            tell(as_json, facts, f"{title}; Ctrl-C stops")
+        reach = ["--chain", str(file), *(["--plain"] if plain else [])]
+        with suppress(KeyboardInterrupt), dashboard.beside(look, *reach) as url:  # the proper end
+            if url is not None:
+                facts["dashboard"] = url
+            tell(as_json, facts, f"{title}{'' if url is None else f', dashboard at {url}'}; Ctrl-C stops")
             _follow(server, title, as_json)
     if not as_json:
         say(f"{title} stopped")

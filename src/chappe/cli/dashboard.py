@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
@@ -50,6 +51,9 @@ def dashboard(
         list[str] | None,
         Option("--map", metavar="HOST[:PORT]", help="A map to follow; of a pair both servers, separated by commas."),
     ] = None,
+    chains: Annotated[
+        list[Path] | None, Option("--chain", metavar="FILE", help="The configuration of a chain to look at.")
+    ] = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     forwarders: Annotated[
@@ -86,13 +90,17 @@ def dashboard(
             security=log_security,
             named=named,
             command=command,
-            expected=bool(forwarders) or not peers or _was_given(context, "tower"),
+            expected=bool(forwarders) or not (peers or chains) or _was_given(context, "tower"),
         )
         sources: list[Source] = [log]
         meshed = MeshSource(dialled, security, named=bool(peers))
         sources.append(meshed)
         shared = MapSource(maps, log_security) if maps else None
         sources += [shared] if shared is not None else []
+        if chains:
+            from chappe.dashboard.sources.chains import ChainSource
+
+            sources.append(ChainSource(chains, log_security))
         sources += _pipelines()
         watching = ending.enter_context(Watching(sources))
         leases = Leases()

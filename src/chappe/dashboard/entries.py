@@ -188,7 +188,7 @@ class Entries:
             return _Map(self._maps[name])
         if kind == "data store" and self._endpoint is not None:
             return _Clone(self._endpoint, name)
-        raise UsageError(f"there is no {kind} {name!r} to look into")
+        raise UsageError(f"into {kind} {name} nobody can look from here")
 
 
 def _text(value: Any) -> str:

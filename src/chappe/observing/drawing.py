@@ -20,6 +20,7 @@ EDGES_MAX: Final = 1_500
 ROW_MAX: Final = 12  # members side by side; then a second line begins
 ROWS: Final[dict[str, int]] = {
     "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3, "map server": 4,
+    "chain server": 5,
 }  # fmt: skip
 GRIDS: Final = (3, 4, 5, 7, 10, 14, 20, 40, 100)  # places side by side in the mesh
 FREE: Final = 1.5  # places for each member, at least

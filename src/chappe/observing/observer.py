@@ -35,7 +35,7 @@ TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
 LAST_S: Final = 300.0  # of lines
 STEP_S: Final = 2.0
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
-TOLD_OF: Final = ("store", "tower", "map server")  # it is worth a warning if one of these leaves
+TOLD_OF: Final = ("store", "tower", "map server", "chain server")  # it is worth a warning if one of these leaves
 
 
 class Observer:

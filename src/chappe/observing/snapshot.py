@@ -16,7 +16,7 @@ import msgspec
 
 Kind: TypeAlias = Literal[
     "tower", "store", "producers", "consumers", "member", "endpoint", "original", "map server", "pipeline", "group",
-    "gateway", "this dashboard",
+    "gateway", "chain server", "this dashboard",
 ]  # fmt: skip
 LinkKind: TypeAlias = Literal["introduces", "records", "mesh", "reads", "copies", "map"]
 Level: TypeAlias = Literal["good", "warning", "failed"]
@@ -121,16 +121,16 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Keeping(msgspec.Struct, frozen=True):
-    """A data store of the mesh, or a shared map.
+    """A data store of the mesh, a shared map, or a chain.
 
     Args:
-        masters: Ids of the endpoints, or servers, that decide.
-        copies: Ids of the endpoints that have a clone; of a map nobody tells.
+        masters: Ids of the endpoints, or servers, that decide; of a chain its head.
+        copies: Ids of the endpoints that have a clone; of a map nobody tells; of a chain the others, in their order.
         entries: How many there are, where this observer looks inside; else None.
         note: How it is, where that is known.
     """
 
-    kind: Literal["data store", "map"]
+    kind: Literal["data store", "map", "chain"]
     name: str
     masters: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()

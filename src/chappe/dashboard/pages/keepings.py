@@ -34,8 +34,8 @@ def page(looks: Looks) -> None:
         inside.set_visibility(False)
 
     with ui.column().classes("panel"):
-        ui.label("Data stores of the mesh, and maps").classes("title")
-        ui.label("Choose one to look inside. Maps are shown where this dashboard was started with --map.").classes(
+        ui.label("Data stores of the mesh, maps and chains").classes("title")
+        ui.label("Choose a store or map to look inside. Maps are named with --map, chains with --chain.").classes(
             "soft"
         )
         table = Table(

@@ -16,6 +16,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "original": ("#8a8f98", "rect"),
     "gateway": ("#56b4e9", "arrow"),
     "map server": ("#0072b2", "diamond"),
+    "chain server": ("#e69f00", "rect"),
     "member": ("#8a8f98", "circle"),
     "this dashboard": ("#8a8f98", "diamond"),
 }
