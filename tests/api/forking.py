@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.api.chain_rig import Servers, new_configuration
 from tests.waiting import PATIENCE_S, until
 
 from chappe import (
+    Chain,
     Consumer,
     Endpoint,
     Forwarder,
@@ -67,7 +69,11 @@ def main(directory: Path) -> None:
     through = Producer("t", forwarders=forwarder.address)
     gateway = Gateway(GatewaySide("one"), GatewaySide("two"))
     sharded = ShardedConsumer(str, "t", tower=address, workers=1)
-    members: list[Any] = [sharded, gateway, through, tap, forwarder, changes, shared, witness, server]
+    configuration = new_configuration("a", durable=False)
+    link = Servers(configuration, None).start("a")
+    chain = Chain(configuration)
+    chain.call(b"before", timeout=PATIENCE_S)
+    members: list[Any] = [chain, link, sharded, gateway, through, tap, forwarder, changes, shared, witness, server]
     members += [client, publisher, proxy, watch, clone, master, statuses, subscriber, there, here]
     members += [consumer, lasting, plain, store, tower]
     sent = 0
@@ -128,6 +134,8 @@ def main(directory: Path) -> None:
             "through": lambda: through.send("x"),
             "gateway": lambda: gateway.status(),
             "sharded": lambda: sharded.run(),
+            "call": lambda: chain.call(b"x"),
+            "chain": lambda: link.status(),
         }.items():
             refused(call, name)
         assert isinstance(plain, Producer)
@@ -171,6 +179,7 @@ def main(directory: Path) -> None:
     assert dict(shared) == {"/before": "1"}
     shared["/after"] = "2"
     assert set(shared) == {"/before", "/after"}
+    assert chain.call(b"after", timeout=PATIENCE_S).result == b"2"
     through.send("x")
     through.flush(PATIENCE_S)
     until(lambda: subscriber.available + subscriber.dropped >= sent)

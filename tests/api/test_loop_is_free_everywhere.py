@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from tests.api.blocking import LoopGuard
 from tests.api.blocking import guard as guard
+from tests.api.chain_rig import new_configuration, serving
 from tests.api.sealed_net import make_home
 from tests.waiting import PATIENCE_S
 
 from chappe import (
+    AsyncChain,
     AsyncConsumer,
     AsyncEndpoint,
     AsyncProducer,
@@ -161,6 +163,25 @@ def test_a_map_whose_server_has_a_disk_that_stalls(
                 free.set()
                 await setting
             await shared.close()
+
+    guard.run(body)
+
+
+# -- chains -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_day_of_a_chain(guard: LoopGuard, tmp_path: Path) -> None:
+    async def body() -> None:
+        configuration = new_configuration()
+        servers = serving(configuration, tmp_path)
+        await asyncio.to_thread(servers.__enter__)
+        async with AsyncChain(configuration) as chain:
+            assert (await chain.call(b"one", timeout=PATIENCE_S)).result == b"1"
+            assert len(await chain.call_many([b"x"] * 200, timeout=PATIENCE_S)) == 200
+            assert await chain.read(b"", timeout=PATIENCE_S) == b"201"
+            assert set(await chain.status(timeout=PATIENCE_S)) == set(configuration.names)
+            assert chain.events() == []
+        await asyncio.to_thread(servers.__exit__, None, None, None)
 
     guard.run(body)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from chappe.api import at_exit
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.status import ChainServerStatus, status_of
-from chappe.api.faces import Seconds, Steps
+from chappe.api.faces import Seconds, Steps, happened
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.defaults import MIB
 from chappe.errors import (
@@ -330,12 +330,7 @@ class ChainMember:
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
-        with self.lock:
-            found = list(self._events)
-            self._events.clear()
-        if not found:
-            self.turns.check()
-        return found
+        return happened(self._events, self.turns.check)
 
     def check(self) -> None:
         """Raise Closed or MemberStopped."""
