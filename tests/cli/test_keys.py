@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -213,3 +215,36 @@ def test_a_token_is_printed_alone_and_made_where_the_key_is(shell: Shell) -> Non
 
     (shell.directory / "keys" / "hub.key").unlink()
     assert "hub.key does not exist" in keys(shell, "token", "hub", code=2)
+
+
+def test_the_commands_of_the_docs_set_up_three_programs_on_two_machines(shell: Shell) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/permissions.md").read_text()
+    block = page.partition("```console\n")[2].partition("```")[0]
+    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    assert len(commands) <= 4
+    other = shell.directory / "other"
+    (other / "keys").mkdir(parents=True, mode=0o700)
+    tools = shell.directory / "tools"
+    tools.mkdir()
+    scp = 'shift; for last; do :; done; while [ $# -gt 1 ]; do cp -p "$1" "$OTHER/${last#*:}"; shift; done'
+    for name, script in (("chappe", f'exec "{sys.executable}" -m chappe "$@"'), ("scp", scp)):
+        (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tools / name).chmod(0o755)
+    env = shell.env | {"PATH": f"{tools}:{os.environ['PATH']}", "OTHER": str(other)}
+    for command in commands:
+        subprocess.run(command, shell=True, cwd=shell.directory, env=env, check=True, capture_output=True)
+
+    here = shell.directory / "keys"
+    assert sorted(each.name for each in (other / "keys").iterdir()) == sorted(
+        ["authority.pem", "permissions.toml", "sensor.key", "sensor.pem", "report.key", "report.pem"]
+    )
+    for home, name in ((here, "hub"), (other / "keys", "sensor"), (other / "keys", "report")):
+        assert contexts(Keys(home / name).tls()) is not None
+        known = permissions.read(home).identities[name]
+        assert known.curve == curve_keys(Keys(home / name)).public
+        assert known.hosts == ("10.0.0.5" if name == "hub" else "10.0.0.7",)
+    moment = datetime.now(UTC)
+    found = permissions.read(other / "keys")
+    assert found.decide("sensor", "produce", "orders", moment).allowed
+    assert found.decide("report", "consume", "orders", moment).allowed
+    assert not found.decide("report", "produce", "orders", moment).allowed
