@@ -249,7 +249,13 @@ class IdentityRolledBack(ChappeError):
 
 
 class Sealed(ChappeError):
-    """A topic is sealed for a group, and whoever reads or writes it has no key of that group, or an old one."""
+    """A topic is sealed for a group, and whoever reads or writes it has no key of that group, or an old one.
+
+    Attributes:
+        passing: Whether keys may come by themselves, as others hand them on.
+    """
+
+    passing = False
 
 
 class OffsetConflict(ChappeError):

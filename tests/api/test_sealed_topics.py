@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import zmq
 from tests.api.members import PATIENCE_S, read, wait_until
 
-from chappe import Consumer, Forwarder, Keys, Producer, read_topic
+from chappe import AsyncProducer, Consumer, Forwarder, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.log.events import RecordsRefused
@@ -104,6 +105,19 @@ def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         yield seen
 
 
+def asks_for_keys(patch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set once somebody asks whether keys that are not there may come."""
+    asked = threading.Event()
+    real = SealedGroups.belongs
+
+    def belongs(self: SealedGroups, group: Group) -> bool:
+        asked.set()
+        return real(self, group)
+
+    patch.setattr(SealedGroups, "belongs", belongs)
+    return asked
+
+
 def test_a_producer_waits_for_keys_that_come_after_the_permissions(
     network: Network, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,14 +131,7 @@ def test_a_producer_waits_for_keys_that_come_after_the_permissions(
         send(producer, b"before")
         permissions.revoke(home, "bob2")
         shutil.copy(permissions_file(home), permissions_file(there))
-        waits = threading.Event()
-        real = SealedGroups.belongs
-
-        def belongs(self: SealedGroups, group: Group) -> bool:
-            waits.set()
-            return real(self, group)
-
-        monkeypatch.setattr(SealedGroups, "belongs", belongs)
+        waits = asks_for_keys(monkeypatch)
         sending = threading.Thread(target=send, args=(producer, b"after"))
         sending.start()
         assert waits.wait(PATIENCE_S)
@@ -132,6 +139,46 @@ def test_a_producer_waits_for_keys_that_come_after_the_permissions(
         shutil.copy(sealed_file(home, "ward"), sealed_file(there, "ward"))
         sending.join(PATIENCE_S)
         assert [each.value for each in read(bob, 2)] == [b"before", b"after"]
+
+
+def test_asyncio_waits_for_keys_too(
+    network: Network, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chappe.api.log.aio.KEYS_COME_S", PATIENCE_S)
+    monkeypatch.setattr("chappe.storage.sealed_files.LOOK_S", 0.0)
+    monkeypatch.setattr(Gate, "offer_keys", lambda self, group, raw: None)
+    there = tmp_path / "there"
+    shutil.copytree(home, there)
+    keys = sealed_file(there, "ward").rename(tmp_path / "kept")
+    waits = asks_for_keys(monkeypatch)
+
+    async def run() -> int:
+        security = Keys(there / "ann")
+        async with AsyncProducer(TOPIC, forwarders=network.address, security=security) as producer:
+            sending = asyncio.create_task(producer.send(b"1"))
+            await asyncio.to_thread(waits.wait, PATIENCE_S)
+            assert not sending.done()
+            shutil.copy(keys, sealed_file(there, "ward"))
+            offset = await sending
+            await producer.flush(PATIENCE_S)
+            return offset
+
+    assert asyncio.run(run()) == 0
+    monkeypatch.setattr("chappe.api.log.aio.KEYS_COME_S", 0.0)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(home, elsewhere)
+    sealed_file(elsewhere, "ward").unlink()
+    with pytest.raises(Sealed, match="is not there, or not usable") as refused:
+        asyncio.run(run_once(network, elsewhere))
+    assert refused.value.passing
+
+
+async def run_once(network: Network, there: Path) -> None:
+    producer = AsyncProducer(TOPIC, forwarders=network.address, security=Keys(there / "ann"))
+    try:
+        await producer.send(b"1")
+    finally:
+        await producer.close(0.1)
 
 
 def test_keys_that_do_not_come_are_an_error_at_last_and_at_once_for_who_does_not_block(

@@ -14,9 +14,10 @@ from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import LOOK_S, Consumer, ResetLike
 from chappe.api.log.producer import Producer
-from chappe.api.log.topic_writers import TopicProgress
-from chappe.errors import BufferFull
+from chappe.api.log.topic_writers import KEYS_COME_S, TopicProgress
+from chappe.errors import BufferFull, Sealed
 from chappe.log.batch import Record
+from chappe.system import time
 from chappe.system.forking import own
 
 ROOM_S = 0.005  # how often a full buffer is looked at again
@@ -103,12 +104,18 @@ class AsyncProducer(AsyncCloseable):
         topic: str | None = None,
     ) -> int:
         """See ``Producer.send``."""
+        keys_until = None
         while True:
             try:
                 if self._journaled:
                     return await asyncio.to_thread(self._producer.send, value, key, headers, timestamp, topic)
                 return await _promptly(self._lock, self._producer.send, value, key, headers, timestamp, topic)
             except BufferFull:
+                await asyncio.sleep(ROOM_S)
+            except Sealed as error:
+                keys_until = keys_until or time.monotonic() + KEYS_COME_S
+                if not error.passing or time.monotonic() >= keys_until:
+                    raise
                 await asyncio.sleep(ROOM_S)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:

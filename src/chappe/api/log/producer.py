@@ -177,8 +177,8 @@ class Producer(Closeable):
             IdentityInUse, IdentityRolledBack: Another copy of the identity is in use, or it is older than what stores
                 hold; nothing is sent any more. So says every further call.
             Sealed: The topic is sealed for a group, and we have no key to seal with, or an old one; nothing was sent.
-                Where keys may come yet, as after a revocation, it waits for them at first, for 10 s; with ``on_full``
-                ``error`` it does not.
+                Where keys may come yet (``passing``), as after a revocation, it waits for them at first, for 10 s; with
+                ``on_full`` ``error`` it does not.
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """

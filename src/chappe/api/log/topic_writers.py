@@ -376,8 +376,9 @@ class TopicWriter:
             try:
                 sealing.check(self.core.topic)
                 return
-            except Sealed:
-                if not common.block or not sealing.may_come(self.core.topic):
+            except Sealed as error:
+                error.passing = sealing.may_come(self.core.topic)
+                if not common.block or not error.passing:
                     raise
                 until = until or time.monotonic() + KEYS_COME_S
                 if time.monotonic() >= until:
