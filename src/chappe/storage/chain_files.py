@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from chappe.errors import Damaged, StorageFormat
 from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Change, Loaded
+from chappe.replication.chain.actions import Change, Loaded, State
 from chappe.replication.chain.messages import Entry
 from chappe.storage.segments.files import FileOps, hold_identity, trying
 
@@ -129,13 +129,13 @@ class ChainFiles:
         if not all(path.stem.isdecimal() for path in paths):
             raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
         self._numbers = [int(path.stem) for path in paths]
-        loaded = Loaded()
+        made = _Made()
         for path in paths:
             with self._ops.opened(str(path)) as file:
                 self._ops.fsync(file)  # a killed process may not have come to it
             for content in _frames(self._ops.read_file(str(path)), path):
-                loaded = _after(loaded, _decoded(content, path), path)
-        return loaded
+                made.add(_decoded(content, path), path)
+        return Loaded(made.state, tuple(made.entries), made.committed)
 
     def _recall(self, disk: int) -> Memory:
         path = self._directory / VOTE
@@ -189,11 +189,23 @@ def _decoded(content: bytes, path: Path) -> Change:
         raise StorageFormat(f"{path} is of another version of chappe: {error}") from None
 
 
-def _after(loaded: Loaded, change: Change, path: Path) -> Loaded:
-    if change.state is not None:
-        return Loaded(change.state, change.entries, change.committed)
-    base = 0 if loaded.state is None else loaded.state.index
-    kept: tuple[Entry, ...] = loaded.entries[: max(0, change.keep - base)]
-    if base + len(kept) != change.keep:
-        raise Damaged(f"{path} goes on behind entry {change.keep}, before it are {base + len(kept)}")
-    return Loaded(loaded.state, (*kept, *change.entries), max(loaded.committed, change.committed))
+class _Made:
+    """What the changes make that were read so far. There are many, so none of them copies what is there."""
+
+    def __init__(self) -> None:
+        self.state: State | None = None
+        self.entries: list[Entry] = []
+        self.committed = 0
+
+    def add(self, change: Change, path: Path) -> None:
+        """One more; raises Damaged if one before it is missing."""
+        if change.state is not None:
+            self.state, self.entries, self.committed = change.state, list(change.entries), change.committed
+            return
+        base = 0 if self.state is None else self.state.index
+        end = base + len(self.entries)
+        if not base <= change.keep <= end:
+            raise Damaged(f"{path} goes on behind entry {change.keep}, before it are {min(end, change.keep)}")
+        del self.entries[change.keep - base :]
+        self.entries += change.entries
+        self.committed = max(self.committed, change.committed)
