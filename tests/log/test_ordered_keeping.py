@@ -254,3 +254,23 @@ def test_who_asks_where_partitions_end_does_not_wait_for_a_disk_that_refuses() -
     replies = [each for each in member.look() if isinstance(each, Reply)]
 
     assert len(replies) == len(write.appends) == 1
+
+
+def test_a_joiner_keeps_no_more_than_its_bound_while_it_reads_the_rest() -> None:
+    other, joiner = Kept("other"), Kept("joiner", bytes_max=1_000)
+    other.keep(0, b"a", partition=PARTITION)
+    joiner.keeping.begin([End("hello", PARTITION, 1)])
+    for base in range(1, 6):
+        joiner.place(base, bytes(400))
+        other.keep(base, bytes(400), partition=PARTITION)
+    joiner.keeping.hand_over(shown=False)
+    joiner.go()
+    assert sum(len(each.raw) for way in joiner.keeping._ways.values() for each in way.waiting) <= 1_000
+
+    joiner.serve(other, joiner.meet(other))
+    joiner.settle(joiner.look())
+    joiner.look()
+
+    assert joiner.values == [b"a", *[bytes(400)] * 5]
+    assert joiner.keeping.complete
+    assert joiner.keeping.settled == joiner.keeping.mark()

@@ -118,3 +118,20 @@ def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
     machine.complete = True
 
     assert core.safe == 1
+
+
+def test_a_joiner_that_reads_the_rest_does_not_keep_a_long_log_and_is_let_in_when_it_has_all() -> None:
+    machine = Slow()
+    decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
+    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, limits=LIMITS)
+    machine.complete = False
+    entries = (OPEN, *(Entry(1, 1_000_000, 1, seq, seq - 1, b"1") for seq in range(1, 6)))
+    core.handle_message(1, Append(1, 0, entries, 6, 6, True), 0.0)
+    written(core)
+    assert (core.committed, core.log.base) == (6, 6)
+
+    machine.complete = True
+    assert core.safe == 0  # what the log has no more is not on disk elsewhere
+    machine.settled = 5
+
+    assert core.safe == 6

@@ -186,7 +186,11 @@ class Keeping:
         key, batch = (placed.topic, placed.partition), placed.batch
         self._given += 1
         self._order.append((self._given, key, batch.next, len(batch.raw)))
-        self._ways.setdefault(key, _Way()).waiting.append(batch)
+        way = self._ways.setdefault(key, _Way())
+        way.waiting.append(batch)
+        if self._goals and self.full:  # what comes while a joiner reads the rest is with the others as well
+            self._goals[key] = batch.next
+            way.waiting.clear()
 
     def _give(self, store: LogStore, key: Key, now: float) -> list[Action]:
         """Have the store write what follows what it has."""

@@ -141,6 +141,7 @@ class ChainServer:
         self._state: State | None = None  # to be written instead of all
         self._elsewhere = machine if isinstance(machine, Elsewhere) else None
         self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
+        self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
         self._noted = loaded.committed
         self._write_at = -math.inf  # the disk has refused
         # -- its place in the configuration
@@ -179,7 +180,7 @@ class ChainServer:
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self.synced
-        if not self.member and not elsewhere.complete:
+        if not self.member and (not elsewhere.complete or elsewhere.settled < self._owed):
             return 0
         return min(self.synced, self.committed) if elsewhere.full else self.synced
 
@@ -360,7 +361,13 @@ class ChainServer:
         """A state takes the log's place as soon as all that it means is on disk."""
         assert self._unsettled is not None
         mark, state = self._unsettled
-        if state.index <= upto and (self._elsewhere is None or self._elsewhere.settled >= mark):
+        elsewhere = self._elsewhere
+        if elsewhere is not None and self.place not in self.configuration.places and not elsewhere.complete:
+            self._owed = (
+                mark  # nobody relies on a joiner: its log is not to hold all that comes while it reads the rest
+            )
+            mark = 0
+        if state.index <= upto and (elsewhere is None or elsewhere.settled >= mark):
             self._unsettled = None
             self.log.shorten(state.index)
             self._state = state
