@@ -181,7 +181,9 @@ def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     numbers = Numbers("q", batch=4, rows_in_s=7.0, rows_processed_s=6.0, lag=(Lag("a", 30, 2.5),))
     started = started_at(os.getpid())
     assert started is not None
-    state = State("p", "/p.toml", os.getpid(), started, "2026-01-01", queries=[numbers.as_dict()])
+    state = State(
+        "p", "/p.toml", os.getpid(), started, "2026-01-01", page="http://here:4040", queries=[numbers.as_dict()]
+    )
     with states.claim(state):
         part = PipelineSource(states).look()
 
@@ -191,6 +193,9 @@ def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     assert [each.name for each in part.members] == ["p"]
     assert PipelineSource(states).look() == Part()
     assert pipeline_of(state) == pipeline
+    assert pipeline.page == "http://here:4040"
+    state.page = "javascript:alert(1)"
+    assert pipeline_of(state).page == ""
 
 
 class Stuck:

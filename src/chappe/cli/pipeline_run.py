@@ -204,7 +204,7 @@ class Run:
             if time.monotonic() >= end:
                 running.stop()
             update()
-            state.master = running.master
+            state.master, state.page = running.master, running.page
             if time.monotonic() >= self.written_at + WRITE_S:
                 self.written_at = time.monotonic()
                 state.stage, state.updated = running.stage, _now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from chappe.observing.snapshot import Member, Part, Pipeline, Query, readable
 from chappe.spark.pipeline.progress import Numbers
@@ -66,12 +66,12 @@ def pipeline_of(state: State) -> Pipeline:
         since=state.began,
         updated=state.updated,
         file=readable(state.file),
-        page=_page(getattr(state, "page", "")),
+        page=_page(state.page),
         log=readable(state.log),
         queries=tuple(queries),
     )
 
 
-def _page(given: Any) -> str:
-    """Spark's own page, if that is an address of a page."""
-    return given if isinstance(given, str) and given.startswith(("http://", "https://")) else ""
+def _page(given: str) -> str:
+    """Spark's own page, if that is an address of a page: what is written in a file becomes a link."""
+    return given if given.startswith(("http://", "https://")) else ""

@@ -68,6 +68,7 @@ class Running:
         self.stage: Stage = "starting"
         self.error: BaseException | None = None
         self.unfinished = False  # whether it ended in the middle of a batch
+        self.page = ""  # Spark's own, where it is enabled and this process has a Spark
         self.master = master or pipeline.settings.get("spark.master") or pipeline.master
         self._pipeline = pipeline
         self._towers = towers
@@ -118,6 +119,7 @@ class Running:
         spark = spark_session(f"chappe pipeline {self._pipeline.name}", conf=conf, master=self.master, apart=True)
         if not self.master.startswith("sc://"):
             self.master = spark.conf.get("spark.master") or self.master  # under spark-submit it is not ours to say
+            self.page = spark.sparkContext.uiWebUrl or ""
         try:
             if not self._stop.is_set():
                 prepared = prepare(spark, self._pipeline, self._towers)

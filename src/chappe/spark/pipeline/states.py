@@ -40,7 +40,7 @@ class State:
     """How a running pipeline is.
 
     ``queries`` are ``Numbers.as_dict()``, ``started`` is when the process was started, ``began`` and ``updated`` are
-    ISO 8601 in UTC.
+    ISO 8601 in UTC. ``page`` is the address of Spark's own page, if it has one.
     """
 
     name: str
@@ -53,6 +53,7 @@ class State:
     master: str = ""
     metrics: str = ""
     log: str = ""
+    page: str = ""
     queries: list[dict[str, Any]] = field(default_factory=list)
 
 
