@@ -486,5 +486,5 @@ class Node:
         raise RuntimeError(action.reason)
 
     def _stopped(self, reason: str) -> None:
-        self.halt_event.set()
         self._on_report(Stopped(reason))
+        self.halt_event.set()

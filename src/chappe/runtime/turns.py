@@ -354,7 +354,8 @@ class Turns:
     def check(self) -> None:
         """Raise MemberStopped if a defect stopped the member."""
         if self.halted is not None:
-            raise MemberStopped(self.halted)
+            with self.lock:  # whoever stops it is done then, so that its last event is there
+                raise MemberStopped(self.halted)
 
     def halt(self, error: BaseException) -> None:
         """A defect of ours: say so to whoever uses the member, rather than hang."""
