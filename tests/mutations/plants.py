@@ -2529,8 +2529,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "a-store-takes-records-of-whoever-may-store",
         "rules",
         "log/guard.py",
-        "                return message if self._may(who, self._takes, message.subject) else None",
-        "                return message if self._may(who, GIVERS, message.subject) else None",
+        "                takes = GIVERS if is_ordered(message.address) else self._takes",
+        "                takes = GIVERS",
     ),
     Plant(
         "whoever-is-let-in-acknowledges",
