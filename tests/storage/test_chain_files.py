@@ -150,6 +150,64 @@ def test_after_a_failed_write_the_next_one_goes_on_in_a_new_file(tmp_path: Path)
     assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(5)), 1)
 
 
+def test_files_before_a_state_of_which_some_are_gone_already_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files = opened(path)
+    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.close()
+    files = opened(path)  # goes on in a second file
+    files.write(Change(None, 2, (entry(3),), 2))
+    kept = (path / f"{2:020d}.chain").read_bytes()
+    state = State(3, 1, b"state")
+    files.write(Change(state, 3, (), 3))
+    files.close()
+    (path / f"{2:020d}.chain").write_bytes(kept)  # as if it was killed when only the first one was removed
+
+    files = opened(path)
+    assert files.loaded == Loaded(state, (), 3)
+    files.write(Change(State(4, 1, b"newer"), 4, (), 4))
+    files.close()
+    assert len(list(path.glob("*.chain"))) == 1
+
+
+def test_a_missing_file_is_damage_if_no_state_follows(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files = opened(path)
+    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.close()
+    files = opened(path)
+    files.write(Change(None, 2, (entry(3),), 2))
+    files.close()
+    (path / f"{1:020d}.chain").unlink()
+
+    with pytest.raises(Damaged, match="goes on behind entry 2"):
+        opened(path)
+
+
+class Noting(FileOps):
+    """Remembers which directories were synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_names_that_a_killed_process_did_not_come_to_sync_are_synced_before_they_count(tmp_path: Path) -> None:
+    files = opened(tmp_path / "a")
+    files.keep(Memory(77, 3))
+    files.close()
+    ops = Noting()
+
+    files = opened(tmp_path / "a", ops)
+
+    assert str(tmp_path / "a") in ops.synced
+    assert files.memory.number == 3
+    files.close()
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)

@@ -129,12 +129,15 @@ class ChainFiles:
         if not all(path.stem.isdecimal() for path in paths):
             raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
         self._numbers = [int(path.stem) for path in paths]
+        self._ops.sync_directory(str(self._directory))  # a killed process may not have come to it ...
         made = _Made()
         for path in paths:
             with self._ops.opened(str(path)) as file:
-                self._ops.fsync(file)  # a killed process may not have come to it
+                self._ops.fsync(file)  # ... nor to this
             for content in _frames(self._ops.read_file(str(path)), path):
                 made.add(_decoded(content, path), path)
+        if made.gap:
+            raise Damaged(made.gap)
         return Loaded(made.state, tuple(made.entries), made.committed)
 
     def _recall(self, disk: int) -> Memory:
@@ -196,16 +199,21 @@ class _Made:
         self.state: State | None = None
         self.entries: list[Entry] = []
         self.committed = 0
+        self.gap = ""  # which change is missing: harmless if a state follows, as older files are removed one by one
 
     def add(self, change: Change, path: Path) -> None:
-        """One more; raises Damaged if one before it is missing."""
+        """One more."""
         if change.state is not None:
             self.state, self.entries, self.committed = change.state, list(change.entries), change.committed
+            self.gap = ""
+            return
+        if self.gap:
             return
         base = 0 if self.state is None else self.state.index
         end = base + len(self.entries)
         if not base <= change.keep <= end:
-            raise Damaged(f"{path} goes on behind entry {change.keep}, before it are {min(end, change.keep)}")
+            self.gap = f"{path} goes on behind entry {change.keep}, before it are {min(end, change.keep)}"
+            return
         del self.entries[change.keep - base :]
         self.entries += change.entries
         self.committed = max(self.committed, change.committed)
