@@ -13,7 +13,7 @@ from chappe.replication.chain.actions import State, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.joining import Giver
-from chappe.replication.chain.messages import Ack, Append, Entry, Join
+from chappe.replication.chain.messages import Ack, Append, Do, Entry, Join, Open
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
@@ -73,3 +73,22 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
     core.handle_message(1, Giver(State(1, 1, state), 1, CHAIN_LIMITS).first(), 0.0)
 
     assert core.log_bytes == len(state)
+
+
+def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
+    decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
+    limits = replace(CHAIN_LIMITS, log_bytes=1_000, window_bytes=500)
+    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, limits=limits)
+    core.aligned = True  # as the head of a configuration that it has entered
+    core.handle_message(1, Join(1, 2, 0, True), 0.0)  # and nothing more comes from there
+    core.handle_request("client", Open(b"n"), 0.0, 1)
+    core.flush(0.0)
+
+    longest = 0
+    for seq in range(1, 301):
+        core.handle_request("client", Do(1, seq, seq - 1, b"1"), 0.0, 1)
+        core.flush(0.0)
+        longest = max(longest, core.log.bytes)
+
+    assert core.committed == 301
+    assert 3_500 < longest < 4_500  # who joins finds what it lacks for so long

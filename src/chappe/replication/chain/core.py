@@ -194,6 +194,17 @@ class ChainServer:
         """So many servers decide."""
         return len(self.names) // 2 + 1
 
+    @property
+    def log_most(self) -> int:
+        """So many bytes the log may have before a state takes its place."""
+        return JOINER_TIMES * self.log_bytes if self._gives else self.log_bytes
+
+    @property
+    def _gives(self) -> bool:
+        """Whether somebody gets from here what it needs to join."""
+        joiner = self._joiner
+        return joiner is not None and (joiner.known or joiner.giver is not None)
+
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         return min(self._beat_at, self.agreement.next_timeout())
@@ -342,13 +353,17 @@ class ChainServer:
 
     def _shorten(self) -> None:
         """Make a state of the log when it is long."""
-        most, joiner = self.log_bytes, self._joiner
         upto = self.committed if self.next is None else min(self.committed, self.next.acked)
-        if joiner is not None and (joiner.known or joiner.giver) and self.log.bytes <= JOINER_TIMES * most:
+        if self._gives and self.log.bytes <= self.log_most:
             return  # who joins is to find what follows the state that it gets
         if self._unsettled is not None:
             self._settle(upto)
-        if self.log.bytes <= most or upto < self.committed or upto <= self.log.base or self._unsettled is not None:
+        if (
+            self.log.bytes <= self.log_bytes
+            or upto < self.committed
+            or upto <= self.log.base
+            or self._unsettled is not None
+        ):
             return
         if not self.configuration.durable:
             self.log.shorten(upto)

@@ -46,7 +46,6 @@ class Server(Protocol):
     member: bool  # this life is one of the chain
     head: bool  # it numbers commands
     tail: bool  # what it has is committed
-    log_bytes: int
     log: Log
     replica: Replica
     agreement: Agreement
@@ -60,6 +59,11 @@ class Server(Protocol):
     @property
     def shown(self) -> int:
         """What a read has to show that comes to the tail now."""
+        ...
+
+    @property
+    def log_most(self) -> int:
+        """So many bytes the log may have before a state takes its place."""
         ...
 
 
@@ -209,7 +213,7 @@ class Serving:
     def _room(self) -> bool:
         server, limits = self._server, self._limits
         few = server.log.end - server.committed < limits.window
-        return few and server.log.bytes < server.log_bytes + limits.window_bytes
+        return few and server.log.bytes < server.log_most + limits.window_bytes
 
     def _listen(self, client: Hashable, what: Listening) -> None:
         self._listeners.pop(what, None)
