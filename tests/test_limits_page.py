@@ -10,11 +10,27 @@ import pytest
 
 import chappe
 from chappe import defaults, errors, limits
+from chappe.api.chain import member
+from chappe.api.log import ordered_producer, ordered_store
 from chappe.log import events
+from chappe.log.ordered import commands, machine
+from chappe.replication.agreement import core as agreement
+from chappe.replication.chain import messages
 from chappe.subscribers import sharded, shares
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
-PLACES: Final = {"": defaults, "shares": shares, "sharded": sharded}
+PLACES: Final = {
+    "": defaults,
+    "agreement": agreement,
+    "chain": messages,
+    "client": member,
+    "machine": machine,
+    "ordered": commands,
+    "ordered_producer": ordered_producer,
+    "ordered_store": ordered_store,
+    "sharded": sharded,
+    "shares": shares,
+}
 ROW: Final = re.compile(r"^\| (?P<what>.+) \| (?P<figures>.+) \| (?P<then>.+) \| (?P<names>`.+`) \|$", re.MULTILINE)
 
 

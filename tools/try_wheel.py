@@ -35,6 +35,7 @@ FOR: Final = {
     "pandas": "import pandas, chappe.arrow; chappe.arrow.schema()",
     "demo": "import psutil, chappe.cli.demo",
     "tls": "import blake3, cryptography, chappe.sealing.primitives",
+    "dashboard": "import pyarrow, chappe.dashboard.server",
     "web": "import chappe.web.server",
     "spark": "import pyspark, chappe.spark, pyspark_chappe",
     "rocksdb": "import rocksdict",

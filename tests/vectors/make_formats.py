@@ -1,7 +1,8 @@
 """Data on disk as this version writes it, for the tests of all later ones: ``python -m tests.vectors.make_formats 0.1``
 
 Made once for each version whose formats are new, with its own code, and never again: that later code reads them is what
-they are for. Each is a small directory, packed.
+they are for. Each is a small directory, packed. The private keys among them were made for that alone and protect
+nothing.
 """
 
 from __future__ import annotations
