@@ -79,15 +79,16 @@ def try_one(python: str, wheel: Path, extra: str) -> str:
         bin_ = Path(directory) / "env" / "bin"
         wanted = f"{wheel}[{','.join(names)}]" if names else str(wheel)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("CHAPPE_", "PYTHON"))}
-        env |= {"HOME": directory, "XDG_STATE_HOME": directory, "PIP_CACHE_DIR": _cache()}
+        away = env | {"HOME": directory, "XDG_STATE_HOME": directory}  # of a user who has nothing yet; pip has its own
+        pip = [*PIP, "--python", str(bin_ / "python"), "install", "--quiet", "--no-compile", wanted]
         steps = [
-            ([python, "-m", "venv", "--without-pip", str(bin_.parent)], INSTALL_S),
-            ([*PIP, "--python", str(bin_ / "python"), "install", "--quiet", "--no-compile", wanted], INSTALL_S),
-            *(([str(bin_ / "python"), "-c", FOR[each]], RUN_S) for each in ("", *names)),
-            ([str(bin_ / "chappe"), "--version"], RUN_S),
-            ([str(bin_ / "chappe"), "doctor", directory, "--tower", f"127.0.0.1:{quiet_port()}"], RUN_S),
+            ([python, "-m", "venv", "--without-pip", str(bin_.parent)], INSTALL_S, env),
+            (pip, INSTALL_S, env),
+            *(([str(bin_ / "python"), "-c", FOR[each]], RUN_S, away) for each in ("", *names)),
+            ([str(bin_ / "chappe"), "--version"], RUN_S, away),
+            ([str(bin_ / "chappe"), "doctor", directory, "--tower", f"127.0.0.1:{quiet_port()}"], RUN_S, away),
         ]
-        for command, timeout in steps:
+        for command, timeout, env in steps:
             try:
                 done = subprocess.run(
                     command, env=env, cwd=directory, capture_output=True, text=True, timeout=timeout, check=False
@@ -109,11 +110,6 @@ def quiet_port() -> int:
             one.bind(("127.0.0.1", port))
             two.bind(("127.0.0.1", port + 1))
             return port
-
-
-def _cache() -> str:
-    """pip's own, whatever the home directory of the environment that is tried."""
-    return os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, "a")
     for name in ("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
         monkeypatch.setenv(name, "a@example.org")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # somebody may have git sign commits, or run hooks
     root = tmp_path / "tree"
     (root / "src" / "chappe").mkdir(parents=True)
     (root / "src" / "pyspark_chappe").mkdir()
