@@ -49,6 +49,17 @@ def test_a_dashboard_beside_up_shows_its_store_and_ends_with_it_however_that_end
     until(lambda: not is_open(facts["dashboard"]))
 
 
+def test_a_dashboard_ends_also_if_who_started_it_ended_before_pages_could_be_opened(shell: Shell) -> None:
+    shell.env["CHAPPE_DASHBOARD_BESIDE"] = "1"
+    process = shell.start("dashboard", "--at", "0", "--tower", "127.0.0.1:1", "--json")
+    for each in (process.stdin, process.stdout, process.stderr):
+        assert each is not None
+        each.close()
+    process.stdin = process.stdout = process.stderr = None  # nobody is there to read
+
+    process.wait(PATIENCE_S)
+
+
 def test_a_dashboard_beside_a_node_shows_the_node_and_misses_no_tower(shell: Shell) -> None:
     process = shell.start("node", "--listen", "127.0.0.1:0", "--dashboard", "--json")
     facts = said(process)
@@ -87,6 +98,12 @@ def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shel
         (["--at", "nowhere"], {}, 2, "'nowhere' is not an address: [HOST:]PORT is wanted, such as 127.0.0.1:8788"),
         (["--at", "127.0.0.1:70000"], {}, 2, "'127.0.0.1:70000' is not an address"),
         (["--at", "0"], {"CHAPPE_DASHBOARD_TOKEN": "short"}, 2, "a token has at least 16 characters"),
+        (
+            ["--at", "0"],
+            {"CHAPPE_DASHBOARD_TOKEN": "sixteen characters;"},
+            2,
+            "a token has at least 16 characters, each",
+        ),
         (["--at", "0", "--peer", "10.0.0.1:1"], {}, 2, "10.0.0.1 is not this machine: give --as"),
     ],
 )

@@ -63,6 +63,8 @@ def dashboard(
     as_json: options.Json = False,
 ) -> None:
     """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing."""
+    if os.environ.get(BESIDE):  # now, as whoever started this may end before pages can be opened
+        threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
     host, port = _place(at)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])
@@ -111,8 +113,6 @@ def dashboard(
 
         def ready() -> None:
             tell(as_json, {"url": where}, f"dashboard at {where}; Ctrl-C stops")
-            if os.environ.get(BESIDE):
-                threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
 
         with suppress(KeyboardInterrupt):
             serve(looks, listener, token, ready)
@@ -149,8 +149,8 @@ def _end_with_input() -> None:
     """End when whoever started this has ended, however that was."""
     import signal
 
-    with suppress(OSError, ValueError):
-        while sys.stdin.buffer.read(4096):
+    with suppress(OSError):
+        while os.read(0, 4096):  # not of sys.stdin, whose lock may not be held where Python ends
             pass
     os.kill(os.getpid(), signal.SIGTERM)
 

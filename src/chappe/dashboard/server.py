@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -34,6 +35,7 @@ except ImportError as problem:
 
 VIEWERS_MAX: Final = 50  # connections are three or four a page
 BACKLOG: Final = 128
+TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")  # what means itself in an address and in a cookie
 RECONNECT_S: Final = 5.0
 HISTORY: Final = 100  # messages to a page that are kept for when its connection is lost for a moment
 
@@ -53,8 +55,11 @@ def listening(host: str, port: int) -> socket.socket:
 
 def new_token(host: str, given: str | None = None) -> str | None:
     """What who comes has to know: nothing on loopback, else what was given or something new. Raises UsageError."""
-    if given is not None and len(given) < 16:
-        raise UsageError("a token has at least 16 characters: leave CHAPPE_DASHBOARD_TOKEN unset to have one made")
+    if given is not None and not TOKEN.fullmatch(given):
+        raise UsageError(
+            "a token has at least 16 characters, each of them a letter, a digit or one of -._~: "
+            "leave CHAPPE_DASHBOARD_TOKEN unset to have one made"
+        )
     if is_loopback(host):
         return given
     return given or secrets.token_urlsafe(24)
