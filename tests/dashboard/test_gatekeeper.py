@@ -81,6 +81,22 @@ def test_names_and_pages_of_elsewhere_are_refused_also_at_the_channel(headers: l
     assert (closed["type"], closed["code"]) == ("websocket.close", 1008)
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_a_page_of_elsewhere_embeds_is_refused_and_a_link_may_be_followed(site: str) -> None:
+    def status(mode: str, dest: str) -> int:
+        sent = ask(HERE, ("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest))
+        return int(sent[0]["status"])
+
+    assert [status("no-cors", "image"), status("cors", "empty"), status("navigate", "iframe")] == [403, 403, 403]
+    assert status("navigate", "document") == 200
+    assert ask(HERE, ("sec-fetch-site", site))[0]["status"] == 403
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_what_an_own_page_asks_for_and_what_a_person_types_is_let_through(site: str) -> None:
+    assert ask(HERE, ("sec-fetch-site", site), ("sec-fetch-mode", "cors"))[0]["status"] == 200
+
+
 def test_a_page_of_this_server_may_use_the_channel() -> None:
     own = ("origin", "http://127.0.0.1:8788")
     assert ask(HERE, own, kind="websocket", path=CHANNEL) == [{"type": "websocket.accept"}]
@@ -117,6 +133,8 @@ def test_a_redirect_leads_nowhere_else() -> None:
     sent = ask(HERE, token=TOKEN, path="//evil.example/", query=f"token={TOKEN}")
 
     assert headers_of(sent)["location"] == "/evil.example/"
+    for path, location in (("/\\evil.example", "/%5Cevil.example"), ("/a\r\nx: y", "/a%0D%0Ax%3A%20y")):
+        assert headers_of(ask(HERE, token=TOKEN, path=path, query=f"token={TOKEN}"))["location"] == location
 
 
 def test_only_scripts_that_came_with_the_page_run_in_it_and_it_talks_to_nobody_else() -> None:

@@ -2,7 +2,8 @@
 
 A browser lets any page of the web send requests to any address, this machine's included. So the name that was dialled
 has to be one of this machine, or a token has to be known; and where a request says which page it comes from, that has
-to be a page of this very server. Nothing but reading is let through, save the channel of the page itself.
+to be a page of this very server, unless it is a person who follows a link. Nothing but reading is let through, save
+the channel of the page itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from chappe.api.serving import may_be_dialled
 
@@ -74,6 +75,8 @@ class Gatekeeper:
             return "this is not the name of this machine"
         if origins and origins != [f"http://{hosts[0]}"] and origins != [f"https://{hosts[0]}"]:
             return "pages of other sites may not look"
+        if _of_another_site(scope):
+            return "pages of other sites may not look"
         method = scope.get("method", "GET")
         if method not in READING and not str(scope.get("path", "")).startswith(CHANNEL):
             return "this dashboard only shows"
@@ -127,6 +130,14 @@ def _headers(scope: Scope, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope.get("headers", ()) if key.lower() == name]
 
 
+def _of_another_site(scope: Scope) -> bool:
+    """Whether a browser says that another site's page wants it: images and the like come without an origin."""
+    if all(each in ("same-origin", "none") for each in _headers(scope, b"sec-fetch-site")):
+        return False
+    followed = _headers(scope, b"sec-fetch-mode") == ["navigate"]
+    return not followed or _headers(scope, b"sec-fetch-dest") != ["document"]
+
+
 def _cookies(scope: Scope) -> Sequence[str]:
     found = []
     for each in _headers(scope, b"cookie"):
@@ -153,8 +164,8 @@ async def _redirect(scope: Scope, send: Send, token: str) -> None:
     """Keep the token in a cookie, and take it out of the address: that is seen, kept and copied."""
     rest = [(name, value) for name, value in parse_qsl(scope["query_string"].decode("latin-1")) if name != "token"]
     path = str(scope.get("path", "/"))
-    where = "/" + path.lstrip("/") + (f"?{urlencode(rest)}" if rest else "")
+    where = quote("/" + path.lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
     cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
-    headers = [(b"location", where.encode("ascii", "replace")), (b"set-cookie", cookie.encode()), *HEADERS]
+    headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode()), *HEADERS]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
