@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.waiting import until
@@ -11,6 +13,7 @@ from tests.waiting import until
 from chappe import Endpoint, MapServer, SharedMap
 from chappe.dashboard.entries import OPEN_MAX, ROWS_MAX, Entries
 from chappe.dashboard.leases import Leases
+from chappe.dashboard.looks import Looks
 from chappe.errors import UsageError
 
 
@@ -46,6 +49,22 @@ def test_a_data_store_shows_entries_and_changes_and_its_clone_goes_when_nobody_l
     until(lambda: len(leases) == 0)
     until(lambda: not looking.stores)  # the clone is gone
     assert entries.open("data store", "prices") is not opened
+
+
+def test_a_viewer_who_opens_the_mesh_anew_leaves_no_subscriber_behind(stack: ExitStack) -> None:
+    from chappe.dashboard.pages.mesh import Live
+
+    leases = Leases(lease_s=0.1)
+    stack.callback(leases.close)
+    endpoint = stack.enter_context(Endpoint())
+    looks = cast(Looks, SimpleNamespace(endpoint=endpoint, leases=leases))
+    first, second = Live(looks), Live(looks)
+
+    assert first.start("a") == ""
+    assert second.start("a") == ""
+
+    until(lambda: not first.on)
+    until(lambda: not second.on)
 
 
 def test_a_map_shows_entries_and_how_many_there_are_beyond_those_listed(stack: ExitStack) -> None:

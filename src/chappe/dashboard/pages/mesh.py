@@ -11,7 +11,7 @@ from collections import deque
 from itertools import count
 from typing import Any, Final
 
-from nicegui import context, ui
+from nicegui import ui
 
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
@@ -27,11 +27,11 @@ QUEUE_BYTES: Final = 8 << 20
 RATE_MAX: Final = 5_000  # messages a second; beyond it looking is paused
 LOOK_S: Final = 0.5
 LOOKERS_MAX: Final = 20
-_looking: set[str] = set()  # viewers that are subscribed
+_looking: set[Live] = set()  # those that are subscribed
 
 
-class _Live:
-    """What one viewer sees."""
+class Live:
+    """What one viewer sees, who comes anew each time that he opens the page."""
 
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
@@ -46,11 +46,12 @@ class _Live:
 
     @property
     def on(self) -> bool:
+        """Whether it is subscribed."""
         return self._subscriber is not None
 
-    def start(self, prefix: str, viewer: str) -> str:
+    def start(self, prefix: str) -> str:
         """Returns what is wrong; empty for nothing."""
-        self.stop(viewer)
+        self.stop()
         if self._looks.endpoint is None:
             return "This dashboard looks at no mesh: start it with --peer HOST:PORT."
         if len(_looking) >= LOOKERS_MAX:
@@ -61,38 +62,40 @@ class _Live:
             )
         except ChappeError as error:
             return str(error)
-        _looking.add(viewer)
-        self._looks.leases.touch(("mesh", viewer), lambda: self.stop(viewer))
+        _looking.add(self)
+        self._looks.leases.touch(("mesh", self), self.stop)
         self._since, self._dropped = time.monotonic(), 0
         return ""
 
-    def stop(self, viewer: str) -> None:
-        _looking.discard(viewer)
+    def stop(self) -> None:
+        """Subscribe no more; safe to call twice, and from another thread."""
+        _looking.discard(self)
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.close()
 
-    def take(self, viewer: str) -> str:
+    def take(self) -> str:
         """Take what has come; returns a sentence if that was too much."""
-        if self._subscriber is None:
+        subscriber = self._subscriber  # another thread may end its lease
+        if subscriber is None:
             self.per_s = 0.0
             return ""
         try:
-            found = self._subscriber.get_many(QUEUE_MAX, 0)
+            found = subscriber.get_many(QUEUE_MAX, 0)
         except ChappeError as error:
-            self.stop(viewer)
+            self.stop()
             return str(error)
-        self._looks.leases.touch(("mesh", viewer), lambda: self.stop(viewer))
+        self._looks.leases.touch(("mesh", self), self.stop)
         now = time.monotonic()
-        came = len(found) + self._subscriber.dropped - self._dropped
-        self._dropped = self._subscriber.dropped
+        dropped = subscriber.dropped
+        came, self._dropped = len(found) + dropped - self._dropped, dropped
         self.per_s, self._since = came / max(now - self._since, 0.05), now
         self.total += came
         for each in found[-SHOWN_MAX:]:
             self.rows.appendleft(self._row(each))
         self.texts = {row["id"]: self.texts[row["id"]] for row in self.rows}
         if self.per_s > RATE_MAX:
-            self.stop(viewer)
+            self.stop()
             return f"Paused: {self.per_s:,.0f} messages a second come under this prefix. Choose a longer one."
         return ""
 
@@ -116,19 +119,18 @@ class _Live:
 
 def page(looks: Looks) -> None:
     """Build it."""
-    viewer = context.client.id
-    live = _Live(looks)
+    live = Live(looks)
 
     def toggle() -> None:
         if live.on:
-            live.stop(viewer)
+            live.stop()
             said.text = "Paused."
         else:
-            said.text = live.start(prefix.value or "", viewer)
+            said.text = live.start(prefix.value or "")
         show()
 
     def start() -> None:
-        live.stop(viewer)
+        live.stop()
         toggle()
 
     def choose(row: dict[str, Any]) -> None:
@@ -158,7 +160,7 @@ def page(looks: Looks) -> None:
         )
 
     def refresh() -> None:
-        problem = live.take(viewer)
+        problem = live.take()
         if problem:
             said.text = problem
         show()
