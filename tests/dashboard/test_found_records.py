@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from chappe.api.times import as_micros
 from chappe.dashboard.records import Wanted, as_lines, as_parquet, find
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut, UsageError
+from chappe.log.queries import Answer, Request
 from chappe.reading.offsets import Known
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
+from chappe.transports.queries import StoreClient
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -70,6 +73,28 @@ def test_from_a_moment_on(held: dict[str, Known]) -> None:
     found = find("t", held, Wanted(count=4, since_us=since))
 
     assert [each.offset for each in found.records] == [700, 700, 701, 701]
+
+
+def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
+    held: dict[str, Known], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = "tcp://127.0.0.1:1"
+    asked: list[Request] = []
+
+    class Client(StoreClient):
+        def ask(self, request: Request) -> tuple[Answer, list[bytes]]:
+            if self.endpoint != silent:
+                return super().ask(request)
+            asked.append(request)
+            raise TimedOut("silent")
+
+    monkeypatch.setattr("chappe.dashboard.records.StoreClient", Client)
+    after = {name: replace(known, holders=(silent, *known.holders)) for name, known in held.items()}
+
+    found = find("t", after, Wanted(count=4, since_us=as_micros(EPOCH + timedelta(seconds=700))))
+
+    assert [each.offset for each in found.records] == [700, 700, 701, 701]
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("text", ["K123", "one 123", "<B>123"])

@@ -18,7 +18,7 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import MIB
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.batch import Batch, Record
-from chappe.log.queries import ReadRequest, SeekAnswer, SeekRequest
+from chappe.log.queries import Answer, ReadRequest, Request, SeekAnswer, SeekRequest
 from chappe.reading.offsets import Known
 from chappe.security import LogSecurity
 from chappe.transports.queries import StoreClient
@@ -98,6 +98,7 @@ class _Search:
         self._wanted = wanted
         self._security = security
         self._clients: dict[str, StoreClient] = {}
+        self._silent: dict[str, TimedOut] = {}
         deep = bool(wanted.text) or wanted.count > SHOWN_MAX
         self._bytes = (SEARCH_BYTES if deep else READ_BYTES * PARTITIONS_MAX) // max(1, partitions)
         self._until = time.monotonic() + SEARCH_S
@@ -132,7 +133,7 @@ class _Search:
                 self._cut = True
                 break
             names = encode_topic(self._topic), encode_topic(partition)
-            read = self._ask(partition, known, ReadRequest(*names, offset, min(left, READ_BYTES)))
+            read = self._ask(partition, known, ReadRequest(*names, offset, min(left, READ_BYTES)))[1]
             batches = [raw for raw in read if raw]
             if not batches:
                 break
@@ -175,27 +176,27 @@ class _Search:
             return max(known.first, wanted.offset)
         if wanted.since_us is not None:
             request = SeekRequest(encode_topic(self._topic), encode_topic(partition), wanted.since_us)
-            answer = self._client(known).ask(request)[0]
+            answer = self._ask(partition, known, request)[0]
             return max(known.first, answer.offset if isinstance(answer, SeekAnswer) else known.first)
         back = self._bytes // known.record_bytes if self._text else min(wanted.count, self._bytes // known.record_bytes)
         begin = max(known.first, known.next - max(1, back))
         self._cut = self._cut or (bool(self._text) and begin > known.first)
         return begin
 
-    def _ask(self, partition: str, known: Known, request: ReadRequest) -> list[bytes]:
-        """Ask one store after the other. Raises TimedOut if none answers."""
+    def _ask(self, partition: str, known: Known, request: Request) -> tuple[Answer, list[bytes]]:
+        """Ask one store after the other, and one that was silent no more. Raises TimedOut if none answers."""
         problem: ChappeError | None = None
         for endpoint in known.holders:
+            if endpoint in self._silent:
+                problem = self._silent[endpoint]
+                continue
             try:
-                return self._connected(endpoint).ask(request)[1]
-            except (TimedOut, ProtocolError) as error:
+                return self._connected(endpoint).ask(request)
+            except TimedOut as error:
+                problem = self._silent[endpoint] = error
+            except ProtocolError as error:
                 problem = error
         raise TimedOut(f"No store that has partition {partition} answers: {problem or 'none is there'}.")
-
-    def _client(self, known: Known) -> StoreClient:
-        if not known.holders:
-            raise TimedOut("No store has it.")
-        return self._connected(known.holders[0])
 
     def _connected(self, endpoint: str) -> StoreClient:
         if endpoint not in self._clients:
