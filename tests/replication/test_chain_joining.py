@@ -13,7 +13,7 @@ from chappe.replication.chain.actions import State, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.joining import Giver
-from chappe.replication.chain.messages import Ack, Append, Do, Entry, Join, Open
+from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
@@ -92,3 +92,25 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
 
     assert core.committed == 301
     assert 3_500 < longest < 4_500  # who joins finds what it lacks for so long
+
+
+def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -> None:
+    decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
+    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0)
+    core.aligned = True  # as the head of a configuration that it has entered
+    core.handle_request("client", Open(b"n"), 0.0, 1)
+    core.flush(0.0)
+    core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 0.0)
+    core.handle_message(1, Join(1, 2, 0, True), 0.0)
+
+    given = []
+    for step in range(1, 11):
+        core.handle_timeout(step / 8)
+        given.append(any(isinstance(each.message, Append) for each in core.flush(step / 8) if isinstance(each, Tell)))
+
+    assert given[:3] == [True] * 3
+    assert given[-5:] == [False] * 5
+    assert core.log_most == core.log_bytes
+    core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 1.25)
+    core.handle_message(1, Join(1, 2, 0, True), 1.25)
+    assert core.flush(1.25) == [Tell(1, Append(1, 0, (Entry(1, 1, 0, 0, 0, b"n"),), 1, 1, True))]

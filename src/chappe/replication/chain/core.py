@@ -523,6 +523,8 @@ class ChainServer:
     def _repeat(self, now: float) -> None:
         """What may have been lost is said again."""
         self._acked = None
+        if self._joiner is not None and self.peers.beat(self._joiner.place, now) is None:
+            self._joiner = None  # when it is heard again it asks again
         for target in (self.next, self._joiner):
             if target is not None and target.known:
                 target.told = (-1, -1)

@@ -34,14 +34,15 @@ class Log:
 
     def after(self, index: int, bytes_max: int | None = None) -> tuple[Entry, ...]:
         """What follows an entry: all, or of about so many bytes, one entry at least."""
-        found = self._entries[index - self.base :]
-        if bytes_max is not None:
-            size = 0
-            for place, entry in enumerate(found):
-                size += _size(entry)
-                if size > bytes_max and place:
-                    return tuple(found[:place])
-        return tuple(found)
+        entries, start = self._entries, index - self.base
+        if bytes_max is None:
+            return tuple(entries[start:])
+        size = 0
+        for place in range(start, len(entries)):
+            size += _size(entries[place])
+            if size > bytes_max and place > start:
+                return tuple(entries[start:place])
+        return tuple(entries[start:])
 
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Of each term the last entry, oldest first; the base counts as one."""
