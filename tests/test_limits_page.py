@@ -15,6 +15,7 @@ from chappe.api.log import ordered_producer, ordered_store
 from chappe.log import events
 from chappe.log.ordered import commands, machine
 from chappe.replication.agreement import core as agreement
+from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
 from chappe.subscribers import sharded, shares
 
@@ -24,6 +25,7 @@ PLACES: Final = {
     "agreement": agreement,
     "chain": messages,
     "client": member,
+    "joining": joining,
     "machine": machine,
     "ordered": commands,
     "ordered_producer": ordered_producer,

@@ -206,6 +206,7 @@ class ChainLimits:
     session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
     session_window: int = 1_024  # commands of one client whose results it may not have; further ones wait
     reads_max: int = 10_000  # that wait to be confirmed; further ones are not answered, and are asked again
+    reads_bytes: int = 32 * MIB  # the same in bytes
 
 
 LOG_LIMITS: Final = LogLimits()  # those of programs

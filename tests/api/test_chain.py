@@ -283,12 +283,16 @@ def test_calls_without_waiting_are_answered_later(tmp_path: Path) -> None:
         assert told == list(range(100))
 
 
-def test_what_cannot_be_a_command_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_a_command_or_a_query_is_refused_at_once(tmp_path: Path) -> None:
     with Chain(new_configuration("a")) as chain:
         with pytest.raises(RecordTooLarge, match="a command has at most 4,194,304 bytes"):
             chain.call(bytes((4 << 20) + 1))
         with pytest.raises(UsageError, match="a command is bytes"):
             chain.call("text")  # type: ignore[arg-type]
+        with pytest.raises(RecordTooLarge, match="a query has at most 4,194,304 bytes"):
+            chain.read(bytes((4 << 20) + 1))
+        with pytest.raises(UsageError, match="a query is bytes"):
+            chain.read(5)  # type: ignore[arg-type]
 
 
 def test_a_directory_is_of_one_server_at_a_time(tmp_path: Path) -> None:

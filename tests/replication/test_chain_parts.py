@@ -37,6 +37,7 @@ from chappe.replication.chain.messages import (
     Says,
     Want,
 )
+from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import Replica
 
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
@@ -199,7 +200,24 @@ def test_a_log_can_be_cut_at_both_ends() -> None:
     log.shorten(2)
     assert (log.base, log.end, log.base_term, log.term(4), log.bytes) == (2, 4, 1, 2, 2 * 43)
     assert [each.seq for each in log.after(3)] == [3]
-    assert len(log.after(2, bytes_max=1)) == 1
+    assert [each.seq for each in log.after(2, bytes_max=1)] == [2]
+    assert [each.seq for each in log.after(2, bytes_max=2 * 43)] == [2, 3]
+    assert log.after(4, bytes_max=1) == ()
+
+
+def test_reads_that_wait_have_a_bound_in_bytes() -> None:
+    reads = ReadingRounds(10, 7)
+    assert reads.add("a", 1, b"123", 0)
+    assert reads.add("a", 2, b"1234", 0)
+    assert not reads.add("a", 3, b"1", 0)
+    reads.ask()
+    reads.vote(0, 1, 1)
+    assert [each.token for each in reads.ready(0)] == [1, 2]
+
+    assert reads.add("a", 3, b"1234567", 0)
+    assert not reads.add("a", 4, b"1", 0)
+    reads.clear()
+    assert reads.add("a", 4, b"1234567", 0)
 
 
 def test_two_logs_have_in_common_what_the_same_terms_have_numbered() -> None:

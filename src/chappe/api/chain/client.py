@@ -38,7 +38,7 @@ class Chain(Closeable):
         CommandFailed: The machine has raised something.
         NotPermitted: The permissions do not allow it.
         BufferFull: 65,536 commands, or 64 MiB of them, are not answered.
-        RecordTooLarge: A command beyond 4 MiB.
+        RecordTooLarge: A command or question beyond 4 MiB.
         Closed: The client was closed.
     """
 

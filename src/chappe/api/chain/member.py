@@ -144,11 +144,7 @@ class ChainMember:
 
     def submit(self, command: bytes, *, at_once: bool = False) -> ChainCall:
         """Have a command done, without waiting. Raises BufferFull, RecordTooLarge, Closed, MemberStopped."""
-        if not isinstance(command, bytes | bytearray | memoryview):
-            raise UsageError(f"a command is bytes, not {command!r}")
-        command = bytes(command)
-        if len(command) > COMMAND_BYTES_MAX:
-            raise RecordTooLarge(f"a command has at most {COMMAND_BYTES_MAX:,} bytes, not {len(command):,}")
+        command = _as_command(command, "a command")
         with self.lock:
             self.check()
             if not self.room():
@@ -159,11 +155,12 @@ class ChainMember:
             return self._asking(token, actions, at_once)
 
     def ask(self, query: bytes, server: str | None) -> ChainCall:
-        """Ask the machine, without waiting."""
+        """Ask the machine, without waiting. Raises RecordTooLarge, UsageError, Closed, MemberStopped."""
         place = None if server is None else self.configuration.place(server)
+        query = _as_command(query, "a query")
         with self.lock:
             self.check()
-            token, actions = self.core.read(bytes(query), time.monotonic(), server=place)
+            token, actions = self.core.read(query, time.monotonic(), server=place)
             return self._asking(token, actions, True)
 
     def _asking(self, token: int, actions: Any, at_once: bool) -> ChainCall:
@@ -352,3 +349,13 @@ class ChainMember:
         left = self.pending
         self.node.close()
         return [f"{left:,} commands to a chain were not confirmed; they may be done"] if left else []
+
+
+def _as_command(given: bytes, what: str) -> bytes:
+    """What is given to a machine. Raises UsageError, RecordTooLarge."""
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise UsageError(f"{what} is bytes, not {given!r}")
+    given = bytes(given)
+    if len(given) > COMMAND_BYTES_MAX:
+        raise RecordTooLarge(f"{what} has at most {COMMAND_BYTES_MAX:,} bytes, not {len(given):,}")
+    return given

@@ -27,10 +27,17 @@ class Waiting:
 
 
 class ReadingRounds:
-    """One question for all reads that came before it: whether a majority has voted for nothing newer."""
+    """One question for all reads that came before it: whether a majority has voted for nothing newer.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: So many wait at most.
+        bytes_max: Of the queries of those that wait.
+    """
+
+    def __init__(self, most: int, bytes_max: int) -> None:
         self._most = most
+        self._bytes_max = bytes_max
+        self._bytes = 0
         self._reads: deque[Waiting] = deque()
         self._votes: set[int] = set()
         self._passed = 0  # the newest round that a majority answered
@@ -42,8 +49,9 @@ class ReadingRounds:
 
     def add(self, client: Hashable, token: int, query: bytes, need: int) -> bool:
         """One more; it counts on the next question. False: there is no room."""
-        if len(self._reads) >= self._most:
+        if len(self._reads) >= self._most or self._bytes + len(query) > self._bytes_max:
             return False
+        self._bytes += len(query)
         self._reads.append(Waiting(client, token, query, self.round + 1, need))
         return True
 
@@ -91,11 +99,13 @@ class ReadingRounds:
             if first.round > self._passed or not 0 <= first.need <= applied:
                 break
             found.append(self._reads.popleft())
+            self._bytes -= len(first.query)
         return found
 
     def clear(self) -> list[Waiting]:
         """Take all: nobody can answer them here."""
         found = list(self._reads)
         self._reads.clear()
+        self._bytes = 0
         self.asking = False
         return found

@@ -75,7 +75,7 @@ class Serving:
         self._limits = limits
         self._listeners: dict[Listening, Hashable] = {}  # who is answered; the one heard of least recently goes first
         self._lasts: dict[int, int] = {}  # of sessions with commands that are not committed: the newest one
-        self._reads = ReadingRounds(limits.reads_max)
+        self._reads = ReadingRounds(limits.reads_max, limits.reads_bytes)
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
