@@ -10,7 +10,7 @@ from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 from chappe.log.actions import Action, Reply
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage
-from chappe.log.ordered.keeping import LOOK_S, PATIENCE_S, Keeping, OrderedStore
+from chappe.log.ordered.keeping import LOOK_S, OTHERS_S, PATIENCE_S, Keeping, OrderedStore
 from chappe.log.ordered.machine import End, Placed
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest
 
@@ -168,6 +168,22 @@ def test_a_joiner_is_complete_when_it_has_read_the_records_of_its_state_from_oth
     assert joiner.keeping.settled == joiner.keeping.mark()
 
 
+def test_a_joiner_that_hears_first_of_a_store_that_removed_all_gets_it_from_the_other_one() -> None:
+    short, other, joiner = Kept("short"), Kept("other"), Kept("joiner")
+    for each in (short, other):
+        each.keep(0, b"a", partition=PARTITION)
+    short.storage.reset("hello", PARTITION, 1)  # its retention is a short one
+    joiner.keeping.begin([End("hello", PARTITION, 1)])
+    joiner.go()
+
+    joiner.serve(short, joiner.meet(short))
+    joiner.serve(other, [*joiner.look(), *joiner.meet(other)])
+    joiner.settle(joiner.look())
+
+    assert joiner.values == [b"a"]
+    assert joiner.keeping.complete
+
+
 def test_a_joiner_does_not_wait_for_what_no_store_keeps_any_more() -> None:
     other, joiner = Kept("other"), Kept("joiner")
     other.keep(0, b"a", partition=PARTITION)
@@ -178,6 +194,9 @@ def test_a_joiner_does_not_wait_for_what_no_store_keeps_any_more() -> None:
     joiner.go()
 
     joiner.serve(other, joiner.meet(other))
+    joiner.settle(joiner.look())
+    assert not joiner.keeping.complete  # another store may be there that is not heard yet
+    joiner.now += OTHERS_S
     joiner.settle(joiner.look())
     joiner.settle(joiner.look())
 

@@ -28,6 +28,7 @@ from chappe.log.sources import Key
 from chappe.log.store import LogStore
 
 LOOK_S: Final = 0.02  # so often it is seen whether what was handed to the store is on disk
+OTHERS_S: Final = 10.0  # who joins hears by then of all stores that are there, and what each has
 PATIENCE_S: Final = 0.5  # who asks where partitions end waits so long at most for what is confirmed and not on disk
 ASKING_MAX: Final = 1_000  # who waits for that; a further one is told what is on disk
 
@@ -85,6 +86,7 @@ class Keeping:
         self._given = 0  # the number of the last of these
         self._ways: dict[Key, _Way] = {}
         self._goals: dict[Key, int] = {}  # where partitions have to end, of the state that this life began with
+        self._goals_at = -math.inf  # since then
         self._begun = self._begins = 0  # states that were put in, and that were taken out
         self.settled = 0
 
@@ -148,7 +150,7 @@ class Keeping:
         while self._queue:
             match self._queue.popleft():
                 case _Begin(ends):
-                    self._set_goals(store, ends)
+                    self._set_goals(store, ends, now)
                 case _Shown(placed, shown):
                     if shown:
                         actions += _shown(store, placed)
@@ -171,13 +173,14 @@ class Keeping:
             self._written += size
             self.settled = number
         for key, end in list(self._goals.items()):
-            if store.others_begin(key) >= end:  # nobody keeps anything of it any more
+            if now - self._goals_at >= OTHERS_S and store.others_begin(key) >= end:  # nobody keeps anything of it
                 store.begin_at(key, end, now)
             if store.stored(key) >= end:
                 del self._goals[key]
         return actions
 
-    def _set_goals(self, store: LogStore, ends: Sequence[End]) -> None:
+    def _set_goals(self, store: LogStore, ends: Sequence[End], now: float) -> None:
+        self._goals_at = now
         goals = {(topic, partition): end for topic, partition, end in ends}
         self._goals = {key: end for key, end in goals.items() if store.stored(key) < end}
         self._begins += 1
