@@ -150,3 +150,17 @@ def test_without_a_log_it_holds_up_nobody_and_says_so(
     with closing(Audit("audit", tower="127.0.0.1:9", security=Keys(ruled / "hub"))):
         audited.note("eve", "produce", "t", "no rule allows it")
         until(lambda: "what was refused is not written to topic audit: there is no log" in caplog.text)
+
+
+def test_a_defect_is_logged_and_what_comes_later_is_written(
+    ruled: Path, net: Net, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = net.consumer(Keys(ruled / "reader"), "audit")
+    monkeypatch.setattr("chappe.api.audit.AGAIN_S", 0.0)
+    with closing(Audit("audit", tower=net.tower, security=Keys(ruled / "hub"))):
+        with monkeypatch.context() as broken:
+            broken.setattr("chappe.api.audit.Producer", None)
+            audited.note("eve", "produce", "t", "no rule allows it")
+            until(lambda: "not written to topic audit because of a defect" in caplog.text)
+        audited.note("eve", "consume", "t", "no rule allows it")
+        assert until_verb(consumer, "consume")["who"] == "eve"

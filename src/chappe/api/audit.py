@@ -86,9 +86,13 @@ class Audit(Closeable):
     # -- inside ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._ended.wait(AUDIT_S):
-            self._look()
-        self._look()
+        ended = False
+        while not ended:
+            ended = self._ended.wait(AUDIT_S)
+            try:
+                self._look()
+            except Exception:  # a thread that ended here would write nothing any more
+                logger.exception("what was refused is not written to topic %s because of a defect", self.topic)
 
     def _look(self) -> None:
         noted, left_out = audited.take()
