@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 from chappe import Endpoint, MapServer, SharedMap
 from chappe.dashboard.entries import OPEN_MAX, ROWS_MAX, Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.showing import SHOWN_BYTES
 from chappe.errors import UsageError
+
+LONG_S = 10 * PATIENCE_S
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """So many seconds have passed for leases, and for nobody else."""
+    forward_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + forward_s[0])
+    monkeypatch.setattr("chappe.dashboard.leases.time", clock)
+    monkeypatch.setattr("chappe.dashboard.leases.LOOK_S", 0.01)
+    return forward_s
 
 
 @pytest.fixture
@@ -23,13 +38,15 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def test_a_data_store_shows_entries_and_changes_and_its_clone_goes_when_nobody_looks(stack: ExitStack) -> None:
+def test_a_data_store_shows_entries_and_changes_and_its_clone_goes_when_nobody_looks(
+    stack: ExitStack, later: list[float]
+) -> None:
     hub, looking = stack.enter_context(Endpoint()), stack.enter_context(Endpoint(forwarding=False))
     looking.peer("127.0.0.1", hub.listen())
     store = stack.enter_context(hub.attach_master("prices"))
     store.put("<b>key</b>", {"a": 1})
     store.put("late", "soon gone", expiry_s=1_000)
-    leases = Leases(lease_s=0.2)
+    leases = Leases(LONG_S)
     stack.callback(leases.close)
     entries = Entries(looking, {}, leases)
 
@@ -46,15 +63,16 @@ def test_a_data_store_shows_entries_and_changes_and_its_clone_goes_when_nobody_l
         return [each.key for each in opened.changes()[0]] == ["new"]
 
     until(changed)
+    later[0] += LONG_S
     until(lambda: len(leases) == 0)
     until(lambda: not looking.stores)  # the clone is gone
     assert entries.open("data store", "prices") is not opened
 
 
-def test_a_viewer_who_opens_the_mesh_anew_leaves_no_subscriber_behind(stack: ExitStack) -> None:
+def test_a_viewer_who_opens_the_mesh_anew_leaves_no_subscriber_behind(stack: ExitStack, later: list[float]) -> None:
     from chappe.dashboard.pages.mesh import Live
 
-    leases = Leases(lease_s=0.1)
+    leases = Leases(LONG_S)
     stack.callback(leases.close)
     endpoint = stack.enter_context(Endpoint())
     looks = cast(Looks, SimpleNamespace(endpoint=endpoint, leases=leases))
@@ -62,16 +80,39 @@ def test_a_viewer_who_opens_the_mesh_anew_leaves_no_subscriber_behind(stack: Exi
 
     assert first.start("a") == ""
     assert second.start("a") == ""
+    later[0] += LONG_S
 
     until(lambda: not first.on)
     until(lambda: not second.on)
+
+
+def test_of_a_long_live_value_only_the_beginning_is_kept(stack: ExitStack) -> None:
+    from chappe.dashboard.pages.mesh import Live
+
+    leases = Leases(LONG_S)
+    stack.callback(leases.close)
+    endpoint = stack.enter_context(Endpoint())
+    live = Live(cast(Looks, SimpleNamespace(endpoint=endpoint, leases=leases)))
+    assert live.start("a") == ""
+    other = stack.enter_context(Endpoint())
+    other.peer("127.0.0.1", endpoint.listen())
+    other.publish("a", "x" * 1_000_000)
+    other.publish("a", "short")
+
+    until(lambda: live.take() == "" and len(live.rows) == 2)
+
+    live.stop()
+    short, long = live.texts.values()
+    assert short == "short"
+    assert len(long) < 5 * SHOWN_BYTES
+    assert long.endswith("more bytes")
 
 
 def test_a_map_shows_entries_and_how_many_there_are_beyond_those_listed(stack: ExitStack) -> None:
     server = stack.enter_context(MapServer("127.0.0.1:0"))
     shared = stack.enter_context(SharedMap(server.address))
     shared.set_many({f"/{n:04}": b"x" for n in range(ROWS_MAX + 50)})
-    leases = Leases()
+    leases = Leases(LONG_S)
     stack.callback(leases.close)
     opened = Entries(None, {"m": shared}, leases).open("map", "m")
 
@@ -85,7 +126,7 @@ def test_a_map_shows_entries_and_how_many_there_are_beyond_those_listed(stack: E
 def test_what_is_not_there_and_what_is_too_much_are_sentences(stack: ExitStack) -> None:
     server = stack.enter_context(MapServer("127.0.0.1:0"))
     shared = stack.enter_context(SharedMap(server.address))
-    leases = Leases()
+    leases = Leases(LONG_S)
     stack.callback(leases.close)
     entries = Entries(None, {f"m{n}": shared for n in range(OPEN_MAX + 1)}, leases)
     for n in range(OPEN_MAX):
@@ -97,14 +138,17 @@ def test_what_is_not_there_and_what_is_too_much_are_sentences(stack: ExitStack) 
         Entries(None, {}, leases).open("data store", "x")
 
 
-def test_a_lease_that_is_touched_goes_on_and_closes_once(stack: ExitStack) -> None:
-    leases = Leases(lease_s=0.1)
+def test_a_lease_that_is_touched_goes_on_and_closes_once(later: list[float]) -> None:
+    leases = Leases(LONG_S)
     closed: list[str] = []
-    leases.touch("a", lambda: closed.append("a"))
-    leases.touch("b", lambda: closed.append("b"))
-    leases.end("b")
+    for name in ("left", "ended", "touched"):
+        leases.touch(name, partial(closed.append, name))
+    leases.end("ended")
+    later[0] += 0.6 * LONG_S
+    leases.touch("touched", partial(closed.append, "touched"))
+    later[0] += 0.6 * LONG_S
 
-    until(lambda: closed == ["a"])
-    leases.touch("c", lambda: closed.append("c"))
+    until(lambda: closed == ["left"])
+    assert len(leases) == 1
     leases.close()
-    assert closed == ["a", "c"]
+    assert closed == ["left", "touched"]

@@ -17,7 +17,7 @@ from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Table, every, value_dialog
-from chappe.dashboard.showing import ROW_CHARACTERS, typed_text
+from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, shown, typed_text
 from chappe.errors import ChappeError
 from chappe.observing.snapshot import readable
 
@@ -103,7 +103,8 @@ class Live:
         number = next(self._numbers)
         try:
             message.check_opened()
-            text = typed_text(message.payload)
+            long = len(message.payload) > SHOWN_BYTES
+            text = shown(message.payload) if long else typed_text(message.payload)
         except ChappeError as error:
             text = f"cannot be read: {error}"
         self.texts[number] = text
