@@ -193,3 +193,14 @@ def test_a_chain_asks_it_how_far_its_records_are() -> None:
 
     assert isinstance(log, Elsewhere)
     assert (log.mark(), log.settled, log.full, log.complete) == (1, 0, False, True)
+
+
+@pytest.mark.parametrize("topic", [b"with\0NUL", b"all*", b"line\n"])
+def test_a_name_that_no_topic_can_have_is_refused(topic: bytes) -> None:
+    log, _ = made()
+    before = log.snapshot()
+
+    assert isinstance(do(log, Create(topic, 1, SEED)), Refused)
+
+    assert isinstance(do(log, Append(topic, 0, ANY, encode_batch(0, [b"a"], 1))), Refused)
+    assert log.snapshot() == before

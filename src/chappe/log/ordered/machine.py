@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, Protocol, assert_never
 
 import msgspec
 
-from chappe.data.topic import decode_topic
-from chappe.errors import ProtocolError
+from chappe.data.topic import check_topic, decode_topic
+from chappe.errors import ProtocolError, UsageError
 from chappe.log.batch import Batch, rebase
 from chappe.log.ordered.commands import (
     ANY,
@@ -174,6 +174,10 @@ class OrderedLog:
     def _create(self, command: Create) -> Answer:
         found = self._topics.get(command.topic)
         if found is None:
+            try:
+                check_topic(decode_topic(command.topic))  # members could not publish what is none, and would stop
+            except UsageError as error:
+                return Refused(str(error))
             if self._count + command.partitions > ALL_PARTITIONS_MAX:
                 return Refused(f"the chain has {self._count:,} partitions, of {ALL_PARTITIONS_MAX:,} that are possible")
             found = self._topics[command.topic] = _topic(command.topic, command.seed, [0] * command.partitions)
