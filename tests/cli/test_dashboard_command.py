@@ -39,6 +39,7 @@ def is_open(url: str) -> bool:
 
 
 def test_a_dashboard_beside_up_shows_its_store_and_ends_with_it_however_that_ends(shell: Shell) -> None:
+    shell.env["CHAPPE_FORWARDERS"] = "127.0.0.1:1"  # of other commands
     process = shell.start("up", "--tower", "127.0.0.1:0", "--dashboard", "--json")
     facts = said(process)
 

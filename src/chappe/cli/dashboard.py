@@ -88,7 +88,7 @@ def dashboard(
         log = LogSource(
             tower,
             listen=listen,
-            forwarders=forwarders,
+            forwarders=forwarders or None,
             security=log_security,
             named=named,
             command=command,
@@ -172,7 +172,8 @@ def beside(wanted: bool, *arguments: str) -> Iterator[str | None]:
         yield None
         return
     anywhere = [] if _is_free() else ["--at", "127.0.0.1:0"]
-    command = [sys.executable, "-P", "-m", "chappe", "dashboard", "--json", *anywhere, *arguments]
+    settled = ["--forwarders", ""] if "--tower" in arguments else []  # whatever the settings name for others
+    command = [sys.executable, "-P", "-m", "chappe", "dashboard", "--json", *anywhere, *arguments, *settled]
     pipe = subprocess.PIPE
     environment = {**os.environ, BESIDE: "1"}
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
