@@ -143,6 +143,8 @@ def test_garbage_is_refused() -> None:
     for decode in (decode_command, decode_query, decode_answer):
         with pytest.raises(ProtocolError):
             decode(b"\x93\xa6append\x01\x02")
+        with pytest.raises(ProtocolError):
+            decode(b"\x92\xa1\xff\x01")
 
 
 def test_there_are_so_many_partitions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,33 @@ def test_garbage_is_refused_or_is_a_message(kind: str, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "raw", [b"\x91\x91\xa4\xff\xff\xff\xff", b"\x91\x92\xa4look\xa1\xff", b"\x91\x92\xa7refused\xa1\xff"]
+)
+@pytest.mark.parametrize("kind", sorted(UNPACK))
+def test_text_that_is_no_text_is_refused(kind: str, raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        UNPACK[kind](raw)
+
+
+@given(
+    st.sampled_from(sorted(KINDS)).flatmap(lambda kind: st.tuples(st.just(kind), KINDS[kind])),
+    st.integers(0, 2**16),
+    st.integers(0, 255),
+)
+def test_a_message_of_which_a_byte_is_another_one_is_refused_or_another_message(
+    case: tuple[str, Any], place: int, byte: int
+) -> None:
+    kind, message = case
+    frame = bytearray(pack([encode_one(message)])[0])
+    frame[place % len(frame)] = byte
+    try:
+        found = UNPACK[kind](bytes(frame))
+    except ProtocolError:
+        return
+    assert found
+
+
+@pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("between", chain.Ack(-1, 0, 0, 0, 0)),

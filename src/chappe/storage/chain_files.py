@@ -188,7 +188,7 @@ def _frames(raw: bytes, path: Path) -> Iterator[bytes]:
 def _decoded(content: bytes, path: Path) -> Change:
     try:
         return _CHANGE.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageFormat(f"{path} is of another version of chappe: {error}") from None
 
 

@@ -96,7 +96,7 @@ def decode_command(raw: bytes) -> Command:
     """A command. Raises ProtocolError."""
     try:
         return _COMMAND.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(raw)} bytes that are no command for ordered topics: {error}") from None
 
 
@@ -104,7 +104,7 @@ def decode_query(raw: bytes) -> Query:
     """A query. Raises ProtocolError."""
     try:
         return _QUERY.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(raw)} bytes that are no query for ordered topics: {error}") from None
 
 
@@ -112,5 +112,5 @@ def decode_answer(raw: bytes) -> Answer:
     """An answer. Raises ProtocolError."""
     try:
         return _ANSWER.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(raw)} bytes that are no answer for ordered topics: {error}") from None

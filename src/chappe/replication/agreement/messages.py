@@ -95,5 +95,5 @@ def decode(frame: bytes) -> Message:
     """
     try:
         return _DECODER.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(frame)} bytes that are no message of an agreement: {error}") from None

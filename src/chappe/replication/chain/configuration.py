@@ -55,7 +55,7 @@ def decode(value: bytes) -> Configuration:
     """
     try:
         found = _DECODER.decode(value)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(value)} bytes that are no configuration of a chain: {error}") from None
     named = len(found.disks)
     if not 0 < named <= SERVERS_MAX or len(found.out) != named:

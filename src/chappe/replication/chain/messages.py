@@ -235,7 +235,7 @@ def decode_between(frame: bytes) -> Between:
     """What another server says. Raises ProtocolError."""
     try:
         return _BETWEEN.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(frame)} bytes that are no message of a chain: {error}") from None
 
 
@@ -243,7 +243,7 @@ def decode_request(frame: bytes) -> Request:
     """What a client wants. Raises ProtocolError."""
     try:
         return _REQUEST.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(frame)} bytes that are no request to a chain: {error}") from None
 
 
@@ -251,5 +251,5 @@ def decode_answer(frame: bytes) -> Answer:
     """What a client is told. Raises ProtocolError."""
     try:
         return _ANSWER.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(frame)} bytes that are no answer of a chain: {error}") from None

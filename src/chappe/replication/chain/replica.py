@@ -156,7 +156,7 @@ class Replica:
         """Be as behind an entry. Raises ProtocolError."""
         try:
             kept = _DECODER.decode(state)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"the state of a chain does not decode: {error}") from None
         self.machine.restore(kept.machine)
         self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)

@@ -180,5 +180,5 @@ def _array(messages: Sequence[bytes]) -> bytes:
 def _unpacked(decoder: msgspec.msgpack.Decoder[list[_Message]], frame: bytes) -> list[_Message]:
     try:
         return decoder.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"{len(frame)} bytes that are no messages of a chain: {error}") from None
