@@ -96,6 +96,8 @@ def test_a_file_of_another_group_or_without_a_line_is_refused() -> None:
         read_chain(raw, "yard", check)
     with pytest.raises(ConfigError, match="not as the authority signed it"):
         read_chain(raw.replace(b'"ward"', b'"yard"'), "yard", check)
+    with pytest.raises(ConfigError, match="not as the authority signed it"):
+        read_chain(raw.replace(b"ward", b"war\xff", 1), "ward", check)
     with pytest.raises(ConfigError, match="it has no epoch"):
         read_chain(raw.partition(b"\n")[0], "ward", check)
     with pytest.raises(ConfigError, match="larger than"):

@@ -115,7 +115,7 @@ class Chain:
                 break
         try:
             changes = [msgspec.json.decode(_text(line), type=Change) for line in new]
-        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"it is malformed: {error}") from None
         self._take(new, changes)
         return True
@@ -182,7 +182,7 @@ def _split(raw: bytes, group: str) -> tuple[_Head, list[bytes]]:
         check_name(head.group, "a group")
         if msgspec.json.encode(head) != first:
             raise UsageError("written in another way")
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError, UsageError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UsageError):
         raise ConfigError("it is not as the authority signed it: there is no such first line") from None
     if head.group != group:
         raise ConfigError(f"it is of the group {head.group}, and not of {group}")
