@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chappe.api.log.looking import LogMember, LogWatch
+from chappe.dashboard.sources.missed import Missed
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
 from chappe.observing.snapshot import (
@@ -36,8 +37,6 @@ from chappe.system import machine
 GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
 POSITIONS_BYTES_MAX: Final = 1 << 20
 POSITIONS_EVERY: Final = 2  # looks
-GONE_S: Final = 5.0  # a store that is not heard for so long has left ...
-MISSED_S: Final = 600.0  # ... and is missed for so long
 
 
 class LogSource:
@@ -76,7 +75,7 @@ class LogSource:
         self._partitions: dict[str, dict[str, Known]] = {}  # by topic
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
-        self._stores: dict[str, tuple[str, float]] = {}  # ids: where, and when they were there last
+        self._missed = Missed()
         self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
 
     def look(self) -> Part:
@@ -85,10 +84,12 @@ class LogSource:
         stores = {each.store.endpoint: each for each in seen if each.store is not None}
         self._view.meet(stores)
         away = set(self._view.away)
-        self._note_lost(stores)
         began = time.monotonic()
         changed = self._refresh()
-        waited = time.monotonic() - began if set(self._view.away) - away else 0.0
+        now = time.monotonic()
+        waited = now - began if set(self._view.away) - away else 0.0
+        there = {each.store.store_id: endpoint for endpoint, each in stores.items() if each.store}
+        self._missed.note(there, self._view.away, set(self._view.endpoints) - set(self._view.away), now)
         if self._looks % POSITIONS_EVERY == 0:
             self._positions = dict(_positions(self._groups))
         self._looks += 1
@@ -218,12 +219,6 @@ class LogSource:
             links += [Link((each.address, f"group {group}"), "reads") for each in stores]
         return members, links
 
-    def _note_lost(self, stores: dict[str, LogMember]) -> None:
-        """Remember for a while which stores were there."""
-        now = time.monotonic()
-        self._stores |= {each.store.store_id: (endpoint, now) for endpoint, each in stores.items() if each.store}
-        self._stores = {each: (at, seen) for each, (at, seen) in self._stores.items() if now - seen < MISSED_S}
-
     def _problems(self) -> Iterator[Problem]:
         if self._watch.lost:
             yield Problem(
@@ -232,16 +227,14 @@ class LogSource:
                 f"Nobody answers as {self._named}: members that know each other go on, new ones find nobody.",
                 self.mend,
             )
-        now = time.monotonic()
-        for store_id, (endpoint, seen) in self._stores.items():
-            if now - seen > GONE_S and endpoint not in self._view.away:
-                yield Problem(
-                    f"left {store_id}",
-                    "warning",
-                    f"Store {_short(store_id)}, which was at {endpoint}, has left: what it alone has cannot be read.",
-                    "If that was not meant to be, start it again with: chappe store DIRECTORY",
-                )
-        for endpoint in self._view.away:
+        for store_id, endpoint in self._missed.left(time.monotonic()):
+            yield Problem(
+                f"left {store_id}",
+                "warning",
+                f"Store {_short(store_id)}, which was at {endpoint}, has left: what it alone has cannot be read.",
+                "If that was not meant to be, start it again with: chappe store DIRECTORY",
+            )
+        for endpoint in sorted({*self._view.away, *self._missed.silent()}):
             yield Problem(
                 f"store {endpoint}",
                 "failed",
