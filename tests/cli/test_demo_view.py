@@ -147,7 +147,11 @@ def test_the_curve() -> None:
 def test_commands_name_the_tower_unless_it_is_where_they_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "program", lambda: "chappe")
     default, other = "127.0.0.1:5556:5557", "127.0.0.1:7000:7001"
-    assert run.look("t", default, "127.0.0.1:5556") == ["chappe topics", "chappe consume t"]
+    assert run.look("t", default, "127.0.0.1:5556") == [
+        "chappe topics",
+        "chappe consume t",
+        "chappe dashboard",
+    ]
     assert run.look("t", default, other)[0] == "chappe topics --tower 127.0.0.1:5556"
     assert run.look("t", other, other)[0] == "chappe topics --tower 127.0.0.1:7000"
     assert run.look("t", "127.0.0.1:7000:9", other)[0] == "chappe topics --tower 127.0.0.1:7000:9"

@@ -150,6 +150,7 @@ class Hung:
     alive = True
     stage = "starting"
     master = "local"
+    page = ""
     error = None
     unfinished = False
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -67,7 +67,7 @@ class RecordsTwice(Recorder):
 def test_a_broken_bridge_is_caught(name: str, broken: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, name, broken)
     seen = []
-    for seed in range(40):
+    for seed in (51, 88, *range(40)):  # the first two have backends that refuse what a table writes, which is rare
         failure = Mix(seed).play().failure
         if failure is not None:
             seen.append(failure[:200])
