@@ -22,7 +22,7 @@ from tests.subscribers.conftest import Place
 from tests.waiting import PATIENCE_S, Clock, interrupt, until
 
 from chappe import Consumer, Producer, ShardedConsumer, errors
-from chappe.errors import ChappeError, Closed, TimedOut, TooSlow, UsageError, WorkerFailed
+from chappe.errors import ChappeError, Closed, OffsetConflict, TimedOut, TooSlow, UsageError, WorkerFailed
 from chappe.log.batch import encode_batch, encode_headers
 from chappe.subscribers import Progress, readers, sharded, workers
 from chappe.subscribers.shares import Shares
@@ -446,7 +446,8 @@ KINDS = [each for each in vars(errors).values() if isinstance(each, type) and is
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_of_a_reader_is_the_same_with_who_started_it(kind: type[ChappeError]) -> None:
-    error = TooSlow("why", 1.5, 7) if kind is TooSlow else kind("why")
+    made = {TooSlow: TooSlow("why", 1.5, 7), OffsetConflict: OffsetConflict("why", 12)}
+    error = made[kind] if kind in made else kind("why")
     found = readers.error_of(json.loads(readers.line_of(readers.facts_of(error))))
     assert (type(found), str(found), vars(found)) == (kind, "why", vars(error))
 

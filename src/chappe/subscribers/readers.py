@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chappe import errors
 from chappe.data.topic import Filter
-from chappe.errors import ChappeError, TooSlow, UsageError, WorkerFailed
+from chappe.errors import ChappeError, OffsetConflict, TooSlow, UsageError, WorkerFailed
 from chappe.security import IDENTITY, PASSPHRASE, LogSecurity
 from chappe.subscribers.work import Calling, Running
 from chappe.subscribers.workers import how_ended, pause_s
@@ -42,6 +42,10 @@ LAST_S: Final = 30.0  # readers get so long to end: they wait for their workers
 HURRIED_S: Final = 5.0  # ... and so long to end these at once
 LINE_MAX: Final = 1 << 16
 TEXT_MAX: Final = 2000  # of an error, so that a line is written in one piece
+CARRIES: Final[dict[type[Exception], tuple[str, ...]]] = {  # what an error is made of beside its text
+    TooSlow: ("age_s", "count"),
+    OffsetConflict: ("next_offset",),
+}
 COUNTS: Final = ("read", "done", "again", "replaced")
 
 
@@ -274,18 +278,16 @@ def _plain(topic: str) -> str:
 
 def facts_of(error: Exception) -> dict[str, Any]:
     """What a reader says last that was ended by this."""
-    more = {"age_s": error.age_s, "count": error.count} if isinstance(error, TooSlow) else {}
+    more = {each: getattr(error, each) for each in CARRIES.get(type(error), ())}
     return {"end": type(error).__name__, "text": str(error)[:TEXT_MAX], **more}
 
 
 def error_of(fact: dict[str, Any]) -> ChappeError:
     """The exception that ended a reader, if it is one of chappe."""
     name, text = fact["end"], fact["text"]
-    if name == TooSlow.__name__:
-        return TooSlow(text, fact["age_s"], fact["count"])
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, ChappeError):
-        return kind(text)
+        return kind(text, *(fact[each] for each in CARRIES.get(kind, ())))
     return WorkerFailed(f"a reader ended: {name}: {text}")
 
 
