@@ -62,6 +62,7 @@ def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
         session = self._sessions.get(entry.session)
         if session is not None:
             session.last = entry.seq - 1
+            session.results = {seq: found for seq, found in session.results.items() if seq < entry.seq}
         return done(self, index, entry)
 
     done = Replica.apply
