@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 from collections.abc import Iterator
@@ -251,6 +252,15 @@ def _batch() -> bytes:
 
 def _disk(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
+
+
+def test_a_sealed_record_is_gathered_while_the_last_batch_is_opened(network: Network) -> None:
+    with network.producer() as producer, producer._lock:
+        writer = producer._writer(TOPIC)
+        for left_at, gathered in ((math.inf, True), (0.0, False)):
+            writer._common.sent_at, writer._left_at = 0.0, left_at
+            producer.send(b"x")
+            assert writer.core.pending is gathered
 
 
 def test_who_has_no_key_is_told_once_and_gets_nothing(network: Network) -> None:

@@ -190,6 +190,7 @@ class SealedGroups:
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
+        self.name = keys.name
         self._private = curve_keys(keys).secret
         self._watched = watched_permissions(keys.directory)
         self._shared = watched_groups(keys.directory)
@@ -219,7 +220,7 @@ class SealedGroups:
             found, former = self._shared.keys(group.name), self._rings.get(group.name)
             if found is not None and (former is None or former.keys is not found):
                 self.changes += 1
-                self._rings[group.name] = Ring(found, self.keys.name, self._private)
+                self._rings[group.name] = Ring(found, self.name, self._private)
 
     def group(self, topic: str) -> Group | None:
         """For whom a topic is sealed; None if it is plain."""
@@ -239,15 +240,15 @@ class SealedGroups:
         Raises:
             UsageError: The identity has no key to sign with.
         """
-        return Sealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
+        return Sealer(self.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def message_sealer(self) -> MessageSealer:
         """As ``sealer``, for single messages."""
-        return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
+        return MessageSealer(self.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def belongs(self, group: Group) -> bool:
         """Whether the identity is of a group, and can sign."""
-        who = self.permissions.identities.get(self.keys.name)
+        who = self.permissions.identities.get(self.name)
         return who is not None and group.has(who) and bool(who.signs)
 
     def refusal(self, group: Group) -> str:
@@ -256,9 +257,9 @@ class SealedGroups:
         An epoch in which somebody is who does not belong to the group any more seals nothing.
         """
         path, ring = sealed_file(self.keys.directory, group.name), self._rings.get(group.name)
-        who = self.permissions.identities.get(self.keys.name)
+        who = self.permissions.identities.get(self.name)
         if who is None or not group.has(who):
-            return f"{self.keys.name} is not of the group {group.name}"
+            return f"{self.name} is not of the group {group.name}"
         if not who.signs:
             return f"the permissions do not say by which key {who.name} signs: `chappe keys renew {who.name}` adds it"
         if ring is None:

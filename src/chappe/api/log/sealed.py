@@ -42,6 +42,7 @@ class Sealing:
         self._partition = partition
         self._checked: dict[str, tuple[int, str]] = {}  # group: what was known then, and why nothing can be sealed
         self._secrets: dict[str, EpochSecret] = {}  # by group, of the epoch to seal in
+        self.took_s = 0.0  # how long the last batch took to be sealed
 
     def seals(self, topic: str) -> bool:
         """Whether a topic is sealed, as far as is known now."""
@@ -79,7 +80,9 @@ class Sealing:
 
         _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
         span = Span(base, count, low, high)
+        began = time.monotonic()
         sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, wall_us(), place)
+        self.took_s = time.monotonic() - began
         return encode_sealed(base, count, low, high, *sealed)
 
     def _look(self, group: Group) -> str:
@@ -148,9 +151,9 @@ class Reader:
             return Unread(Why.NO_KEYS_YET, "the permissions here do not say for whom")
         if sealed is None:
             return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")
-        who = groups.permissions.identities.get(groups.keys.name)
+        who = groups.permissions.identities.get(groups.name)
         if who is None or not group.has(who):
-            return Unread(Why.NOT_OURS, f"{groups.keys.name} is not of the group {group.name}")
+            return Unread(Why.NOT_OURS, f"{groups.name} is not of the group {group.name}")
         return self._open(topic, partition, batch, sealed, groups, group)
 
     def _open(
@@ -160,14 +163,15 @@ class Reader:
         from chappe.sealing.records import Lacking, Refused
 
         ring = groups.ring(group.name)
-        path = sealed_file(groups.keys.directory, group.name)
         if ring is None:
+            path = sealed_file(groups.keys.directory, group.name)
             return Unread(Why.NO_KEYS_YET, f"{path} is not there, or not usable")
         span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
         outcome = self._opener.open(sealed, topic, partition, span, ring, groups.permissions.identities)
         if isinstance(outcome, Refused):
             return Unread(Why.WRONG, outcome.reason)
         if isinstance(outcome, Lacking):
+            path = sealed_file(groups.keys.directory, group.name)
             return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
         try:
             content = rebase(outcome.content, outcome.span.base) if outcome.placed_later else outcome.content
