@@ -84,10 +84,11 @@ ALLOWED: Final[dict[str, set[str]]] = {
         *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
         "chappe.dashboard",
     },
-    # of pipelines what they write about themselves, and of the web who may be let in
+    # of pipelines what they write about themselves, of the web who may be let in, and of groups how far they are
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
+        "chappe.storage.positions",
         *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },
     "chappe.web": {*FACES, *HERE},

@@ -10,6 +10,7 @@ from chappe.tapping.messages import (
     Look,
     Passed,
     Refused,
+    Seen,
     Shown,
     Subscribed,
     decode_answer,
@@ -125,7 +126,10 @@ def test_what_taps_wrote_before_they_said_their_format_is_understood() -> None:
         "94a573686f776e929ba670617373656401c40174a76d657373616765a377686fa0a0030105c402787895aa7375627363726962656402"
         "c40174a26d6591a67265636f72640403"
     )
-    seen = [Passed(1, b"t", "message", "who", first=3, size=5, content=b"xx"), Subscribed(2, b"t", "me", ("record",))]
+    seen: list[Seen] = [
+        Passed(1, b"t", "message", "who", first=3, size=5, content=b"xx"),
+        Subscribed(2, b"t", "me", ("record",)),
+    ]
     assert decode_answer(former) == Shown(seen, 4, 3)
     assert encode(Shown(seen, 4, 3))[1:].startswith(former[1:])
 

@@ -158,7 +158,7 @@ class TapNode:
         client, now, wall_us = frames[0], time.monotonic(), time.time_ns() // 1000
         unknown = unknown_kind(frames[1])
         if unknown is not None:
-            self._answer(client, unknown)
+            self._reply(client, unknown)
             return
         look = decode_look(frames[1])
         self._look(now, wall_us)
@@ -172,9 +172,9 @@ class TapNode:
                 self._feed, self._looked_at = Feed(), now
                 self._tapped.feed(self._feed)
             answer = self._sessions.take(client)
-        self._answer(client, answer)
+        self._reply(client, answer)
 
-    def _answer(self, client: bytes, answer: Refused | Shown) -> None:
+    def _reply(self, client: bytes, answer: Refused | Shown) -> None:
         try:
             self._router.send_multipart([client, encode(answer)], _NOBLOCK)
         except zmq.ZMQError:  # it has left, or asks without taking answers
