@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -235,6 +235,7 @@ class Entries:
         self._maps = maps
         self._leases = leases
         self._open: dict[tuple[str, str], Opened] = {}
+        self._begun: dict[tuple[str, str], tuple[threading.Lock, int]] = {}  # being opened, and by how many
         self._lock = threading.Lock()
 
     def open(self, kind: str, name: str) -> Opened:
@@ -244,14 +245,35 @@ class Entries:
             UsageError: Too many are open, or this is none.
             NoMaster, NotPermitted, MasterExists: As ``Endpoint.attach_clone``.
         """
-        with self._lock:
-            found = self._open.get((kind, name))
-            if found is None:
-                if len(self._open) >= OPEN_MAX:
+        key = (kind, name)
+        with self._opening(key):  # others are not held up by one whose master does not answer
+            with self._lock:
+                found = self._open.get(key)
+                if found is None and len(self._open.keys() | self._begun.keys()) > OPEN_MAX:
                     raise UsageError(f"{OPEN_MAX} stores and maps are open already: close the page of another one")
-                found = self._open[kind, name] = Opened(self._inside(kind, name))
+            if found is None:
+                found = Opened(self._inside(kind, name))
+                with self._lock:
+                    self._open[key] = found
             self._leases.touch(("inside", kind, name), partial(self._close, kind, name))
             return found
+
+    @contextmanager
+    def _opening(self, key: tuple[str, str]) -> Iterator[None]:
+        """One at a time opens the same."""
+        with self._lock:
+            lock, count = self._begun.get(key, (threading.Lock(), 0))
+            self._begun[key] = lock, count + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                count = self._begun[key][1] - 1
+                if count:
+                    self._begun[key] = lock, count
+                else:
+                    del self._begun[key]
 
     def _close(self, kind: str, name: str) -> None:
         with self._lock:

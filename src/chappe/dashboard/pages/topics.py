@@ -17,7 +17,7 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
 from chappe.dashboard.pages.words import ago, many, rate, size
-from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Wanted, as_lines, as_parquet
+from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
@@ -42,12 +42,12 @@ def page(looks: Looks) -> None:
     """Build it."""
     chosen = [""]
 
-    def choose(row: dict[str, Any]) -> None:
+    async def choose(row: dict[str, Any]) -> None:
         chosen[0] = row["id"]
         box.clear()
         with box:
             details.append(_Details(looks, chosen[0]))
-        refresh()
+        await refresh()
 
     with ui.column().classes("panel"):
         with ui.row().classes("controls"):
@@ -59,11 +59,13 @@ def page(looks: Looks) -> None:
     box = ui.column().style("width: 100%; gap: 14px")
     details: list[_Details] = []
 
-    def refresh() -> None:
+    async def refresh() -> None:
         snapshot = looks.watching.snapshot()
         found: list[Topic] | tuple[Topic, ...] = snapshot.topics
-        if search.value:
-            found = looks.watching.find_topics(search.value, LISTED_MAX)
+        if text := search.value:
+            found = await asyncio.to_thread(looks.watching.find_topics, text, LISTED_MAX)
+            if search.value != text:  # somebody types on: the next one shows it
+                return
         table.show([_row(each, snapshot.at, chosen[0]) for each in found])
         less = f", {len(found):,} of them listed" if len(found) < snapshot.topics_total else ""
         total.text = f"{snapshot.topics_total:,} topics{less}"
@@ -191,7 +193,7 @@ class _Records:
         self._looks = looks
         self._name = name
         self._found: list[Record] = []
-        self._busy = False
+        self._searches = self._running = 0  # begun so far, and not ended yet
         with ui.column().classes("panel"):
             ui.label("Records").classes("title")
             with ui.row().classes("controls"):
@@ -233,18 +235,26 @@ class _Records:
         await self._find()
 
     async def _look(self) -> None:
-        if self._follow.value and not self._busy:
+        if self._follow.value and not self._running:
             await self._find()
 
     async def _find(self) -> None:
-        self._busy = True
+        self._searches += 1
+        self._running += 1
+        number = self._searches
+        problem = ""
+        found = Found(())
         try:
             found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(self._count.value))
         except (ChappeError, OSError) as error:
-            self._said.text = str(error)
-            return
+            problem = str(error)
         finally:
-            self._busy = False
+            self._running -= 1
+        if number != self._searches:  # another one was wanted meanwhile
+            return
+        if problem:
+            self._said.text = problem
+            return
         self._found = list(found.records)
         self._said.text = many(len(self._found), "record") + (f"; {found.note}" if found.note else "")
         self._show()
