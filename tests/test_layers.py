@@ -36,12 +36,7 @@ PURE: Final = {
     "chappe.sealing": CONTRACT,
     "chappe.observing": BASE,
 }
-# Compose cores, and do no I/O either.
-MEMBER: Final = {
-    "chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"},
-    "chappe.sealing.in_log": {*CONTRACT, "chappe.sealing", "chappe.log"},
-    "chappe.sealing.in_mesh": {*CONTRACT, "chappe.sealing", "chappe.mesh", "chappe.kv"},
-}
+MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
 FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
 WORLD: Final = {"chappe.system", "chappe.storage", "chappe.transports", "chappe.runtime"}
 FACES: Final = {*BASE, "chappe", "chappe.api"}
@@ -89,10 +84,11 @@ ALLOWED: Final[dict[str, set[str]]] = {
         *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
         "chappe.dashboard",
     },
-    # of pipelines what they write about themselves, and of the web who may be let in
+    # of pipelines what they write about themselves, of the web who may be let in, and of groups how far they are
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
+        "chappe.storage.positions",
         *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },
     "chappe.web": {*FACES, *HERE},

@@ -6,8 +6,9 @@
 The version stands in one place, pyproject.toml. *Unreleased* in CHANGELOG.md becomes the version with the date, and an
 empty one is begun above it. UPGRADING.md gets what whoever upgrades must know: the changes and removals, and for what
 is on disk the formats that this version writes. Then the wheel and the sdist are built twice, and refused if their
-bytes differ; they are in dist/. A tree with changes that are not committed is refused, and so is a version that is not
-later than the last one. Nothing is published and nothing is tagged: the last line says how.
+bytes differ; they are in dist/. Only what was built is committed; else all files are as they were. A tree with changes
+that are not committed is refused, and so is a version that is not later than the last one. Nothing is published and
+nothing is tagged: the last line says how.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -60,13 +61,16 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
             return 0
         for name, text in changed.items():
             (root / name).write_text(text, encoding="utf-8")
+        at = int(datetime.now(UTC).timestamp())  # of the commit, and of all that is in the files
+        dated = {"GIT_AUTHOR_DATE": f"{at} +0000", "GIT_COMMITTER_DATE": f"{at} +0000"}
         try:
+            built = build_twice(root, root / "dist", at)
             _run(root, "git", "add", *changed)
-            _run(root, "git", "commit", "--quiet", "--message", f"Release {asked.version}")
+            _run(root, "git", "commit", "--quiet", "--message", f"Release {asked.version}", **dated)
         except Refused:
-            _run(root, "git", "checkout", "--quiet", "HEAD", "--", *[each for each in changed if _is_kept(root, each)])
+            _take_back(root, changed)
             raise
-        for path in build_twice(root, root / "dist"):
+        for path in built:
             print(f"{path.name}: {path.stat().st_size:,} bytes, sha256 {_digest(path)}")
     except Refused as error:
         print(f"release: {error}", file=sys.stderr)
@@ -116,9 +120,23 @@ def notes(text: str, version: str) -> str:
     return f"## {version}" + text.partition(f"\n## {version}")[2].partition("\n## ")[0].rstrip() + "\n"
 
 
-def build_twice(root: Path, into: Path) -> list[Path]:
-    """Build wheel and sdist, and again in another directory; both are the same. Raises Refused."""
-    epoch = _run(root, "git", "log", "-1", "--format=%ct").strip()
+def _take_back(root: Path, changed: Iterable[str]) -> None:
+    """Have the files as they were."""
+    _run(root, "git", "reset", "--quiet")
+    for name in changed:
+        if _is_kept(root, name):
+            _run(root, "git", "checkout", "--quiet", "HEAD", "--", name)
+        else:
+            (root / name).unlink(missing_ok=True)
+
+
+def build_twice(root: Path, into: Path, at: int) -> list[Path]:
+    """Build wheel and sdist, and again in another directory; both are the same. Raises Refused.
+
+    Args:
+        at: The time of all that is in them, in seconds since 1970: whoever builds the commit has it from there.
+    """
+    epoch = str(at)
     with tempfile.TemporaryDirectory() as other:
         for each in (into, Path(other)):
             _run(root, sys.executable, "-m", "hatchling", "build", "-d", str(each), SOURCE_DATE_EPOCH=epoch)

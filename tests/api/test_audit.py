@@ -125,6 +125,25 @@ def test_what_is_beyond_the_bound_is_counted_in_a_record(ruled: Path, net: Net) 
         assert until_verb(consumer, "left out")["who"] == ""
 
 
+def test_two_that_refuse_each_others_records_do_not_write_about_it_for_ever(
+    ruled: Path, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = net.consumer(Keys(ruled / "reader"), "audit")
+    monkeypatch.setattr("chappe.api.audit.AUDIT_S", 0.01)
+    with closing(Audit("audit", tower=net.tower, security=Keys(ruled / "hub"))) as audit:
+        for number in range(5):
+            audited.note("other", "produce", "audit", f"no rule allows it, {number}")
+            until(lambda: not audited._noted)
+        audited.note("third", "produce", "audit", "no rule allows it")
+        audited.note("other", "produce", "a/x", "no rule allows it")
+        found = [read(consumer) for _ in range(3)]
+        assert [(each["who"], each["topic"]) for each in found] == [
+            ("other", "audit"), ("third", "audit"), ("other", "a/x"),
+        ]  # fmt: skip
+        assert found[0]["why"].endswith("0")
+        assert list(audit._told_at) == ["other", "third"]
+
+
 def test_it_takes_the_right_to_produce_the_topic_and_there_is_one_in_a_process(ruled: Path, net: Net) -> None:
     with pytest.raises(NotPermitted, match="reader may not produce 'audit'"):
         Audit("audit", tower=net.tower, security=Keys(ruled / "reader"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.log.events import RecordsRefused
 from chappe.permissions.rules import Group
-from chappe.sealing.held import HeldGroups
 from chappe.security import permissions_file, sealed_file
+from chappe.storage.sealed_files import SealedGroups
 from chappe.transports.gate import Gate
 
 TOPIC = "patients/1"
@@ -108,13 +109,13 @@ def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def asks_for_keys(patch: pytest.MonkeyPatch) -> threading.Event:
     """Is set once somebody asks whether keys that are not there may come."""
     asked = threading.Event()
-    real = HeldGroups.belongs
+    real = SealedGroups.belongs
 
-    def belongs(self: HeldGroups, group: Group) -> bool:
+    def belongs(self: SealedGroups, group: Group) -> bool:
         asked.set()
         return real(self, group)
 
-    patch.setattr(HeldGroups, "belongs", belongs)
+    patch.setattr(SealedGroups, "belongs", belongs)
     return asked
 
 
@@ -253,6 +254,15 @@ def _disk(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
 
 
+def test_a_sealed_record_is_gathered_while_the_last_batch_is_opened(network: Network) -> None:
+    with network.producer() as producer, producer._lock:
+        writer = producer._writer(TOPIC)
+        for left_at, gathered in ((math.inf, True), (0.0, False)):
+            writer._common.sent_at, writer._left_at = 0.0, left_at
+            producer.send(b"x")
+            assert writer.core.pending is gathered
+
+
 def test_who_has_no_key_is_told_once_and_gets_nothing(network: Network) -> None:
     with network.producer() as producer, network.producer(topic="orders") as orders:
         send(producer, b"one", b"two")
@@ -341,7 +351,7 @@ def _epoch(producer: Producer) -> int:
         sealing = producer._topics.sealing
         assert sealing is not None
         sealing.check(TOPIC)
-        return sealing._core._secrets["ward"].number
+        return sealing._secrets["ward"].number
 
 
 @pytest.fixture

@@ -6,16 +6,23 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from http.client import HTTPMessage
+from contextlib import suppress
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 from tests.waiting import until
+
+from chappe import Keys
+from chappe.api import permissions
+from chappe.api.tokens import make_token
 
 pytestmark = pytest.mark.process
 
@@ -75,7 +82,7 @@ def test_a_dashboard_beside_a_node_shows_the_node_and_misses_no_tower(shell: She
 
 
 def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shell) -> None:
-    process = shell.start("dashboard", "--at", "*:0", "--tower", "127.0.0.1:1", "--json")
+    process = shell.start("dashboard", "--at", "*:0", "--tower", "127.0.0.1:1", "--plain", "--json")
     url = said(process)["url"]
     port = int(url.split("/?")[0].rpartition(":")[2])
     here = f"http://127.0.0.1:{port}/"
@@ -87,10 +94,80 @@ def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shel
 
     token = url.rpartition("=")[2]
     assert len(token) >= 32
-    asked = urllib.request.Request(f"{here}snapshot.json", headers={"Cookie": f"chappe-dashboard={token}"})
+    asked = urllib.request.Request(f"{here}snapshot.json", headers={"Cookie": f"chappe-dashboard-{port}={token}"})
     with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         headers: HTTPMessage = answer.headers
         assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+@pytest.fixture
+def keys(shell: Shell, tmp_path: Path) -> Path:
+    home = tmp_path / "keys"
+    permissions.init(home, "desk", "administrator")
+    permissions.add(home, "sensor", "producer")
+    file = home / "permissions.toml"
+    text = file.read_text()
+    rules = """[[rules]]
+allow = ["everything"]
+roles = ["administrator"]
+topics = ["*"]
+
+"""
+    first = text.index("[[rules]]")
+    file.write_text(text[:first] + rules + text[text.index("[identities") :])
+    permissions.sign(file)
+    return home
+
+
+def secured(keys: Path, url: str, name: str = "", token: str = "") -> int:
+    """The status of what comes over TLS, as an identity by its certificate, or with a token."""
+    context = ssl.create_default_context(cafile=keys / "authority.pem")
+    if name:
+        context.load_cert_chain(keys / f"{name}.pem", keys / f"{name}.key")
+    query = f"?token={token}" if token else ""
+    opener = urllib.request.build_opener(
+        urllib.request.HTTPSHandler(context=context), urllib.request.HTTPCookieProcessor()
+    )
+    try:
+        with opener.open(f"{url}/snapshot.json{query}", timeout=PATIENCE_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_beyond_this_machine_it_is_served_over_tls_to_who_has_the_token_or_may_administer(
+    shell: Shell, keys: Path
+) -> None:
+    process = shell.start("dashboard", "--at", "*:0", "--tower", "127.0.0.1:1", "--as", str(keys / "desk"), "--json")
+    url = said(process)["url"]
+    assert url.startswith("https://")
+    port = int(url.split("/?")[0].rpartition(":")[2])
+    here, token = f"https://localhost:{port}", url.rpartition("=")[2]
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+
+    assert secured(keys, here, token=token) == 200
+    assert secured(keys, here, name="desk") == 200
+    assert secured(keys, here, token=make_token(Keys(keys / "desk"), 60.0)) == 200
+    assert secured(keys, here) == 403
+    assert secured(keys, here, name="sensor") == 403
+    assert secured(keys, here, token=make_token(Keys(keys / "sensor"), 60.0)) == 403
+    with pytest.raises((OSError, HTTPException)):
+        urllib.request.urlopen(f"http://localhost:{port}/snapshot.json?token={token}", timeout=PATIENCE_S)
+    for each in idle:
+        each.close()
+
+
+def test_who_connects_and_asks_for_nothing_keeps_nobody_out(shell: Shell) -> None:
+    url = said(shell.start("dashboard", "--at", "0", "--tower", "127.0.0.1:1", "--json"))["url"]
+    port = int(url.rstrip("/").rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+    for each in idle[::2]:
+        with suppress(OSError):
+            each.sendall(b"GET / HTTP/1.1\r\nHost:")
+
+    assert fetched(url)["problems"] is not None
+    for each in idle:
+        each.close()
 
 
 @pytest.mark.parametrize(
@@ -105,6 +182,7 @@ def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shel
             2,
             "a token has at least 16 characters, each",
         ),
+        (["--at", "*:0"], {}, 2, "0.0.0.0 is not this machine: give the dashboard an identity"),
         (["--at", "0", "--peer", "10.0.0.1:1"], {}, 2, "10.0.0.1 is not this machine: give --as"),
     ],
 )

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
+from tests.dashboard.browsing import Seen, rows, started, watched
 from tests.dashboard.scene import HOSTILE_KEY, HOSTILE_TOPIC, HOSTILE_VALUE
 from tests.waiting import PATIENCE_S, until
-from tests.web.test_browser import ARGUMENTS, CHROMIUM, MISSING
+from tests.web.test_browser import CHROMIUM, MISSING
 
 PICTURES: Final = Path(__file__).parent.parent.parent / "docs" / "how-to"
 PICTURES_WANTED: Final = "CHAPPE_PICTURES" in os.environ  # then the pictures that the docs show are made anew
@@ -34,31 +33,6 @@ class System:
 
     url: str
     processes: dict[str, subprocess.Popen[bytes]]
-
-
-@dataclass
-class Seen:
-    """What a browser did besides showing pages."""
-
-    hosts: set[str] = field(default_factory=set)
-    errors: list[str] = field(default_factory=list)
-
-
-@contextmanager
-def started(env: dict[str, str], *command: str) -> Iterator[tuple[subprocess.Popen[bytes], Any]]:
-    """A process of Python and the first line that it prints, until the context ends."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-m", *command], stdin=pipe, stdout=pipe, stderr=None, env=env)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        line = process.stdout.readline().decode().strip()
-        yield process, json.loads(line) if line.startswith("{") else line
-    finally:
-        process.stdin.close()
-        process.terminate()
-        process.wait(PATIENCE_S)
-        process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -78,47 +52,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     ):  # fmt: skip
         processes = {"up": up, "second": second, "scene": scene, "dashboard": dashboard}
         yield System(said["url"].rstrip("/"), processes)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-def watched(page: Page, seen: Seen) -> Page:
-    """The page, with all that it asks for and complains of noted, and patience."""
-    page.set_default_timeout(PATIENCE_S * 1000)
-    page.on("request", lambda request: seen.hosts.add(urlsplit(request.url).netloc))
-    page.on("websocket", lambda socket: seen.hosts.add(urlsplit(socket.url).netloc))
-    page.on("console", lambda said: seen.errors.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: seen.errors.append(str(error)))
-
-    def dismiss(dialog: Dialog) -> None:
-        seen.errors.append(f"dialog {dialog.message}")
-        dialog.dismiss()
-
-    page.on("dialog", dismiss)
-    return page
-
-
-@pytest.fixture
-def page(browser: Browser, seen: Seen) -> Iterator[Page]:
-    expect.set_options(timeout=PATIENCE_S * 1000)
-    made = watched(browser.new_page(viewport={"width": 1280, "height": 860}), seen)
-    yield made
-    made.close()
-
-
-def rows(page: Page, table: str) -> Any:
-    return page.get_by_label(table, exact=True).locator("tbody tr")
 
 
 def picture(page: Page, name: str) -> None:

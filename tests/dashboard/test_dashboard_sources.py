@@ -227,3 +227,41 @@ def test_a_source_that_fails_is_asked_again_and_told_of_in_a_sentence() -> None:
     assert [(each.text, each.mend) for each in found.problems] == [("Nobody answers.", "Start it.")]
     assert [each.name for each in found.topics] == ["a"]
     assert source.closed
+
+
+def test_topics_are_found_by_what_their_names_contain_those_that_changed_last_first() -> None:
+    parts = [
+        Part(topics=tuple(Topic(name, 1, 1, 1, 1) for name in ("Orders.eu", "orders.us", "clicks"))),
+        Part(topics=(Topic("Orders.eu", 1, 2, 2, 1),)),
+    ]
+
+    class Twice:
+        name, mend = "twice", ""
+
+        def look(self) -> Part:
+            return parts.pop(0) if parts else Part()
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    with Watching([Twice()], look_s=0.01) as watching:
+        until(lambda: not parts and watching.snapshot().topics_total == 3)
+        assert [each.name for each in watching.find_topics("ORDERS", 10)] == ["Orders.eu", "orders.us"]
+        assert len(watching.find_topics("", 2)) == 2
+
+
+def test_a_snapshot_is_kept_fresh_by_a_thread_of_its_own_as_long_as_somebody_looks() -> None:
+    class Counting:
+        name, mend = "counting", ""
+
+        def look(self) -> Part:
+            return Part(members=(Member("m", "store", "m"),))
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    with Watching([Counting()], look_s=0.02) as watching:
+        until(lambda: watching.picture()[1].nodes)
+        first = watching.picture()[0]
+        until(lambda: watching.picture()[0].looks > first.looks)
+        assert [each.id for each in watching.picture()[1].nodes] == ["m"]

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from chappe.dashboard.gatekeeper import CHANNEL, COOKIE, Gatekeeper
+from chappe.dashboard.gatekeeper import CHANNEL, Gatekeeper
 
 TOKEN: Final = "a-token-that-is-long"
 HERE: Final = ("host", "127.0.0.1:8788")
+COOKIE: Final = "chappe-dashboard-8788"
 Message = MutableMapping[str, Any]
 
 
@@ -47,7 +48,7 @@ def ask(
         "type": kind, "method": method, "path": path, "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in headers],
     }  # fmt: skip
-    asyncio.run(Gatekeeper(app, token)(scope, receive, send))
+    asyncio.run(Gatekeeper(app, token, 8788)(scope, receive, send))
     return sent
 
 

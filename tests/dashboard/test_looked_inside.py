@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -152,3 +153,74 @@ def test_a_lease_that_is_touched_goes_on_and_closes_once(later: list[float]) -> 
     assert len(leases) == 1
     leases.close()
     assert closed == ["left", "touched"]
+
+
+def test_one_whose_master_does_not_answer_holds_up_nobody_who_opens_another(stack: ExitStack) -> None:
+    leases = Leases(LONG_S)
+    stack.callback(leases.close)
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def attach_clone(self, name: str, *, timeout: float) -> None:
+            entered.set()
+            go_on.wait(PATIENCE_S)
+            raise UsageError("nobody answers")
+
+    server = stack.enter_context(MapServer("127.0.0.1:0"))
+    shared = stack.enter_context(SharedMap(server.address))
+    entries = Entries(cast(Endpoint, Slow()), {"m": shared}, leases)
+    said: list[str] = []
+
+    def look() -> None:
+        try:
+            entries.open("data store", "slow")
+        except UsageError as error:
+            said.append(str(error))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    assert entered.wait(PATIENCE_S)
+
+    entries.open("map", "m")
+
+    assert said == []
+    go_on.set()
+    looking.join(PATIENCE_S)
+    assert said == ["nobody answers"]
+    assert entries._begun == {}
+
+
+def test_two_who_open_the_same_at_once_share_it(stack: ExitStack) -> None:
+    leases = Leases(LONG_S)
+    stack.callback(leases.close)
+    server = stack.enter_context(MapServer("127.0.0.1:0"))
+    shared = stack.enter_context(SharedMap(server.address))
+    entries = Entries(None, {"m": shared}, leases)
+    found: list[object] = []
+    lookers = [threading.Thread(target=lambda: found.append(entries.open("map", "m"))) for _ in range(8)]
+    for each in lookers:
+        each.start()
+    for each in lookers:
+        each.join(PATIENCE_S)
+
+    assert len(found) == 8
+    assert len({id(each) for each in found}) == 1
+
+
+def test_a_defect_while_something_is_closed_ends_no_other_lease(
+    later: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    leases = Leases(LONG_S)
+    closed: list[str] = []
+
+    def broken() -> None:
+        raise ValueError("a defect")
+
+    leases.touch("broken", broken)
+    later[0] += LONG_S
+    until(lambda: "because of a defect" in caplog.text)
+
+    leases.touch("next", partial(closed.append, "next"))
+    later[0] += LONG_S
+    until(lambda: closed == ["next"])
+    leases.close()

@@ -34,6 +34,8 @@ from chappe.log.queries import (
     Request,
     SeekRequest,
     Stage,
+    TrimAnswer,
+    TrimRequest,
 )
 from chappe.permissions.decisions import Decisions, Verbs
 
@@ -154,9 +156,19 @@ def test_queries_need_the_verb_that_fits() -> None:
     assert allowed(HeadsRequest(b"b")) == []
     assert allowed(Stage("s", "r", 0, 0, 0, 0, b"a/x")) == ["pro"]
     assert allowed(Stage("s", "r", 0, 0, 0, 0, b"b")) == []
+    assert allowed(TrimRequest(b"a/x", 0)) == ["look"]
+    assert allowed(TrimRequest(b"one", 0)) == []
     assert allowed(FindSink("s")) == allowed(AttachSink("s", "r", "h", True)) == ["pro"]
     refused = rig.guard.asks("look", ReadRequest(b"a/x", b"P", 0))
     assert refused == ErrorAnswer("look may not consume 'a/x': no rule allows it", DENIED)
+
+
+def test_what_a_store_says_it_has_forgotten_is_believed_of_topics_that_it_may_store() -> None:
+    guard = Rig().guard
+
+    assert guard.asking("keep", TrimRequest(b"a/x", 0)) == TrimRequest(b"a/x", 0)
+    assert guard.answered("keep", TrimAnswer(b"a/x", 3)) == TrimAnswer(b"a/x", 3)
+    assert isinstance(guard.answered("keep", TrimAnswer(b"b", 3)), ErrorAnswer)
 
 
 def test_lists_name_only_what_somebody_may_know() -> None:

@@ -11,6 +11,9 @@ from chappe.data.topic import decode_topic
 from chappe.defaults import ATTEMPTS_MAX
 from chappe.errors import ProtocolError
 from chappe.log.queries import (
+    FIRST_FORMAT,
+    FORMAT,
+    UNKNOWN,
     Answer,
     AttachSink,
     Commit,
@@ -20,6 +23,8 @@ from chappe.log.queries import (
     FindSink,
     HeadsAnswer,
     HeadsRequest,
+    LastAnswer,
+    LastRequest,
     ReadAnswer,
     ReadRequest,
     Request,
@@ -28,10 +33,13 @@ from chappe.log.queries import (
     SinkAnswer,
     Stage,
     StagedAnswer,
+    TrimAnswer,
+    TrimRequest,
     decode_answer,
     decode_request,
     encode_query,
     heads_answer,
+    unknown_kind,
 )
 from chappe.log.storage import PartitionInfo
 
@@ -45,6 +53,7 @@ requests = st.one_of(
     st.builds(ReadRequest, names, names, offsets, offsets),
     st.builds(HeadsRequest, names, offsets, offsets),
     st.builds(SeekRequest, names, names, times),
+    st.builds(TrimRequest, names, times),
     st.builds(FindSink, texts),
     st.builds(AttachSink, texts, texts, texts, st.booleans()),
     st.builds(Stage, texts, texts, ids, ids, ids, ids, names),
@@ -65,6 +74,7 @@ infos = st.builds(
 answers = st.one_of(
     st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1)),
     st.builds(heads_answer, st.lists(infos, max_size=3), offsets, st.just(10), offsets),
+    st.builds(TrimAnswer, names, ids),
     st.builds(SeekAnswer, names, names, st.integers(-1, 2**63 - 1)),
     st.builds(SinkAnswer, texts, texts, texts, st.integers(-1, 2**63 - 1)),
     st.builds(StagedAnswer, st.integers(-1, 2**63 - 1)),
@@ -191,3 +201,64 @@ def test_an_error_of_an_older_store_has_no_kind() -> None:
 def read(raw: bytes) -> object:
     answer = decode_answer(raw)
     return answer.infos() if isinstance(answer, HeadsAnswer) else answer
+
+
+# Questions and answers as the first format has them, which it wrote itself.
+FIRST = (
+    (ReadRequest(b"t", b"p", 7, 1000), "95a472656164c40174c4017007cd03e8"),
+    (HeadsRequest(b"t", 5, 10), "94a56865616473c40174050a"),
+    (SeekRequest(b"t", b"p", 99), "94a47365656bc40174c4017063"),
+    (LastRequest(b"t", 1, 2, 3), "95a46c617374c40174010203"),
+    (FindSink("s"), "92a966696e642d73696e6ba173"),
+    (AttachSink("s", "r", "h", True), "95ab6174746163682d73696e6ba173a172a168c3"),
+    (Stage("s", "r", 1, 2, 3, 4, b"t"), "98a57374616765a173a17201020304c40174"),
+    (Commit("s", "r", 1, [(1, 2, 3, 4)]), "95a6636f6d6d6974a173a17201919401020304"),
+    (Drop("s", "r", 1, [(1, 2)]), "95a464726f70a173a1720191920102"),
+    (ReadAnswer(b"t", b"p", 1, 9, True, -1), "97a472656164c40174c401700109c3ff"),
+    (
+        HeadsAnswer([(b"t", b"p", 0, 9, 100, 1, 2, 3)], 3, False, 4, [("who", "consume", 2)]),
+        "96a568656164739198c40174c4017000096401020303c2049193a377686fa7636f6e73756d6502",
+    ),
+    (SeekAnswer(b"t", b"p", 4), "94a47365656bc40174c4017004"),
+    (
+        LastAnswer(b"t", 1, [(b"p", 3)], [b"p"], 0, 2, True, False),
+        "99a46c617374c40174019192c401700391c401700002c3c2",
+    ),
+    (SinkAnswer("i", "h", "r", 3), "95a473696e6ba169a168a17203"),
+    (StagedAnswer(2), "92a673746167656402"),
+    (CommitAnswer(1, True, [(b"t", b"p", 0, 3)]), "94a6636f6d6d697401c39194c40174c401700003"),
+    (ErrorAnswer("why", "full"), "93a56572726f72a3776879a466756c6c"),
+)
+
+
+@pytest.mark.parametrize(("message", "raw"), FIRST)
+def test_what_the_first_format_wrote_is_understood_and_what_is_written_begins_as_it_did(
+    message: Request | Answer, raw: str
+) -> None:
+    former = bytes.fromhex(raw)
+    decode = decode_answer if type(message).__name__.endswith(("Answer",)) else decode_request
+
+    found = decode(former)
+
+    assert found == message
+    assert encode_query(message)[1:].startswith(former[1:]), (
+        "an older one reads what it knows, and passes over the rest"
+    )
+
+
+def test_stores_say_the_format_of_what_they_answer() -> None:
+    assert heads_answer([], 0, 10, 1).format == FORMAT
+    found = decode_answer(bytes.fromhex("94a5686561647390" + "03" + "c2"))
+    assert isinstance(found, HeadsAnswer)
+    assert found.format == FIRST_FORMAT
+
+
+def test_a_question_that_only_newer_stores_know_is_answered_in_a_sentence() -> None:
+    answer = unknown_kind(msgspec.msgpack.encode(["compact", b"t", 5]))
+
+    assert answer is not None
+    assert answer.kind == UNKNOWN
+    assert "'compact'" in answer.text
+    assert "upgrade this store" in answer.text
+    for garbage in (b"", b"\xc1", msgspec.msgpack.encode(["read"]), msgspec.msgpack.encode({}), b"\x91" * 5_000):
+        assert unknown_kind(garbage) is None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from tests.sealing.people import Group
 
+from chappe.sealing import records
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import Span
 from chappe.sealing.primitives import Cipher
@@ -51,7 +52,7 @@ class Producer:
         self.restart()
 
     def restart(self) -> None:
-        self.sealer: Sealer = self.world.group.sealer(self.name, Watched)
+        self.sealer: Sealer = self.world.group.sealer(self.name)
 
     def send(self) -> None:
         secret = self.world.group.ring(self.name, self.keys).newest
@@ -120,7 +121,8 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int) -> None:
+def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "Cipher", Watched)
     Watched.used = set()
     world = World(seed)
     for _ in range(150):
@@ -131,12 +133,13 @@ def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int) -> No
 
 
 def test_a_salt_that_comes_again_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "Cipher", Watched)
     Watched.used = set()
     world = World(0)
     world.rng = random.Random(5)  # which does not crash at once
     one = world.producers["ann"]
     monkeypatch.setattr(
-        one, "restart", lambda: setattr(one, "sealer", Sealer("ann", bytes(16), lambda text: bytes(64), Watched))
+        one, "restart", lambda: setattr(one, "sealer", Sealer("ann", bytes(16), lambda text: bytes(64)))
     )
     one.restart()
     one.send()

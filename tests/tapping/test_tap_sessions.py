@@ -10,11 +10,13 @@ from chappe.tapping.messages import (
     Look,
     Passed,
     Refused,
+    Seen,
     Shown,
     Subscribed,
     decode_answer,
     decode_look,
     encode,
+    unknown_kind,
 )
 from chappe.tapping.sessions import ANSWER_MAX, MESSAGES_MAX, SESSIONS_MAX, SILENT_S, SUBSCRIPTIONS_MAX, Sessions
 
@@ -116,3 +118,25 @@ def test_an_answer_is_read_as_it_was_meant(message: Shown | Refused) -> None:
 def test_what_is_no_question_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_look(raw)
+
+
+def test_what_taps_wrote_before_they_said_their_format_is_understood() -> None:
+    assert decode_look(bytes.fromhex("94a46c6f6f6b91c40161c303")) == Look((b"a",), True, 3)
+    former = bytes.fromhex(
+        "94a573686f776e929ba670617373656401c40174a76d657373616765a377686fa0a0030105c402787895aa7375627363726962656402"
+        "c40174a26d6591a67265636f72640403"
+    )
+    seen: list[Seen] = [
+        Passed(1, b"t", "message", "who", first=3, size=5, content=b"xx"),
+        Subscribed(2, b"t", "me", ("record",)),
+    ]
+    assert decode_answer(former) == Shown(seen, 4, 3)
+    assert encode(Shown(seen, 4, 3))[1:].startswith(former[1:])
+
+
+def test_a_question_that_only_newer_taps_know_is_answered_in_a_sentence() -> None:
+    answer = unknown_kind(b"\x92\xa4peek\x01")
+    assert answer is not None
+    assert "'peek' is none of these: upgrade it" in answer.reason
+    for garbage in (b"", b"\xc1", encode(Look()), b"\x80"):
+        assert unknown_kind(garbage) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -99,6 +100,31 @@ def test_a_release_is_one_commit_and_two_files(tree: Path, capsys: pytest.Captur
     assert both.index("## 0.2.1") < both.index("## 0.2.0")
 
 
+def test_who_builds_the_commit_of_a_release_gets_the_same_bytes(tree: Path) -> None:
+    assert release.main(["0.2.0"], tree) == 0
+    at = int(git(tree, "log", "-1", "--format=%ct"))
+
+    again = release.build_twice(tree, tree / "again", at)
+
+    assert [each.read_bytes() for each in again] == [(tree / "dist" / each.name).read_bytes() for each in again]
+
+
+def test_what_cannot_be_built_is_not_committed_and_leaves_no_trace(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "LICENSE").unlink()
+    project = tree / "pyproject.toml"
+    project.write_text(project.read_text().replace("README.md", "README.missing"))
+    git(tree, "commit", "--quiet", "--all", "--message", "Break")
+
+    assert release.main(["0.2.0"], tree) == 1
+
+    assert "hatchling build" in capsys.readouterr().err
+    assert git(tree, "log", "-1", "--format=%s") == "Break\n"
+    assert git(tree, "status", "--porcelain") == ""
+    assert not (tree / "UPGRADING.md").exists()
+
+
 def test_a_dry_run_changes_nothing(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert release.main(["0.2.0", "--dry-run"], tree) == 0
     assert "The port is another" in capsys.readouterr().out
@@ -183,6 +209,17 @@ def test_the_wheel_has_the_packages_and_nothing_else(built: list[Path]) -> None:
     }
     assert names - about == kept
     assert {Path(each).suffix for each in kept} <= {".py", ".typed", ".properties", *ASSETS}
+
+
+def test_what_a_package_index_shows_leads_to_no_file_beside_it(built: list[Path]) -> None:
+    (wheel,) = built[0].glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = [each for each in file.namelist() if each.endswith("/METADATA")]
+        shown = file.read(name).decode()
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert [each for each in links if not each.startswith(("https://", "http://", "#"))] == []
+    assert "![" not in shown
+    assert "the tutorial goes through them" in shown
 
 
 ASSETS: Final = (".html", ".css", ".js", ".svg", ".woff2")  # of pages that are served

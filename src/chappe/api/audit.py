@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ from chappe.transports.refusals import Noted, audited
 logger = logging.getLogger("chappe")
 
 AUDIT_S: Final = 1.0  # between two looks; in each at most so many records are written as ``refusals.NOTED_MAX`` says
+TOPIC_AGAIN_S: Final = 3600.0  # of refusals about the audit topic itself one of each identity is written in that time
+IDENTITIES_MAX: Final = 1_000  # that are remembered for it; then the one that was told first is forgotten
 AGAIN_S: Final = 10.0  # until it is tried again to reach the log
 CLOSE_S: Final = 5.0  # what was refused before the end is written for so long
 
@@ -37,6 +40,9 @@ class Audit(Closeable):
     the permissions, or ``join``), ``topic`` (with ``*`` behind it if it is all that begin so; empty where there is
     none), ``why`` (with the line of the rule), ``count``. Of the same who, verb and topic there is one record a second,
     and 100 a second of all; what is beyond that is counted in one without ``who``, whose ``verb`` is ``left out``.
+
+    Of what is refused about the audit topic itself there is one record an hour for each identity: two members that
+    refuse each other's records would else write about that for ever.
 
     The log is reached when something is refused for the first time. While that fails it is tried every ten seconds,
     and the log of Python says why; what is refused meanwhile is lost but for its number. It holds up nobody.
@@ -65,6 +71,7 @@ class Audit(Closeable):
         self._producer: Producer | None = None
         self._by = ""
         self._lost = 0
+        self._told_at: dict[str, float] = {}  # refusals about the topic itself, by identity, the oldest first
         self._again_at = 0.0
         self._ended = threading.Event()
         if not audited.begin():
@@ -103,7 +110,7 @@ class Audit(Closeable):
             self._lost += sum(each.count for each in noted)
             return
         assert self._producer is not None
-        lines = [(each.who, self._line(each)) for each in noted if not self._own(each)]
+        lines = [(each.who, self._line(each)) for each in noted if not self._own(each) and not self._known(each)]
         if self._lost:
             lines.append(
                 (
@@ -126,6 +133,19 @@ class Audit(Closeable):
     def _own(self, noted: Noted) -> bool:
         """Whether it is about this very topic, written by us: that would never end."""
         return (noted.who, noted.topic) == (self._by, self.topic)
+
+    def _known(self, noted: Noted) -> bool:
+        """Whether it is about this very topic, and was written of this identity not long ago."""
+        if noted.topic != self.topic:
+            return False
+        now, before = time.monotonic(), self._told_at.get(noted.who, -math.inf)
+        if now - before < TOPIC_AGAIN_S:
+            return True
+        self._told_at.pop(noted.who, None)
+        self._told_at[noted.who] = now
+        if len(self._told_at) > IDENTITIES_MAX:
+            del self._told_at[next(iter(self._told_at))]
+        return False
 
     def _line(self, noted: Noted) -> bytes:
         at = datetime.fromtimestamp(noted.at_ns / 1e9, UTC).isoformat(timespec="milliseconds")

@@ -40,7 +40,7 @@ def dashboard(
         Option(
             "--at",
             metavar="[HOST:]PORT",
-            help="Where the page is; beyond this machine it needs a token, which is printed.",
+            help="Where the page is; beyond this machine it needs an identity, for TLS, and a token, which is printed.",
         ),
     ] = AT,
     peers: Annotated[
@@ -60,17 +60,25 @@ def dashboard(
         str | None,
         Option(envvar="CHAPPE_FORWARDERS", metavar="ADDRESSES", help="Forwarders to look at instead of a tower."),
     ] = None,
+    allow_changes: Annotated[
+        bool,
+        Option(
+            "--allow-changes",
+            help="Let who has the token that is printed write, trim and delete; what is lost is said before.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing."""
+    """Show in a browser who takes part, what flows, who lags and what is wrong; it changes nothing by default."""
     if os.environ.get(BESIDE):  # now, as whoever started this may end before pages can be opened
         threading.Thread(target=_end_with_input, name="chappe-beside", daemon=True).start()
     host, port = _place(at)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])
-    from chappe.dashboard.server import listening, new_token, serve, url
+    from chappe.dashboard.server import listening, new_token, secured, serve, url
 
-    token = new_token(host, os.environ.get(TOKEN) or None)
+    tls, office = secured(host, security)
+    token = new_token(host, os.environ.get(TOKEN) or None, changes=allow_changes)
     hear_warnings(tower)
     log_security: LogSecurity = "plain" if trust.plain and IDENTITY not in os.environ else None
     with ExitStack() as ending:
@@ -108,14 +116,24 @@ def dashboard(
         leases = Leases()
         ending.callback(leases.close)
         entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases)
-        looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security)
-        where = url(host, listener.getsockname()[1], token)
+        changes = None
+        if allow_changes:
+            from chappe import Producer
+            from chappe.dashboard.changes import Changes
+
+            def producer() -> Producer:
+                return Producer(tower=tower, listen=listen, forwarders=forwarders or None, security=log_security)
+
+            changes = Changes(log, producer, meshed.endpoint, entries, security=log_security)
+            ending.callback(changes.close)
+        looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
+        where = url(host, listener.getsockname()[1], token, tls=tls is not None)
 
         def ready() -> None:
             tell(as_json, {"url": where}, f"dashboard at {where}; Ctrl-C stops")
 
         with suppress(KeyboardInterrupt):
-            serve(looks, listener, token, ready)
+            serve(looks, listener, token, ready, tls, office)
     if not as_json:
         say("dashboard stopped")
 

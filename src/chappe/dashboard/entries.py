@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -19,8 +19,9 @@ from chappe import DataStore, SharedMap
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.showing import brief
+from chappe.data.json import loads_plain
 from chappe.data.text import to_text
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import ChappeError, InvalidData, UsageError
 from chappe.observing.snapshot import readable
 
 ATTACH_S: Final = 5.0
@@ -30,15 +31,17 @@ WATCH_MAX: Final = 1_000  # changes that may wait; then the oldest are left out
 OPEN_MAX: Final = 20  # stores and maps that are open at once
 FRESH_S: Final = 1.0
 SHARE: Final = 4  # listing takes a fifth of the time at most
+_ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry: ``expires`` says when the master removes it, where it tells."""
+    """An entry: ``expires`` says when the master removes it, where it tells; ``own`` is the key as the store has it."""
 
     key: str
     value: str
     expires: str = ""
+    own: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,21 @@ class Inside(Protocol):
     def dropped(self) -> int:
         """Changes that were left out, as more came than were taken."""
 
+    def own(self, text: str) -> Any:
+        """A key as the store has it, of what a person typed. Raises UsageError."""
+
+    def value_of(self, key: Any) -> str | None:
+        """The value of a key as the store has it; None if there is none."""
+
+    def set(self, key: Any, value: str) -> None:
+        """Set an entry, by its key as the store has it, to what a person typed. Raises UsageError."""
+
+    def erase(self, key: Any) -> None:
+        """Remove an entry, by its key as the store has it."""
+
+    def clear(self) -> None:
+        """Remove all entries."""
+
     def close(self) -> None:
         """Leave."""
 
@@ -76,7 +94,7 @@ class _Clone:
     def rows(self) -> Iterator[Row]:
         for each in self._store.snapshot():
             expires = "" if each.expires_ns is None else f"{max(0.0, each.expires_ns / 1e9 - time.time()):.0f} s"
-            yield Row(_text(each.typed.key), _text(each.typed.value), expires)
+            yield Row(_text(each.typed.key), _text(each.typed.value), expires, each.typed.key)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -85,6 +103,22 @@ class _Clone:
     @property
     def dropped(self) -> int:
         return self._watch.dropped
+
+    def own(self, text: str) -> Any:
+        return typed(text)
+
+    def value_of(self, key: Any) -> str | None:
+        found = self._store.get(key, _ABSENT)
+        return None if found is _ABSENT else _text(found)
+
+    def set(self, key: Any, value: str) -> None:
+        self._store.put(key, typed(value))
+
+    def erase(self, key: Any) -> None:
+        self._store.erase(key)
+
+    def clear(self) -> None:
+        self._store.clear()
 
     def close(self) -> None:
         self._watch.close()
@@ -101,7 +135,8 @@ class _Map:
     def rows(self) -> Iterator[Row]:
         for entry in self._map.member.entries():
             key, value, properties = self._map.member.raw(entry)
-            yield Row(brief(key, "text"), brief(value), properties.get("ttl", ""))
+            own = key.decode("utf-8", "surrogateescape")
+            yield Row(brief(key, "text"), brief(value), properties.get("ttl", ""), own)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -110,6 +145,22 @@ class _Map:
     @property
     def dropped(self) -> int:
         return self._watch.dropped
+
+    def own(self, text: str) -> Any:
+        return text
+
+    def value_of(self, key: Any) -> str | None:
+        found = self._map.get(key)
+        return None if found is None else brief(found)
+
+    def set(self, key: Any, value: str) -> None:
+        self._map.set(key, value.encode())
+
+    def erase(self, key: Any) -> None:
+        self._map.delete(key)
+
+    def clear(self) -> None:
+        self._map.clear()
 
     def close(self) -> None:
         self._watch.close()
@@ -145,6 +196,31 @@ class Opened:
                 self._changes.append(Changed(time.time(), kind, key, value))
             return list(reversed(self._changes)), self._inside.dropped
 
+    def own(self, text: str) -> Any:
+        """A key as the store has it, of what a person typed: of data stores JSON, or else text. Raises UsageError."""
+        return self._inside.own(text)
+
+    def value_of(self, key: Any) -> str | None:
+        """The value of a key as the store has it, for people; None if there is none."""
+        return self._inside.value_of(key)
+
+    def set(self, key: Any, value: str) -> None:
+        """Set an entry to what a person typed, likewise. Raises UsageError, and as the store."""
+        self._change(lambda: self._inside.set(key, value))
+
+    def erase(self, key: Any) -> None:
+        """Remove an entry, by its key as the store has it. Raises as the store."""
+        self._change(lambda: self._inside.erase(key))
+
+    def clear(self) -> None:
+        """Remove all entries. Raises as the store."""
+        self._change(self._inside.clear)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        change()
+        with self._lock:
+            self._fresh_until = 0.0
+
     def close(self) -> None:
         """Leave."""
         with self._lock, suppress(ChappeError, OSError):
@@ -159,6 +235,7 @@ class Entries:
         self._maps = maps
         self._leases = leases
         self._open: dict[tuple[str, str], Opened] = {}
+        self._begun: dict[tuple[str, str], tuple[threading.Lock, int]] = {}  # being opened, and by how many
         self._lock = threading.Lock()
 
     def open(self, kind: str, name: str) -> Opened:
@@ -168,14 +245,35 @@ class Entries:
             UsageError: Too many are open, or this is none.
             NoMaster, NotPermitted, MasterExists: As ``Endpoint.attach_clone``.
         """
-        with self._lock:
-            found = self._open.get((kind, name))
-            if found is None:
-                if len(self._open) >= OPEN_MAX:
+        key = (kind, name)
+        with self._opening(key):  # others are not held up by one whose master does not answer
+            with self._lock:
+                found = self._open.get(key)
+                if found is None and len(self._open.keys() | self._begun.keys()) > OPEN_MAX:
                     raise UsageError(f"{OPEN_MAX} stores and maps are open already: close the page of another one")
-                found = self._open[kind, name] = Opened(self._inside(kind, name))
+            if found is None:
+                found = Opened(self._inside(kind, name))
+                with self._lock:
+                    self._open[key] = found
             self._leases.touch(("inside", kind, name), partial(self._close, kind, name))
             return found
+
+    @contextmanager
+    def _opening(self, key: tuple[str, str]) -> Iterator[None]:
+        """One at a time opens the same."""
+        with self._lock:
+            lock, count = self._begun.get(key, (threading.Lock(), 0))
+            self._begun[key] = lock, count + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                count = self._begun[key][1] - 1
+                if count:
+                    self._begun[key] = lock, count
+                else:
+                    del self._begun[key]
 
     def _close(self, kind: str, name: str) -> None:
         with self._lock:
@@ -189,6 +287,16 @@ class Entries:
         if kind == "data store" and self._endpoint is not None:
             return _Clone(self._endpoint, name)
         raise UsageError(f"into {kind} {name} nobody can look from here")
+
+
+def typed(text: str) -> Any:
+    """What a person typed: JSON, or else a text. Raises UsageError for what begins like JSON, and is none."""
+    try:
+        return loads_plain(text)
+    except InvalidData as error:
+        if text[:1] in ("{", "[", '"'):
+            raise UsageError(f"This begins like JSON, and is none: {error}") from None
+        return text
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,8 @@
 A browser lets any page of the web send requests to any address, this machine's included. So the name that was dialled
 has to be one of this machine, or a token has to be known; and where a request says which page it comes from, that has
 to be a page of this very server, unless it is a person who follows a link. Nothing but reading is let through, save
-the channel of the page itself.
+the channel of the page itself. Where there are identities, who may administer all topics comes by its certificate or
+token, too; whoever may no longer is cut off with what it says next, which browsers do at least twice a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
-from chappe.api.serving import may_be_dialled
+from chappe.api.serving import Office, may_be_dialled
+from chappe.errors import NotPermitted
+from chappe.system import time
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -23,7 +26,9 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CHANNEL: Final = "/_nicegui_ws/"  # over which a page and the server talk
-COOKIE: Final = "chappe-dashboard"
+COOKIE: Final = "chappe-dashboard-{port}"  # browsers tell no ports of a host apart
+CERTIFIED: Final = "certified"  # in the state of a connection: the identity that its certificate names
+AGAIN_S: Final = 5.0  # how often it is looked whether who is there may still be
 READING: Final = ("GET", "HEAD")
 PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 # Vue makes functions of templates, so `unsafe-eval` has to stay; scripts in the page are those that we sent it with.
@@ -47,11 +52,15 @@ class Gatekeeper:
         app: What serves the pages.
         token: What who comes has to know, in the address or in a cookie that this sets; None where only this machine
             can dial.
+        port: Where it listens.
+        office: Lets in identities, too.
     """
 
-    def __init__(self, app: App, token: str | None) -> None:
+    def __init__(self, app: App, token: str | None, port: int = 0, office: Office | None = None) -> None:
         self._app = app
         self._token = token
+        self._cookie = COOKIE.format(port=port)
+        self._office = office
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -61,12 +70,27 @@ class Gatekeeper:
         problem = self.problem(scope)
         if problem:
             await _refuse(scope, receive, send, problem)
-        elif scope["type"] == "http" and self._token is not None and self._named_in_address(scope):
-            await _redirect(scope, send, self._token)
+        elif scope["type"] == "http" and (given := self._named_in_address(scope)):
+            await self._redirect(scope, send, given)
         elif scope["type"] == "http":
             await self._app(scope, receive, _Careful(send))
         else:
-            await self._app(scope, receive, send)
+            await self._app(scope, self._as_long(scope, receive), send)
+
+    def _as_long(self, scope: Scope, receive: Receive) -> Receive:
+        """What comes over a channel, as long as who is there may be."""
+        look_at = time.monotonic() + AGAIN_S
+
+        async def receiving() -> MutableMapping[str, Any]:
+            nonlocal look_at
+            message = await receive()
+            if self._office is not None and time.monotonic() >= look_at:
+                look_at = time.monotonic() + AGAIN_S
+                if self.problem(scope):
+                    return {"type": "websocket.disconnect", "code": 1008}
+            return message
+
+        return receiving
 
     def problem(self, scope: Scope) -> str:
         """Why a request is not let through; empty if it is."""
@@ -85,14 +109,41 @@ class Gatekeeper:
         return ""
 
     def _known(self, scope: Scope) -> bool:
-        return self._named_in_address(scope) or any(self._fits(each) for each in _cookies(scope))
+        if self._named_in_address(scope) or any(self._fits(each) for each in _cookies(scope, self._cookie)):
+            return True
+        certificate = str(scope.get("state", {}).get(CERTIFIED, ""))
+        return bool(certificate) and self._administers(certificate, [])
 
-    def _named_in_address(self, scope: Scope) -> bool:
+    def _named_in_address(self, scope: Scope) -> str:
+        """The token in the address, if it counts; else empty."""
         given = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
-        return any(name == "token" and self._fits(value) for name, value in given)
+        return next((value for name, value in given if name == "token" and self._fits(value)), "")
 
     def _fits(self, given: str) -> bool:
-        return self._token is not None and compare_digest(given.encode(), self._token.encode())
+        if self._token is None:
+            return False
+        return compare_digest(given.encode(), self._token.encode()) or self._administers("", [f"Bearer {given}"])
+
+    def _administers(self, certificate: str, authorization: Sequence[str]) -> bool:
+        """Whether an identity may see everything, by its certificate or its token."""
+        if self._office is None:
+            return False
+        try:
+            self._office.check("", certificate, authorization)
+        except NotPermitted:
+            return False
+        return True
+
+    async def _redirect(self, scope: Scope, send: Send, token: str) -> None:
+        """Keep the token in a cookie, and take it out of the address: that is seen, kept and copied."""
+        rest = [(name, value) for name, value in parse_qsl(scope["query_string"].decode("latin-1")) if name != "token"]
+        path = str(scope.get("path", "/"))
+        where = quote("/" + path.lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        cookie = f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400{secure}"
+        headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode()), *HEADERS]
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class _Careful:
@@ -138,15 +189,15 @@ def _of_another_site(scope: Scope) -> bool:
     return not followed or _headers(scope, b"sec-fetch-dest") != ["document"]
 
 
-def _cookies(scope: Scope) -> Sequence[str]:
+def _cookies(scope: Scope, name: str) -> Sequence[str]:
     found = []
     for each in _headers(scope, b"cookie"):
         try:
             cookies = SimpleCookie(each)
         except CookieError:
             continue
-        if COOKIE in cookies:
-            found.append(cookies[COOKIE].value)
+        if name in cookies:
+            found.append(cookies[name].value)
     return found
 
 
@@ -155,17 +206,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, problem: str) -> N
         await receive()
         await send({"type": "websocket.close", "code": 1008, "reason": problem})
         return
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
+    # closed, so that who is refused is in nobody's way
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close"), *HEADERS]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": f"{problem}\n".encode()})
-
-
-async def _redirect(scope: Scope, send: Send, token: str) -> None:
-    """Keep the token in a cookie, and take it out of the address: that is seen, kept and copied."""
-    rest = [(name, value) for name, value in parse_qsl(scope["query_string"].decode("latin-1")) if name != "token"]
-    path = str(scope.get("path", "/"))
-    where = quote("/" + path.lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
-    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age=86400"
-    headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode()), *HEADERS]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})

@@ -59,3 +59,5 @@ class Leases:
                 close()
             except (ChappeError, OSError) as error:
                 logger.info("%s", error)
+            except Exception:  # a thread that ended here would close nothing any more
+                logger.exception("something that nobody looks at any more cannot be closed because of a defect")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.api.mesh.endpoint import Endpoint
+from chappe.dashboard.changes import Changes
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.records import Found, Wanted, find
@@ -29,6 +30,7 @@ class Looks:
         entries: What is in data stores and maps.
         leases: What is open for viewers.
         security: Who we are to stores.
+        changes: What may be changed; None if nothing may.
     """
 
     watching: Watching
@@ -37,6 +39,7 @@ class Looks:
     entries: Entries
     leases: Leases
     security: LogSecurity = None
+    changes: Changes | None = None
     _reads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(READS_AT_ONCE))
 
     def find(self, topic: str, wanted: Wanted) -> Found:

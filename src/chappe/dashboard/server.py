@@ -12,14 +12,17 @@ import logging
 import re
 import secrets
 import socket
+import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from chappe.api.serving import Office, server_tls
 from chappe.dashboard.gatekeeper import Gatekeeper
 from chappe.dashboard.looks import Looks
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.observing.snapshot import to_json
-from chappe.security import is_loopback
+from chappe.security import Keys, Security, Tls, is_loopback
 
 try:
     import uvicorn
@@ -27,7 +30,9 @@ try:
     from nicegui import app as pages_app
     from nicegui import core, ui
 
+    from chappe.dashboard.connections import SILENT_MAX, PageHttp
     from chappe.dashboard.pages.frame import root
+    from chappe.web.server import CertifiedWebSocket, HandshakeLoop
 except ImportError as problem:
     raise ChappeError(
         f"the dashboard needs further packages ({problem.name}): pip install 'chappe[dashboard]'"
@@ -53,25 +58,57 @@ def listening(host: str, port: int) -> socket.socket:
         raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def new_token(host: str, given: str | None = None) -> str | None:
-    """What who comes has to know: nothing on loopback, else what was given or something new. Raises UsageError."""
+def new_token(host: str, given: str | None = None, *, changes: bool = False) -> str | None:
+    """What who comes has to know: what was given, or something new; on loopback nothing, unless he may change things.
+
+    Raises UsageError.
+    """
     if given is not None and not TOKEN.fullmatch(given):
         raise UsageError(
             "a token has at least 16 characters, each of them a letter, a digit or one of -._~: "
             "leave CHAPPE_DASHBOARD_TOKEN unset to have one made"
         )
-    if is_loopback(host):
+    if is_loopback(host) and not changes:
         return given
     return given or secrets.token_urlsafe(24)
 
 
-def url(host: str, port: int, token: str | None) -> str:
+def secured(host: str, security: Security | Keys) -> tuple[ssl.SSLContext | None, Office | None]:
+    """TLS for a page on ``host``, and who lets in identities: neither on loopback, nor where it is chosen to be plain.
+
+    Raises:
+        UsageError: The host is reachable from other machines, and nothing says how it is to be protected.
+        ConfigError: The permissions are not as the authority signed them.
+    """
+    if is_loopback(host):
+        return None, None
+    if isinstance(security, Keys):
+        office = Office(security)
+        return office.tls, office
+    if security == "plain":
+        return None, None
+    if not isinstance(security, Tls):
+        raise UsageError(
+            f"{host} is not this machine: give the dashboard an identity, --as DIRECTORY/NAME (`chappe keys` makes "
+            "it), or --plain if everybody on the way may read the token and what is shown"
+        )
+    return server_tls(security, host, tokens=True), None
+
+
+def url(host: str, port: int, token: str | None, *, tls: bool = False) -> str:
     """What a person opens."""
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
+    return f"http{'s' if tls else ''}://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
 
 
-def serve(looks: Looks, listener: socket.socket, token: str | None, ready: Callable[[], None]) -> None:
+def serve(
+    looks: Looks,
+    listener: socket.socket,
+    token: str | None,
+    ready: Callable[[], None],
+    tls: ssl.SSLContext | None = None,
+    office: Office | None = None,
+) -> None:
     """Serve pages until SIGTERM or Ctrl-C, which are raised when all is in order; a process serves once.
 
     Args:
@@ -79,6 +116,8 @@ def serve(looks: Looks, listener: socket.socket, token: str | None, ready: Calla
         listener: See ``listening``.
         token: See ``new_token``.
         ready: Called when pages can be opened.
+        tls: See ``secured``.
+        office: Likewise.
     """
     logging.getLogger("nicegui").setLevel(logging.ERROR)
     made = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
@@ -103,20 +142,22 @@ def serve(looks: Looks, listener: socket.socket, token: str | None, ready: Calla
     )
     pages_app.on_startup(ready)
     config = uvicorn.Config(
-        Gatekeeper(made, token),
-        ws="websockets-sansio",
+        Gatekeeper(made, token, listener.getsockname()[1], office),
+        http=partial(PageHttp, {}),  # type: ignore[arg-type]  # uvicorn calls it
+        ws=CertifiedWebSocket,
         lifespan="on",
         log_config=None,
         log_level=logging.CRITICAL,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=4 * VIEWERS_MAX,
+        limit_concurrency=4 * VIEWERS_MAX + SILENT_MAX,
+        ssl_context_factory=None if tls is None else lambda config, default: tls,
         timeout_graceful_shutdown=1,
         ws_per_message_deflate=False,
         ws_max_size=1 << 20,
     )
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
         runner.run(
             uvicorn.Server(config).serve(sockets=[listener])
         )  # it obeys SIGTERM and Ctrl-C, and raises them then

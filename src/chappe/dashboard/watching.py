@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final, Self
 
 import msgspec
 
 from chappe.dashboard.sources import Source
 from chappe.errors import ChappeError
+from chappe.observing.drawing import Drawing, draw
 from chappe.observing.lines import Point
 from chappe.observing.observer import Observer
 from chappe.observing.snapshot import Snapshot, Topic
@@ -26,6 +28,8 @@ logger = logging.getLogger("chappe")
 
 LOOK_S: Final = 1.0
 SHARE: Final = 4  # a look is followed by a pause of at least so many times as long
+STALE_LOOKS: Final = 2  # a snapshot that is older is made anew before it is shown
+ASKED_S: Final = 5.0  # as long after somebody has asked it is kept fresh
 SAY_S: Final = 2.0  # a pause that is longer is told of
 
 
@@ -38,21 +42,45 @@ class Watching:
         self._lock = threading.Lock()
         self._look_s = look_s
         self._ended = threading.Event()
-        self._made: tuple[float, Snapshot] | None = None
+        self._made: tuple[float, Snapshot, Drawing] | None = None
+        self._making = threading.Lock()
+        self._asked_at = -ASKED_S
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name=f"chappe-look-{each.name}", daemon=True)
             for each in self._sources
         ]
+        self._threads.append(threading.Thread(target=self._keep_fresh, name="chappe-picture", daemon=True))
         for thread in self._threads:
             thread.start()
 
     def snapshot(self) -> Snapshot:
-        """Everything now; however many ask, it is made a few times a second at most."""
-        now = time.monotonic()
-        with self._lock:
-            if self._made is None or now - self._made[0] > self._look_s / 4:
-                self._made = now, self._observer.snapshot(now, _wall_us())
-            return self._made[1]
+        """Everything now; however many ask, it is made a few times a second at most, and by no thread that shows it."""
+        return self.picture()[0]
+
+    def picture(self) -> tuple[Snapshot, Drawing]:
+        """The same, and where everybody stands."""
+        self._asked_at = now = time.monotonic()
+        made = self._made
+        if made is None or now - made[0] > STALE_LOOKS * self._look_s:  # nobody has asked for long
+            made = self._make()
+        return made[1], made[2]
+
+    def _make(self) -> tuple[float, Snapshot, Drawing]:
+        with self._making:
+            now = time.monotonic()
+            made = self._made
+            if made is not None and now - made[0] <= self._look_s / 4:
+                return made
+            with self._lock:
+                snapshot = self._observer.snapshot(now, _wall_us())
+            self._made = made = now, snapshot, draw(snapshot.members, snapshot.links)
+            return made
+
+    def _keep_fresh(self) -> None:
+        """Make it anew as long as somebody looks."""
+        while not self._ended.wait(self._look_s / 3):
+            if time.monotonic() - self._asked_at < ASKED_S:
+                self._make()
 
     def topic(self, name: str) -> Topic | None:
         """See ``Observer.topic``."""
@@ -60,9 +88,14 @@ class Watching:
             return self._observer.topic(name, time.monotonic())
 
     def find_topics(self, text: str, limit: int) -> list[Topic]:
-        """See ``Observer.find_topics``."""
+        """Topics whose name contains a text, those that changed last first; takes a while where there are many."""
         with self._lock:
-            return self._observer.find_topics(text, limit, time.monotonic())
+            names = self._observer.names()
+        wanted = text.casefold()
+        fitting = list(islice((each for each in names if wanted in each.casefold()), limit))
+        with self._lock:
+            found = [self._observer.topic(each, time.monotonic()) for each in fitting]
+        return [each for each in found if each is not None]
 
     def rate_line(self, topic: str) -> list[Point]:
         """See ``Observer.rate_line``."""

@@ -57,6 +57,8 @@ from chappe.log.queries import (
     SeekAnswer,
     SeekRequest,
     Stage,
+    TrimAnswer,
+    TrimRequest,
 )
 from chappe.permissions.decisions import AND, Decisions, Verbs
 from chappe.permissions.rules import ADMINISTER, CONSUME, PRODUCE, STORE
@@ -249,6 +251,9 @@ class Guard:
             case HeadsRequest():
                 verbs, topic = READERS, decode_topic(request.topic_prefix)
                 allowed = bool(decisions.scopes(who, LISTERS, topic))
+            case TrimRequest():
+                verbs, topic = ADMINISTRATORS, decode_topic(request.topic)
+                allowed = decisions.may(who, verbs, topic)
             case Stage():
                 verbs, topic = PRODUCERS, decode_topic(request.topic)
                 allowed = decisions.may(who, verbs, topic)
@@ -280,13 +285,14 @@ class Guard:
         match answer:
             case HeadsAnswer():
                 return self._listed(who, STORES, answer, VERSION_BITS + RULES_BITS)
-            case ReadAnswer() | LastAnswer() | SeekAnswer() if not self._may(who, STORES, decode_topic(answer.topic)):
-                return ErrorAnswer(f"{who} may not store this topic", DENIED)
+            case ReadAnswer() | LastAnswer() | SeekAnswer() | TrimAnswer():
+                if not self._may(who, STORES, decode_topic(answer.topic)):
+                    return ErrorAnswer(f"{who} may not store this topic", DENIED)
         return answer
 
     def asking(self, who: str, request: Request) -> Request | None:
         """What a store is to be asked; None if it may not know that."""
-        if isinstance(request, ReadRequest | SeekRequest | LastRequest):
+        if isinstance(request, ReadRequest | SeekRequest | LastRequest | TrimRequest):
             return request if self._may(who, STORES, decode_topic(request.topic)) else None
         return self._known(request, VERSION_BITS + RULES_BITS)
 

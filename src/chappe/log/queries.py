@@ -18,7 +18,7 @@ Source: chappe's own; the original has nothing like it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
 
@@ -26,6 +26,11 @@ from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import ATTEMPTS_MAX, HEADS_PAGE, READ_BYTES, SINK_NAME_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.log.storage import PartitionInfo
+
+# Of questions and answers. Whoever reads a message passes over what a newer format has at its end, and takes what an
+# older one lacks for its default; a question of a kind that is not known is answered as UNKNOWN. Format 2 has TRIM.
+FIRST_FORMAT: Final = 1
+FORMAT: Final = 2
 
 # What a message may hold; anything else does not decode.
 Name = Annotated[bytes, msgspec.Meta(max_length=TOPIC_BYTES_MAX)]
@@ -52,6 +57,7 @@ class HeadsRequest(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     topic_prefix: Name
     since: Number = 0
     limit: Number = HEADS_PAGE
+    format: Offset = FORMAT
 
 
 class SeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
@@ -72,6 +78,16 @@ class LastRequest(msgspec.Struct, frozen=True, array_like=True, tag="last"):
     table: Offset = 0
     part: Offset = 0
     offset: OffsetOrNone = -1
+
+
+class TrimRequest(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
+    """Forget the records of a topic that were written before a moment, microseconds since 1970; batches go whole.
+
+    The answer, a TrimAnswer, comes when that is on disk. Offsets go on from where they are.
+    """
+
+    topic: Name
+    before: Number
 
 
 class FindSink(msgspec.Struct, frozen=True, array_like=True, tag="find-sink"):
@@ -153,6 +169,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     more: bool
     scrubbed_us: Offset = 0  # when the store had last read and checked all that it keeps, since 1970; 0: never
     refusals: list[tuple[Text, Text, Offset]] = []  # identity, verb and how often: to who may administer, if since is 0
+    format: Offset = FIRST_FORMAT  # of the store that answers: one of before there were formats does not say it
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
@@ -185,6 +202,13 @@ class LastAnswer(msgspec.Struct, frozen=True, array_like=True, tag="last"):
     offset: OffsetOrNone = -1
     more: bool = False
     busy: bool = False
+
+
+class TrimAnswer(msgspec.Struct, frozen=True, array_like=True, tag="trim"):
+    """The store has forgotten so many records of the topic."""
+
+    topic: Name
+    records: Offset
 
 
 class SinkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="sink"):
@@ -221,7 +245,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True, array_like=True, tag="error"):
     """The store could not answer; ``text`` says why, ``kind`` what to do about it.
 
     Kinds: ``FENCED`` another run took over; ``MISSING`` a staged piece is not there, run the batch again; ``FULL``
-    no room on the disk; ``ELSEWHERE`` this store is not the sink's home; "" anything else.
+    no room on the disk; ``ELSEWHERE`` this store is not the sink's home; ``UNKNOWN`` this store is too old for the
+    question; "" anything else.
     """
 
     text: str
@@ -232,14 +257,24 @@ FENCED: Final = "fenced"
 MISSING: Final = "missing"
 FULL: Final = "full"
 ELSEWHERE: Final = "elsewhere"
+UNKNOWN: Final = "unknown"
 
 SinkRequest: TypeAlias = FindSink | AttachSink | Stage | Commit | Drop
-Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | SinkRequest
+Request: TypeAlias = ReadRequest | HeadsRequest | SeekRequest | LastRequest | TrimRequest | SinkRequest
 SinkReply: TypeAlias = SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
 Answer: TypeAlias = (
-    ReadAnswer | HeadsAnswer | SeekAnswer | LastAnswer | SinkAnswer | StagedAnswer | CommitAnswer | ErrorAnswer
+    ReadAnswer
+    | HeadsAnswer
+    | SeekAnswer
+    | LastAnswer
+    | TrimAnswer
+    | SinkAnswer
+    | StagedAnswer
+    | CommitAnswer
+    | ErrorAnswer
 )
 
+KINDS: Final = frozenset(str(each.__struct_config__.tag) for each in get_args(Request))
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
 _answers: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
@@ -256,6 +291,18 @@ def decode_request(raw: bytes) -> Request:
         return _requests.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"not a request: {error}") from error
+
+
+def unknown_kind(raw: bytes) -> ErrorAnswer | None:
+    """What a question of a kind that only newer stores know is answered; None if the bytes are no question at all."""
+    try:
+        found = msgspec.msgpack.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, list) or not found or not isinstance(found[0], str) or found[0] in KINDS:
+        return None
+    text = f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is none of these: upgrade this store"
+    return ErrorAnswer(text, UNKNOWN)
 
 
 def decode_answer(raw: bytes) -> Answer:
@@ -275,4 +322,5 @@ def heads_answer(
     for i in infos:
         known = i.first, i.next, i.bytes, i.timestamp_min, i.timestamp_max, i.version
         rows.append((encode_topic(i.topic), encode_topic(i.partition), *known))
-    return HeadsAnswer(rows, rows[-1][-1] if more and rows else max(version, since), more, scrubbed_us)
+    known_to = rows[-1][-1] if more and rows else max(version, since)
+    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT)

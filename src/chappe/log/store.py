@@ -20,7 +20,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ChappeError, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Reply, Retain, Subscribe
+from chappe.log.actions import Action, Publish, Reply, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
@@ -45,10 +45,20 @@ from chappe.log.messages import (
     StoreHello,
     StoreInfo,
 )
-from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
+from chappe.log.queries import (
+    Answer,
+    HeadsAnswer,
+    HeadsRequest,
+    LastRequest,
+    ReadRequest,
+    Request,
+    SeekRequest,
+    TrimRequest,
+)
 from chappe.log.sources import Key, Source, Sources
 from chappe.log.storage import LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
+from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
@@ -89,12 +99,13 @@ class LogStore:
         self._unfilled = self._backfill.unfilled
         self._last = LastValues(storage, limits)
         self._clocks = Clocks(address, limits.clock_pause_s)
+        self._trims = Trims(storage)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._duties: dict[str, Callable[[float], list[Action]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
-            "retain": lambda now: [Retain()],
+            "retain": lambda now: self._trims.retain(),
             "write": self._writer.write,
         }
         self.written_records = 0
@@ -171,6 +182,8 @@ class LogStore:
         self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
     ) -> list[Action]:
         """A request on the query socket; ``payload`` is its third frame, if it has one."""
+        if isinstance(request, TrimRequest):
+            return self._trims.trim(client, request_id, request)
         if isinstance(request, LastRequest):
             return [Reply(client, request_id, *self._last.answer(request, now))]
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
@@ -272,13 +285,13 @@ class LogStore:
         """A scrub found something, or has read everything."""
         return [*self._backfill.report_damage(self.storage.holes()), *([Report(ended)] if ended else [])]
 
-    def handle_retained(self, now: float) -> list[Action]:
-        """Retention ran; it runs again later."""
+    def handle_retained(self, now: float, problem: str = "") -> list[Action]:
+        """Retention ran, or could not, and why; it runs again later."""
         self._timers.set("retain", now + self.limits.maintain_s)
         for key in self._unfilled:
             info = self.storage.partition(*key)
             self._unfilled.gone(key, 0 if info is None else info.first)
-        return []
+        return self._trims.retained(problem)
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due: tell newcomers of us, ask again, heal, keep the retention."""

@@ -49,6 +49,7 @@ class Observer:
         self._lines = Lines()
         self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
         self._problems: dict[str, Problem] = {}
+        self._problems_left_out = 0
         self._looks = 0
         self._began: int | None = None  # when the first source looked
 
@@ -83,6 +84,8 @@ class Observer:
         parts = list(self._parts.values())
         shown = sorted(islice(reversed(self._topics.values()), TOPICS_SHOWN), key=lambda each: each.name)
         notes = [note for part in parts for note in part.notes]
+        if self._problems_left_out:
+            notes.append(f"{self._problems_left_out:,} problems beyond the first {PROBLEMS_MAX} are not listed")
         if self._topics_left_out:
             notes.append(f"{len(self._topics_left_out):,} topics beyond the first {TOPICS_MAX:,} are not looked at")
         if len(self._topics) > TOPICS_SHOWN:
@@ -110,11 +113,9 @@ class Observer:
         found = self._topics.get(name)
         return None if found is None else self._with_rate(found, now)
 
-    def find_topics(self, text: str, limit: int, now: float) -> list[Topic]:
-        """Topics whose name contains a text, those that changed last first."""
-        wanted = text.casefold()
-        fitting = (each for name, each in reversed(self._topics.items()) if wanted in name.casefold())
-        return [self._with_rate(each, now) for each in islice(fitting, limit)]
+    def names(self) -> list[str]:
+        """All topics, those that changed last first."""
+        return list(reversed(self._topics))
 
     def rate_line(self, topic: str, now: float) -> list[Point]:
         """Records a second of the last minutes; of the topics that changed last alone, else empty."""
@@ -166,8 +167,11 @@ class Observer:
         found += [each for part in self._parts.values() for each in part.problems]
         recent = list(islice(reversed(self._topics.values()), TOPICS_SHOWN))
         found += problems_of(list(self._parts.values()), recent)
+        self._problems_left_out = max(0, len({each.key for each in found}) - PROBLEMS_MAX)
         former, self._problems = self._problems, {}
-        for each in found[:PROBLEMS_MAX]:
+        for each in found:
+            if each.key not in self._problems and len(self._problems) >= PROBLEMS_MAX:
+                continue
             known = former.get(each.key)
             since = known.since if known is not None else wall_us
             self._problems[each.key] = msgspec.structs.replace(each, since=since)

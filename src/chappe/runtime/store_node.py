@@ -20,7 +20,16 @@ from chappe.log.exactly_once.staged import CommitBatch, StagedStorage
 from chappe.log.forwarder import LogForwarder
 from chappe.log.guard import PRODUCERS, Guard
 from chappe.log.ordered.keeping import Keeping, OrderedStore
-from chappe.log.queries import HeadsAnswer, HeadsRequest, Request, Stage, decode_request, encode_query
+from chappe.log.queries import (
+    ErrorAnswer,
+    HeadsAnswer,
+    HeadsRequest,
+    Request,
+    Stage,
+    decode_request,
+    encode_query,
+    unknown_kind,
+)
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
 from chappe.runtime.log_node import Node, wall_us
@@ -134,6 +143,8 @@ class StoreNode:
         """A query of an identity that was let in: it is told what it may know."""
         who, raw = user_of(frames[0]), [each.bytes for each in frames]
         request = _request_of(raw)
+        if isinstance(request, ErrorAnswer):
+            return [Reply(raw[0], raw[1], request)]
         refusal = guard.asks(who, request)
         if refusal is not None:
             return [Reply(raw[0], raw[1], refusal)]
@@ -151,7 +162,10 @@ class StoreNode:
         ]
 
     def _on_query(self, frames: list[bytes]) -> Sequence[Action]:
-        return self._handle_query(frames, _request_of(frames))
+        request = _request_of(frames)
+        if isinstance(request, ErrorAnswer):
+            return [Reply(frames[0], frames[1], request)]
+        return self._handle_query(frames, request)
 
     def _handle_query(self, frames: list[bytes], request: Request) -> Sequence[Action]:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
@@ -274,7 +288,7 @@ class StoreNode:
             return partial(self._retained, self.storage.retain(self._retention, wall_us()))
         except (StorageError, OSError) as error:
             logger.warning("retention failed and is tried again later: %s", error)
-            return self.core.handle_retained
+            return partial(self.core.handle_retained, problem=str(error))
 
     def _retained(self, retained: object, now: float) -> Sequence[Action]:
         self.storage.forget(retained)
@@ -287,7 +301,14 @@ def _with_refusals(action: Action, refusals: list[tuple[str, str, int]]) -> Acti
     return replace(action, answer=msgspec.structs.replace(action.answer, refusals=refusals))
 
 
-def _request_of(frames: list[bytes]) -> Request:
+def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:
+    """What is asked, or what is answered to a question of a newer format."""
     if len(frames) < 3 or len(frames[1]) != 8:
         raise ProtocolError("query that is not two frames")
-    return decode_request(frames[2])
+    try:
+        return decode_request(frames[2])
+    except ProtocolError:
+        answer = unknown_kind(frames[2])
+        if answer is None:
+            raise
+        return answer

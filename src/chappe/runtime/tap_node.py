@@ -22,7 +22,7 @@ from chappe.permissions.rules import ADMINISTER
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.tapping.messages import QUESTION_BYTES_MAX, Look, Passed, Refused, Shown, decode_look, encode
+from chappe.tapping.messages import QUESTION_BYTES_MAX, Look, Passed, Refused, Shown, decode_look, encode, unknown_kind
 from chappe.tapping.sessions import Sessions, Wants
 from chappe.transports.addresses import bind
 from chappe.transports.gate import Gate, sender_of
@@ -156,6 +156,10 @@ class TapNode:
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
         client, now, wall_us = frames[0], time.monotonic(), time.time_ns() // 1000
+        unknown = unknown_kind(frames[1])
+        if unknown is not None:
+            self._reply(client, unknown)
+            return
         look = decode_look(frames[1])
         self._look(now, wall_us)
         refusal = self._forbidden(who, look)
@@ -168,6 +172,9 @@ class TapNode:
                 self._feed, self._looked_at = Feed(), now
                 self._tapped.feed(self._feed)
             answer = self._sessions.take(client)
+        self._reply(client, answer)
+
+    def _reply(self, client: bytes, answer: Refused | Shown) -> None:
         try:
             self._router.send_multipart([client, encode(answer)], _NOBLOCK)
         except zmq.ZMQError:  # it has left, or asks without taking answers

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -123,16 +124,19 @@ def decode(raw: bytes | memoryview) -> Frame:
         raise ProtocolError("a sealed batch whose parts do not fill it")
     if not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63 or low > high:
         raise ProtocolError("a sealed batch whose header is wrong")
-    try:
-        group = bytes(view[names : names + group_size]).decode()
-        sender = bytes(view[names + group_size : at]).decode()
-        check_name(group), check_name(sender)
-    except (UnicodeDecodeError, UsageError):
-        raise ProtocolError("a sealed batch whose names are none") from None
+    group, sender = _name(bytes(view[names : names + group_size])), _name(bytes(view[names + group_size : at]))
     span = Span(base, count, low, high)
     head = bytes(view[: HEAD.size]) + bytes(view[names:at])
     return Frame(group, sender, epoch, number, sealed_at, span, place, salt, head,
                  bytes(view[at:begin]), view[begin:end])  # fmt: skip
+
+
+@lru_cache(1024)
+def _name(raw: bytes) -> str:
+    try:
+        return check_name(raw.decode())
+    except (UnicodeDecodeError, UsageError):
+        raise ProtocolError("a sealed batch whose names are none") from None
 
 
 def beside(head: bytes, topic: bytes, partition: bytes) -> bytes:

@@ -17,7 +17,7 @@ them, with a purpose of their own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -96,9 +96,9 @@ def _to_sign(bound: bytes, content: bytes) -> bytes:
     return _SIGNED + digest(content) + bound
 
 
-def _cipher(secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:
+def _cipher(secret: EpochSecret, sender: str, salt: bytes) -> Cipher:
     parts = (secret.group.encode(), secret.number.to_bytes(4), sender.encode())
-    return make(derived(secret.secret, _KEY, *parts, salt=salt))
+    return Cipher(derived(secret.secret, _KEY, *parts, salt=salt))
 
 
 class MessageSealer:
@@ -108,15 +108,13 @@ class MessageSealer:
         sender: The name of its identity.
         salt: ``SALT_BYTES`` random bytes, new for each life.
         sign: With the key of its certificate.
-        cipher: Made of each key; see ``Sealer``.
     """
 
-    def __init__(self, sender: str, salt: bytes, sign: Sign, cipher: Callable[[bytes], Cipher] = Cipher) -> None:
+    def __init__(self, sender: str, salt: bytes, sign: Sign) -> None:
         assert len(salt) == SALT_BYTES
         self.sender = sender
         self.salt = salt
         self._sign = sign
-        self._make = cipher
         self._number = 0
         self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
 
@@ -126,7 +124,7 @@ class MessageSealer:
         assert number < NUMBER_MAX
         known = self._ciphers.get(secret.group)
         if known is None or known[0] is not secret:
-            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self.salt, self._make)
+            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self.salt)
         group, sender = secret.group.encode(), self.sender.encode()
         sizes = len(group), len(sender)
         head = HEAD.pack(VERSION, *sizes, kind, secret.number, number, sealed_at, self.salt) + group + sender
@@ -211,7 +209,7 @@ class _Life:
 
 
 class Lives:
-    """What came of each life of a sender last for a group: numbers only rise, as messages of one publisher keep order.
+    """What came of each life of a sender last: numbers only rise, as messages of one publisher keep their order.
 
     Lives of before this began are not remembered, and of many the one that was heard of the longest ago is forgotten.
     So what was sealed before that is refused where its life is not known.
@@ -224,13 +222,13 @@ class Lives:
     def __init__(self, own: bytes, since: int) -> None:
         self._own = own
         self._since = since
-        self._known: dict[tuple[str, bytes, int, str], _Life] = {}
+        self._known: dict[tuple[str, bytes, int], _Life] = {}
 
     def refusal(self, frame: Frame) -> str:
         """Why a message that was opened is not to be taken; else it is remembered."""
         if frame.salt == self._own:
             return "they were published here, and somebody sent them back"
-        key = frame.sender, frame.salt, frame.kind, frame.group  # what waits for keys of one group comes behind others
+        key = frame.sender, frame.salt, frame.kind
         life = self._known.pop(key, None)
         if life is None:
             if frame.sealed_at < self._since:

@@ -16,6 +16,9 @@ import msgspec
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
 
+FORMAT: Final = (
+    1  # whoever reads a message passes over what a newer format has at its end; what lacks it is of the first
+)
 PREFIXES_MAX: Final = 64  # in one question
 QUESTION_BYTES_MAX: Final = 1 << 20
 CONTENT_BYTES: Final = 256  # of a message that are shown
@@ -33,6 +36,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True, tag="look"):
     topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=PREFIXES_MAX)] = ()
     again: bool = False
     number: int = 0
+    format: int = FORMAT
 
 
 class Passed(msgspec.Struct, frozen=True, array_like=True, tag="passed"):
@@ -72,6 +76,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, tag="shown"):
     seen: list[Seen]
     missed: int = 0
     number: int = 0  # of the question
+    format: int = FORMAT  # of the tap that answers
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
@@ -96,6 +101,17 @@ def decode_look(raw: bytes) -> Look:
         return _decode_look.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no question to a tap: {error}") from None
+
+
+def unknown_kind(raw: bytes) -> Refused | None:
+    """What a question of a kind that only newer taps know is answered; None if the bytes are no question at all."""
+    try:
+        found = msgspec.msgpack.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, list) or not found or not isinstance(found[0], str) or found[0] == "look":
+        return None
+    return Refused(f"it answers questions of format {FORMAT}, and {found[0][:40]!r} is none of these: upgrade it")
 
 
 def decode_answer(raw: bytes) -> Shown | Refused:

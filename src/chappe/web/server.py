@@ -202,7 +202,7 @@ class CertifiedWebSocket(WebSocketsSansIOProtocol):
         self.app_state = {**self.app_state, CERTIFIED: certified(tls)}
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class HandshakeLoop(asyncio.SelectorEventLoop):
     """Who connects and never begins with TLS holds a descriptor no longer than elsewhere; by default it is 60 s."""
 
     async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
@@ -328,7 +328,7 @@ class WebSocketServer:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_Loop) as runner:
+            with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
                 runner.run(self._server.serve(sockets=[self._socket]))
         except Exception:
             logger.exception("the WebSocket server stopped because of a defect")

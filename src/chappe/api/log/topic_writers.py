@@ -27,6 +27,7 @@ SERVE_S = 0.05  # how often the network is served while an iterable is sent
 BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks at the clock for each further one
 BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
+PACE = 2  # after a sealed batch, so many times what sealing took: who opens it needs longer than that
 _SEALED_LIMITS = replace(LOG_LIMITS, batch_bytes=3 * LOG_LIMITS.batch_bytes)  # a signature each costs less so
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
@@ -193,7 +194,8 @@ class TopicWriter:
         full = core.full
         now = time.monotonic()
         # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
-        if full or now - common.sent_at > common.silence_s or core.refused:
+        pace_s = 0.0 if common.sealing is None else min(PACE * common.sealing.took_s, BUSY_S)
+        if full or core.refused or (now - common.sent_at > common.silence_s and now - self._left_at > pace_s):
             self._flush_or_take_back(offset)
             if full:
                 self._full_at = common.sent_at
@@ -201,7 +203,7 @@ class TopicWriter:
             common.sent_at = now
             if self._quiet:
                 self._quiet = False
-                self._node.gathered(self, now + BUSY_S)  # should nobody follow, who drives sends it
+                self._node.gathered(self, now + (pace_s or BUSY_S))  # should nobody follow, who drives sends it
             self.core.plain = self._journal is None and not core.extras and len(core.values) >= BUSY_RECORDS
         if self._journal is not None and core.pending:
             self._pend(self._journal, offset, raw, raw_key, headers, timestamp)

@@ -36,7 +36,7 @@ from chappe.tapping.sessions import Wants
 from chappe.transports.tls import contexts
 
 if TYPE_CHECKING:
-    from chappe.sealing.in_mesh import MeshSealing
+    from chappe.runtime.mesh_sealing import MeshSealing
 
 logger = logging.getLogger("chappe")
 

@@ -41,6 +41,8 @@ def root(looks: Looks) -> None:
         for path, name, _ in PAGES:
             links[path] = ui.link(name, path)
         ui.space()
+        if looks.changes is not None:
+            ui.label("changes are allowed").classes("warning-text")
         state = ui.link("", "/health").props('aria-live="polite"')
         button = ui.button("Colours: as the system", on_click=shade, color=None).props("flat dense no-caps")
 

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.entries import ROWS_MAX, Changed, Row
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Table, every
-from chappe.errors import ChappeError
+from chappe.errors import ChappeError, UsageError
 from chappe.observing.snapshot import Keeping
 
 CHANGES_SHOWN: Final = 50
@@ -20,12 +22,15 @@ CHANGES_SHOWN: Final = 50
 def page(looks: Looks) -> None:
     """Build it."""
     chosen: list[tuple[str, str] | None] = [None]
+    listed: list[Row] = []
 
     def choose(row: dict[str, Any]) -> None:
         chosen[0] = (row["kind"], row["name"])
         inside.set_visibility(True)
         title.text = f"Inside {row['kind']} {row['name']}"
         said.text = "Opening ..."
+        if editing is not None:
+            editing.choose(None)
         entries.show([])
         changes.show([])
 
@@ -51,12 +56,15 @@ def page(looks: Looks) -> None:
             ui.space()
             ui.button("Close", on_click=close, color=None).props("flat dense no-caps")
         text = ui.input("Key or value contains").props("dense outlined clearable")
+        editing = _Editing(looks.changes, chosen) if looks.changes is not None else None
         said = ui.label("").classes("soft").props('aria-live="polite"')
+        choose_entry = None if editing is None else lambda row: editing.choose(listed[row["id"]])
         with ui.element("div").classes("two"):
             with ui.column():
                 ui.label("Entries").classes("title")
                 entries = Table(
                     (("key", "key", False), ("expires", "time to live", False), ("value", "value", False)),
+                    choose_entry,
                     sort=("key", False), empty="no entries", label="Entries",
                 )  # fmt: skip
                 entries.element.classes("mono")
@@ -85,6 +93,7 @@ def page(looks: Looks) -> None:
         said.text = f"{total:,} {'entry' if total == 1 else 'entries'}; {fitting:,} fit{cut}"
         if dropped:
             said.text += f"; {dropped:,} changes came too fast to be shown"
+        listed[:] = rows
         entries.show([{"id": n, "key": e.key, "value": e.value, "expires": e.expires} for n, e in enumerate(rows)])
         changes.show([_change(each, number) for number, each in enumerate(news[:CHANGES_SHOWN])])
 
@@ -95,6 +104,52 @@ def page(looks: Looks) -> None:
 
     every(refresh)
     every(look)
+
+
+class _Editing:
+    """Set and delete entries of the store or map that is looked into."""
+
+    def __init__(self, changes: Changes, inside: list[tuple[str, str] | None]) -> None:
+        self._changes = changes
+        self._inside = inside
+        self._row: Row | None = None
+        with ui.row().classes("controls"):
+            self._key = ui.input("Key to set").props("dense outlined")
+            self._value = ui.input("Value to set").props("dense outlined").style("min-width: 260px")
+            for name, plan, colour in (
+                ("Set", self._plan_set, "primary"),
+                ("Delete the chosen entry", self._plan_erase, "negative"),
+                ("Delete all entries", self._plan_clear, "negative"),
+            ):
+                button = ui.button(name, on_click=offer(plan, self._say)).props(f"no-caps outline color={colour}")
+                button.tooltip("Keys and values of data stores are JSON, or else text" if name == "Set" else "")
+        self._said = ui.label("").classes("soft").props('aria-live="polite"')
+
+    def choose(self, row: Row | None) -> None:
+        """This entry is meant."""
+        self._row = row
+        self._key.value, self._value.value = ("", "") if row is None else (row.key, row.value)
+        self._said.text = "" if row is None else f"Chosen: {row.key}"
+
+    def _say(self, text: str) -> None:
+        self._said.text = text
+
+    def _where(self) -> tuple[str, str]:
+        inside = self._inside[0]
+        if inside is None or inside[0] == "chain":
+            raise UsageError("Only entries of data stores and maps are changed here.")
+        return inside
+
+    def _plan_set(self) -> Planned:
+        return self._changes.set(*self._where(), self._key.value or "", self._value.value or "")
+
+    def _plan_erase(self) -> Planned:
+        if self._row is None:
+            raise UsageError("Choose an entry in the list first.")
+        return self._changes.erase(*self._where(), self._row)
+
+    def _plan_clear(self) -> Planned:
+        return self._changes.clear(*self._where())
 
 
 def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[Row], int, int, list[Changed], int]:

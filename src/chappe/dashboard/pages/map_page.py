@@ -10,7 +10,7 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Fact, Table, every
 from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import many, rate
-from chappe.observing.drawing import Drawing, Edge, Node, draw
+from chappe.observing.drawing import Drawing, Edge, Node
 from chappe.observing.snapshot import Link, Member, Snapshot
 
 LISTED_MAX: Final = 500  # members in the list; the search finds the others
@@ -99,9 +99,8 @@ def page(looks: Looks) -> None:
     shown: list[Any] = [None]
 
     def refresh() -> None:
-        snapshot = looks.watching.snapshot()
+        snapshot, drawing = looks.watching.picture()
         _facts(facts, snapshot)
-        drawing = draw(snapshot.members, snapshot.links)
         chart.show(drawing, chosen[0])
         table.show(_rows(snapshot, search.value or "", chosen[0]))
         found = _about(snapshot, drawing, chosen[0])

@@ -12,10 +12,12 @@ from nicegui import ui
 from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
 from chappe.bridges.form import SENDER
+from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
 from chappe.dashboard.pages.words import ago, many, rate, size
-from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Wanted, as_lines, as_parquet
+from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
@@ -40,26 +42,30 @@ def page(looks: Looks) -> None:
     """Build it."""
     chosen = [""]
 
-    def choose(row: dict[str, Any]) -> None:
+    async def choose(row: dict[str, Any]) -> None:
         chosen[0] = row["id"]
         box.clear()
         with box:
             details.append(_Details(looks, chosen[0]))
-        refresh()
+        await refresh()
 
     with ui.column().classes("panel"):
         with ui.row().classes("controls"):
             search = ui.input("Topic contains").props("dense outlined clearable")
             total = ui.label("").classes("soft")
         table = Table(COLUMNS, choose, sort=("name", False), empty="no topic is known yet", label="Topics")
+    if looks.changes is not None:
+        _writing(looks.changes)
     box = ui.column().style("width: 100%; gap: 14px")
     details: list[_Details] = []
 
-    def refresh() -> None:
+    async def refresh() -> None:
         snapshot = looks.watching.snapshot()
         found: list[Topic] | tuple[Topic, ...] = snapshot.topics
-        if search.value:
-            found = looks.watching.find_topics(search.value, LISTED_MAX)
+        if text := search.value:
+            found = await asyncio.to_thread(looks.watching.find_topics, text, LISTED_MAX)
+            if search.value != text:  # somebody types on: the next one shows it
+                return
         table.show([_row(each, snapshot.at, chosen[0]) for each in found])
         less = f", {len(found):,} of them listed" if len(found) < snapshot.topics_total else ""
         total.text = f"{snapshot.topics_total:,} topics{less}"
@@ -70,6 +76,22 @@ def page(looks: Looks) -> None:
     every(refresh)
 
 
+def _writing(changes: Changes) -> None:
+    """Write a record, with which a topic begins that was not there."""
+    with ui.column().classes("panel"):
+        ui.label("Write a record, or begin a topic").classes("title")
+        with ui.row().classes("controls"):
+            topic = ui.input("Topic to write to").props("dense outlined")
+            key = ui.input("Key to write").props("dense outlined")
+            value = ui.input("Value to write").props("dense outlined")
+
+            def plan() -> Planned:
+                return changes.write(topic.value or "", key.value or "", value.value or "")
+
+            ui.button("Write", on_click=offer(plan, lambda text: said.set_text(text))).props("no-caps outline")
+        said = ui.label("").classes("soft").props('aria-live="polite"')
+
+
 class _Details:
     """One topic."""
 
@@ -77,6 +99,7 @@ class _Details:
         self._looks = looks
         self._name = name
         self._facts: dict[str, Fact] = {}
+        self._group: ui.select | None = None
         with ui.column().classes("panel"):
             ui.label(name).classes("title")
             with ui.row().classes("facts"):
@@ -86,8 +109,41 @@ class _Details:
             with ui.element("div").classes("two"):
                 self._rate = Lines("records", "a second")
                 self._lag = Lines("lag", "records behind")
+            if looks.changes is not None:
+                self._changing(looks.changes)
         self._shown: list[str] = []
         self._records = _Records(looks, name)
+
+    def _changing(self, changes: Changes) -> None:
+        """Trim it, and have its groups go on elsewhere."""
+        with ui.row().classes("controls"):
+            before = ui.input("Older than (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
+            trim = ui.button("Trim").props("no-caps outline")
+            delete = ui.button("Delete all records").props("no-caps outline color=negative")
+            ui.space()
+            group = ui.select({}, label="Group").props("dense outlined").style("min-width: 130px")
+            self._group = group
+            to = ui.select(["earliest", "latest", "moment"], value="earliest", label="goes on at")
+            to.props("dense outlined").style("min-width: 110px")
+            at = ui.input("Moment (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
+            at.bind_visibility_from(to, "value", value="moment")
+            reset = ui.button("Reset").props("no-caps outline color=negative")
+        said = ui.label("").classes("soft").props('aria-live="polite"')
+
+        def plan_trim() -> Planned:
+            moment = _moment(before.value)
+            if moment is None:
+                raise UsageError("Say before which moment records are to go: it looks like 2026-01-31 12:00.")
+            return changes.trim(self._name, moment)
+
+        def plan_reset() -> Planned:
+            return changes.reset(group.value or "", to.value, _moment(at.value))
+
+        def plan_delete() -> Planned:
+            return changes.trim(self._name, None)
+
+        for button, plan in ((trim, plan_trim), (delete, plan_delete), (reset, plan_reset)):
+            button.on_click(offer(plan, said.set_text))
 
     def refresh(self, now_us: int) -> None:
         topic = self._looks.watching.topic(self._name)
@@ -117,6 +173,9 @@ class _Details:
             ]
         )
         self._records.partitions(topic.writers)
+        offered = {each.name: each.name for each in topic.readers if each.kind == "group"}
+        if self._group is not None and offered != self._group.options:
+            self._group.set_options(offered, value=self._group.value if self._group.value in offered else None)
 
     def _tell(self, lines: list[str]) -> None:
         if lines != self._shown:
@@ -134,7 +193,7 @@ class _Records:
         self._looks = looks
         self._name = name
         self._found: list[Record] = []
-        self._busy = False
+        self._searches = self._running = 0  # begun so far, and not ended yet
         with ui.column().classes("panel"):
             ui.label("Records").classes("title")
             with ui.row().classes("controls"):
@@ -176,31 +235,33 @@ class _Records:
         await self._find()
 
     async def _look(self) -> None:
-        if self._follow.value and not self._busy:
+        if self._follow.value and not self._running:
             await self._find()
 
     async def _find(self) -> None:
-        self._busy = True
+        self._searches += 1
+        self._running += 1
+        number = self._searches
+        problem = ""
+        found = Found(())
         try:
             found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(self._count.value))
         except (ChappeError, OSError) as error:
-            self._said.text = str(error)
-            return
+            problem = str(error)
         finally:
-            self._busy = False
+            self._running -= 1
+        if number != self._searches:  # another one was wanted meanwhile
+            return
+        if problem:
+            self._said.text = problem
+            return
         self._found = list(found.records)
         self._said.text = many(len(self._found), "record") + (f"; {found.note}" if found.note else "")
         self._show()
 
     def _wanted(self, limit: int) -> Wanted:
         """Raises UsageError for a moment that is none."""
-        since = None
-        if self._since.value:
-            try:
-                moment = datetime.fromisoformat(self._since.value.strip())
-            except ValueError:
-                raise UsageError("A moment looks like 2026-01-31 12:00.") from None
-            since = as_micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        since = _moment(self._since.value)
         offset = None if self._offset.value is None else int(self._offset.value)
         return Wanted(limit, since, self._partition.value or "", offset, self._text.value or "")
 
@@ -261,6 +322,17 @@ def _record(number: int, each: Record, form: Form) -> dict[str, Any]:
         "headers": ", ".join(f"{readable(name)}={brief(value)}" for name, value in each.headers)[:160],
         "value": brief(each.value, form, typed=_typed(each)),
     }
+
+
+def _moment(text: str | None) -> int | None:
+    """Microseconds since 1970; None for nothing. Raises UsageError for a moment that is none."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError("A moment looks like 2026-01-31 12:00.") from None
+    return as_micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
 def _typed(record: Record) -> bool:

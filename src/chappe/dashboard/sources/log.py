@@ -76,6 +76,7 @@ class LogSource:
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
         self._missed = Missed()
+        self._stores: list[str] = []  # where they are asked
         self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
 
     def look(self) -> Part:
@@ -86,6 +87,7 @@ class LogSource:
         away = set(self._view.away)
         began = time.monotonic()
         changed = self._refresh()
+        self._stores = sorted(self._view.endpoints)
         now = time.monotonic()
         waited = now - began if set(self._view.away) - away else 0.0
         there = {each.store.store_id: endpoint for endpoint, each in stores.items() if each.store}
@@ -121,6 +123,19 @@ class LogSource:
         with self._guard:
             name = self._raw.get(shown, shown)
             return name, dict(self._partitions.get(name, ()))
+
+    def of(self, topic: str) -> dict[str, Known]:
+        """What stores have of the partitions of a topic, by its own name. Thread-safe."""
+        with self._guard:
+            return dict(self._partitions.get(topic, ()))
+
+    def stores(self) -> list[str]:
+        """Where all stores are asked, those that do not answer included. Thread-safe."""
+        return self._stores
+
+    def groups(self) -> dict[str, dict[Key, int]]:
+        """What consumers with an identity have committed on this machine, read anew. Thread-safe."""
+        return dict(_positions(self._groups))
 
     def close(self) -> None:
         """See ``Source``."""

@@ -8,8 +8,9 @@ kernel may have dropped the pages it could not write. Then the segment is sealed
 index says where that is), and the next write begins another one.
 
 Retention removes whole segments, oldest first, and never one that must stay is passed over: what is left of a partition
-is always its newest part. Where partitions begin then is kept in a small file. A timestamp in the future does not keep
-a segment for ever: a record counts as no newer than the last write to its segment.
+is always its newest part. Those go, too, before whose end no partition begins any more, as all were reset. Where
+partitions begin then is kept in a small file. A timestamp in the future does not keep a segment for ever: a record
+counts as no newer than the last write to its segment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -212,6 +213,27 @@ def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us
     return remove
 
 
+def passed(appender: Appender, pins: Pins) -> list[Summary] | None:
+    """The oldest segments that hold nothing any partition still has; None: seal the segment being filled first."""
+    found: list[Summary] = []
+    for each in appender.sealed:
+        try:
+            index = load_index(appender.folder, each.number)
+        except (Damaged, OSError):
+            return found
+        if not _is_passed(chain((extent[:3] for extent in index.extents()), index.lost()), pins):
+            return found
+        found.append(each)
+    spans = appender.table.spans()
+    if spans and _is_passed(((name, first, next_) for name, (first, next_) in spans.items()), pins):
+        return None
+    return found
+
+
+def _is_passed(extents: Iterable[tuple[str, int, int]], pins: Pins) -> bool:
+    return all(next_ <= pins.get(partition, 0) for partition, _, next_ in extents)
+
+
 def _newest(appender: Appender, segment: Summary) -> int:
     try:
         written_ns = os.stat(appender.folder.segment(segment.number)).st_mtime_ns
@@ -239,25 +261,31 @@ def remove_first(appender: Appender, segments: list[Summary]) -> Pins:
     return firsts
 
 
-def pin_resets(appenders: dict[str, Appender], resets: deque[tuple[str, str, int]]) -> None:
-    """Make the resets durable, those of topics that are on disk; raises OSError."""
+def pin_resets(appenders: dict[str, Appender], resets: deque[tuple[str, str, int]]) -> dict[str, Pins]:
+    """Make the resets durable, those of topics that are on disk; returns where the partitions of these topics begin.
+
+    Raises OSError: the resets are still to be made durable.
+    """
     by_topic: dict[str, Pins] = {}
-    while resets:
-        topic, partition, first = resets.popleft()
+    asked = list(resets)
+    for topic, partition, first in asked:
         if topic in appenders:
             pins = by_topic.setdefault(topic, {})
             pins[partition] = max(pins.get(partition, 0), first)
-    for topic, pins in by_topic.items():
-        _pin(appenders[topic].folder, pins)
+    pinned = {topic: _pin(appenders[topic].folder, pins) for topic, pins in by_topic.items()}
+    for _ in asked:  # others may have come meanwhile
+        resets.popleft()
+    return pinned
 
 
-def _pin(folder: TopicFolder, firsts: Pins) -> None:
+def _pin(folder: TopicFolder, firsts: Pins) -> Pins:
     pins = load_pins(folder)
     for partition, first in firsts.items():
         pins[partition] = max(pins.get(partition, 0), first)
     body = msgspec.msgpack.encode([(encode_name(name), first) for name, first in pins.items()])
     head = _PINS_MAGIC + crc32c(body).to_bytes(4, "little")
     folder.ops.replace_file(os.path.join(folder.path, PINS_FILE), [head, body])
+    return pins
 
 
 def load_pins(folder: TopicFolder) -> Pins:

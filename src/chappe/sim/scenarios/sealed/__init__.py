@@ -1,1 +1,0 @@
-"""Worlds with groups that change, for which topics are sealed."""

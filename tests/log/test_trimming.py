@@ -1,0 +1,101 @@
+"""Topics that a store is asked to trim: what goes, who is answered when, and what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.log.store_rig import WALL, StoreRig
+from tests.storage.test_segments import batch, everything, filled, keep, segments
+
+from chappe.log.actions import Action, Reply, Retain
+from chappe.log.queries import ErrorAnswer, TrimAnswer, TrimRequest
+from chappe.log.trimming import TRIMS_MAX
+from chappe.storage.segments import SegmentStorage
+
+EVER = 2**63 - 1
+
+
+def asked(rig: StoreRig, before: int, topic: bytes = b"hello") -> list[Action]:
+    return rig.core.handle_query(b"me", b"12345678", TrimRequest(topic, before), rig.now)
+
+
+def held(rig: StoreRig, partition: str = "P") -> tuple[int, int]:
+    found = rig.storage.partition("hello", partition)
+    assert found is not None
+    return found.first, found.next
+
+
+def test_who_trims_a_topic_is_answered_once_the_disk_has_it() -> None:
+    rig = StoreRig()
+    rig.settle(rig.batch(0, b"a", b"b"))
+    rig.settle(rig.batch(0, b"c", partition="Q"))
+
+    assert asked(rig, EVER) == [Retain()]
+
+    assert (held(rig), held(rig, "Q")) == ((2, 2), (1, 1))
+    assert rig.core.handle_retained(rig.now) == [Reply(b"me", b"12345678", TrimAnswer(b"hello", 3))]
+    assert rig.core.handle_retained(rig.now) == []
+    rig.settle(rig.batch(2, b"d"))
+    assert held(rig) == (2, 3), "offsets go on"
+
+
+def test_a_run_that_was_under_way_before_answers_nobody() -> None:
+    rig = StoreRig()
+    rig.settle(rig.batch(0, b"a"))
+    assert rig.wait(rig.core.limits.maintain_s).count(Retain()) == 1
+    asked(rig, EVER)
+
+    assert rig.core.handle_retained(rig.now) == []
+    assert len(rig.core.handle_retained(rig.now)) == 1
+
+
+def test_what_was_written_since_and_other_topics_stay() -> None:
+    rig = StoreRig()
+    rig.settle(rig.batch(0, b"a"))
+
+    asked(rig, WALL)
+    asked(rig, EVER, b"hell")
+
+    assert held(rig) == (0, 1)
+    assert [each.answer for each in rig.core.handle_retained(rig.now) if isinstance(each, Reply)] == [
+        TrimAnswer(b"hello", 0)
+    ]
+
+
+def test_a_disk_that_refuses_is_told_of_and_too_many_at_once_are_refused() -> None:
+    rig = StoreRig()
+    rig.settle(rig.batch(0, b"a"))
+    for _ in range(TRIMS_MAX):
+        asked(rig, EVER)
+
+    (refused,) = asked(rig, EVER)
+    assert isinstance(refused, Reply)
+    assert isinstance(refused.answer, ErrorAnswer)
+
+    (answer,) = rig.core.handle_retained(rig.now, "no room")
+    assert isinstance(answer, Reply)
+    assert isinstance(answer.answer, ErrorAnswer)
+    assert "no room" in answer.answer.text
+
+
+def test_what_lies_before_a_reset_leaves_the_disk_in_whole_segments_and_does_not_come_back(tmp_path: Path) -> None:
+    storage = filled(tmp_path)
+    keep(storage, batch(0, 5, topic="other"))
+    storage.reset("t", "p", 35)
+    storage.forget(storage.retain([], 0))
+    assert everything(storage) == list(range(35, 100))
+    assert len(segments(tmp_path)) == 9, "three of eleven are gone, and one that has some of it is not"
+
+    storage.reset("t", "p", 100)
+    storage.reset("t", "q", 1)
+    storage.forget(storage.retain([], 0))
+
+    assert len(segments(tmp_path)) == 1
+    assert everything(storage, "other") == list(range(5))
+    storage.close()
+    again = SegmentStorage(tmp_path, segment_entries=2)
+    found = again.partition("t", "p")
+    assert found is not None
+    assert (found.first, found.next, again.holes()) == (100, 100, [])
+    keep(again, batch(100, 5))
+    assert everything(again) == list(range(100, 105))
