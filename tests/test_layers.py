@@ -36,7 +36,12 @@ PURE: Final = {
     "chappe.sealing": CONTRACT,
     "chappe.observing": BASE,
 }
-MEMBER: Final = {"chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"}}  # composes cores, and does no I/O either
+# Compose cores, and do no I/O either.
+MEMBER: Final = {
+    "chappe.member": {*CONTRACT, "chappe.mesh", "chappe.kv"},
+    "chappe.sealing.in_log": {*CONTRACT, "chappe.sealing", "chappe.log"},
+    "chappe.sealing.in_mesh": {*CONTRACT, "chappe.sealing", "chappe.mesh", "chappe.kv"},
+}
 FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
 WORLD: Final = {"chappe.system", "chappe.storage", "chappe.transports", "chappe.runtime"}
 FACES: Final = {*BASE, "chappe", "chappe.api"}

@@ -20,6 +20,7 @@ from chappe.errors import UsageError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.log.batch import encode_batch
+from chappe.log.handing_on import PERMISSIONS
 from chappe.log.messages import (
     Ack,
     AskClock,
@@ -50,7 +51,6 @@ from chappe.replication.binary_star.messages import PRIMARY, Claim, encode_claim
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import gate_of
-from chappe.transports.handing_on import PERMISSIONS
 from chappe.transports.zeromq import open_socket
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "explanation" / "security.md"

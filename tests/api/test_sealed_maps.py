@@ -195,7 +195,7 @@ def test_who_joins_reads_what_is_set_later_and_what_it_was_given(join: Join, hom
 
         def new_keys() -> bool:
             ann["/new"] = "1"
-            ring = sealing._groups.ring("ward")
+            ring = sealing._held.ring("ward")
             return ring is not None and ring.keys.newest.number == 2
 
         until(new_keys)

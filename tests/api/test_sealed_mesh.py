@@ -14,7 +14,7 @@ from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import NOBODY
-from chappe.runtime import mesh_sealing
+from chappe.sealing import in_mesh
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.sealed_files import WatchedGroups
 
@@ -227,7 +227,7 @@ def test_who_has_old_keys_gets_it_when_the_new_ones_are_there(net: Net) -> None:
 
 @pytest.mark.usefixtures("copied_alone")
 def test_what_waits_for_keys_is_refused_in_the_end(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_sealing, "KEYS_WAIT_S", 0.0)
+    monkeypatch.setattr(in_mesh, "KEYS_WAIT_S", 0.0)
     old = copy_of(net.home)
     ann, bob = net.join("ann"), net.join("bob", old)
     got = bob.subscribe("")
@@ -243,7 +243,7 @@ def test_what_waits_for_keys_is_refused_in_the_end(net: Net, monkeypatch: pytest
 
 @pytest.mark.usefixtures("copied_alone")
 def test_no_more_waits_for_keys_than_there_is_room_for(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_sealing, "KEPT_MAX", 2)
+    monkeypatch.setattr(in_mesh, "KEPT_MAX", 2)
     old = copy_of(net.home)
     ann, bob = net.join("ann"), net.join("bob", old)
     got = bob.subscribe("")

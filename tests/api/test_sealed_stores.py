@@ -212,7 +212,7 @@ def test_after_somebody_has_left_a_file_has_another_key(net: Net, tmp_path: Path
     permissions.revoke(net.home, "cat")
     sealing = ann.node.sealing
     assert sealing is not None
-    until(lambda: sealing._groups.ring("ward").keys.newest.number == 3, "ann has the new keys")  # type: ignore[union-attr]
+    until(lambda: sealing._held.ring("ward").keys.newest.number == 3, "ann has the new keys")  # type: ignore[union-attr]
     again = ann.attach_master(STORE, **options)
     assert again.get("key") == "before"
     again.put("key", "after")

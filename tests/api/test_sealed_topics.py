@@ -20,8 +20,8 @@ from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.log.events import RecordsRefused
 from chappe.permissions.rules import Group
+from chappe.sealing.held import HeldGroups
 from chappe.security import permissions_file, sealed_file
-from chappe.storage.sealed_files import SealedGroups
 from chappe.transports.gate import Gate
 
 TOPIC = "patients/1"
@@ -109,13 +109,13 @@ def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def asks_for_keys(patch: pytest.MonkeyPatch) -> threading.Event:
     """Is set once somebody asks whether keys that are not there may come."""
     asked = threading.Event()
-    real = SealedGroups.belongs
+    real = HeldGroups.belongs
 
-    def belongs(self: SealedGroups, group: Group) -> bool:
+    def belongs(self: HeldGroups, group: Group) -> bool:
         asked.set()
         return real(self, group)
 
-    patch.setattr(SealedGroups, "belongs", belongs)
+    patch.setattr(HeldGroups, "belongs", belongs)
     return asked
 
 
@@ -351,7 +351,7 @@ def _epoch(producer: Producer) -> int:
         sealing = producer._topics.sealing
         assert sealing is not None
         sealing.check(TOPIC)
-        return sealing._secrets["ward"].number
+        return sealing._core._secrets["ward"].number
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.permissions.rules import Identity
 from chappe.sealing.epochs import Change, GroupKeys, Keeper
 from chappe.sealing.frames import SALT_BYTES, Span
-from chappe.sealing.primitives import KEY_BYTES, Sign, point_of, public_of, signer
+from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer
 from chappe.sealing.records import Opened, Opener, Outcome, Sealer
 from chappe.sealing.ring import Ring
 
@@ -87,8 +87,8 @@ class Group:
     def sign(self, name: str) -> Sign:
         return signer(_signing(name))
 
-    def sealer(self, name: str) -> Sealer:
-        return Sealer(name, self.rng.randbytes(SALT_BYTES), self.sign(name))
+    def sealer(self, name: str, cipher: type[Cipher] = Cipher) -> Sealer:
+        return Sealer(name, self.rng.randbytes(SALT_BYTES), self.sign(name), cipher)
 
     def sealed(
         self,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import pytest
 from tests.sealing.people import Group
 
-from chappe.sealing import records
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import Span
 from chappe.sealing.primitives import Cipher
@@ -52,7 +51,7 @@ class Producer:
         self.restart()
 
     def restart(self) -> None:
-        self.sealer: Sealer = self.world.group.sealer(self.name)
+        self.sealer: Sealer = self.world.group.sealer(self.name, Watched)
 
     def send(self) -> None:
         secret = self.world.group.ring(self.name, self.keys).newest
@@ -121,8 +120,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "Cipher", Watched)
+def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int) -> None:
     Watched.used = set()
     world = World(seed)
     for _ in range(150):
@@ -133,13 +131,12 @@ def test_no_nonce_is_used_twice_and_everybody_opens_what_it_may(seed: int, monke
 
 
 def test_a_salt_that_comes_again_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "Cipher", Watched)
     Watched.used = set()
     world = World(0)
     world.rng = random.Random(5)  # which does not crash at once
     one = world.producers["ann"]
     monkeypatch.setattr(
-        one, "restart", lambda: setattr(one, "sealer", Sealer("ann", bytes(16), lambda text: bytes(64)))
+        one, "restart", lambda: setattr(one, "sealer", Sealer("ann", bytes(16), lambda text: bytes(64), Watched))
     )
     one.restart()
     one.send()

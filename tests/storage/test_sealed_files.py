@@ -34,11 +34,12 @@ class Member:
 
     def __init__(self, home: Path, name: str) -> None:
         self._now = 0.0
-        self.groups = SealedGroups(Keys(home / name))
+        self._files = SealedGroups(Keys(home / name))
+        self.groups = self._files.held
         self.look()
 
     def look(self) -> None:
-        self.groups.look(self._now)
+        self._files.look(self._now)
         self._now += LOOK_S
 
     @property

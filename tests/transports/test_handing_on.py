@@ -13,12 +13,11 @@ from tests.waiting import until
 
 from chappe import Consumer, Forwarder, Keys, Producer, Store, Tower
 from chappe.api import permissions
+from chappe.log.handing_on import GROUPS, NEWS, PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.key_files import watched_permissions
 from chappe.storage.sealed_files import watched_groups
-from chappe.transports import handing_on
 from chappe.transports.gate import gate_of
-from chappe.transports.handing_on import GROUPS, NEWS, PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
 
 
 class Groups:
@@ -65,27 +64,23 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def monotonic(self) -> float:
-        return self.now
-
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its_number(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
     clock, rng = Clock(), random.Random(seed)
-    monkeypatch.setattr(handing_on, "time", clock)
     files = [File(rng.randint(1, 9), rng.randint(0, 9)) for _ in range(6)]
     to_members: list[list[bytes]] = []
     to_middle: list[list[bytes]] = []
-    middle = Middle(files[0], to_members.append)  # type: ignore[arg-type]
-    members = [Member(each, to_middle.append) for each in files[1:]]  # type: ignore[arg-type]
+    middle = Middle(files[0], to_members.append)
+    members = [Member(each, to_middle.append, b"%016d" % place) for place, each in enumerate(files[1:])]
     newest = max(each.version for each in files)
     keys = max(each.groups.version for each in files)
 
     def second(loss: float) -> int:
         clock.now += 1.0
-        middle.look()
+        middle.look(clock.now)
         sizes = 0
         while to_members or to_middle:
             down, to_members[:] = to_members[:], []
@@ -94,10 +89,10 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
             for frames in down:
                 for member in members:
                     if rng.random() >= loss and any(frames[0].startswith(kind) for kind in member.kinds):
-                        member.hear(frames)
+                        member.hear(frames, clock.now)
             for frames in up:
                 if rng.random() >= loss:
-                    middle.hear(frames)
+                    middle.hear(frames, clock.now)
         return sizes
 
     for _ in range(10):
@@ -119,35 +114,31 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
     assert {each.groups.version for each in files} == {keys + 1}
 
 
-def test_keys_go_before_the_permissions_that_need_them_and_answers_to_who_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keys_go_before_the_permissions_that_need_them_and_answers_to_who_asked() -> None:
     clock, file, sent = Clock(), File(1, 1), list[list[bytes]]()
-    monkeypatch.setattr(handing_on, "time", clock)
-    middle = Middle(file, sent.append)  # type: ignore[arg-type]
-    middle.look()
+    middle = Middle(file, sent.append)
+    middle.look(clock.now)
     sent.clear()
     file.version, file.groups.version = 2, 2
-    middle.look()
+    middle.look(clock.now)
     assert [each[0] for each in sent] == [NEWS, PERMISSIONS, VERSION]
     assert sent[0] == [NEWS, b"ward", b"1-2"]
 
     sent.clear()
-    middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES])
-    middle.hear([GROUPS, b"ward", (2).to_bytes(8), b"w" * WORD_BYTES])  # which has all
+    middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES], clock.now)
+    middle.hear([GROUPS, b"ward", (2).to_bytes(8), b"w" * WORD_BYTES], clock.now)  # which has all
     assert sent == [[GROUPS + b"w" * WORD_BYTES, b"ward", b"0-2"]]
 
 
 def test_what_is_answered_in_a_second_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, file, sent = Clock(), File(1, 1), list[list[bytes]]()
-    monkeypatch.setattr(handing_on, "time", clock)
-    monkeypatch.setattr(handing_on, "ANSWERED_BYTES_MAX", 9)
-    middle = Middle(file, sent.append)  # type: ignore[arg-type]
+    monkeypatch.setattr("chappe.log.handing_on.ANSWERED_BYTES_MAX", 9)
+    middle = Middle(file, sent.append)
     for _ in range(2):
         clock.now += 1.0
         sent.clear()
         for _ in range(100):
-            middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES])
+            middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES], clock.now)
         assert sum(each[0] == GROUPS + b"w" * WORD_BYTES for each in sent) == 3
 
 
@@ -163,11 +154,11 @@ ODD = (
 
 def test_what_has_other_frames_is_nothing() -> None:
     file = File(3)
-    member = Member(file, lambda frames: None)  # type: ignore[arg-type]
-    middle = Middle(file, lambda frames: None)  # type: ignore[arg-type]
+    member = Member(file, lambda frames: None, b"word")
+    middle = Middle(file, lambda frames: None)
     for frames in ([PERMISSIONS], [VERSION], [PERMISSIONS, b"7", b"8"], [PERMISSIONS, b""], [VERSION, b""], *ODD):
-        member.hear(frames)
-        middle.hear(frames)
+        member.hear(frames, 0.0)
+        middle.hear(frames, 0.0)
     assert file.version == 3
 
 

@@ -38,6 +38,7 @@ from chappe.log.actions import (
 )
 from chappe.log.events import MachineRefused, PermissionsChanged, Stopped
 from chappe.log.guard import GIVERS, Guard
+from chappe.log.handing_on import PERMISSIONS
 from chappe.log.member import Part
 from chappe.log.messages import Message, decode, encode
 from chappe.log.queries import Answer
@@ -48,7 +49,6 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dealers import Dealers
-from chappe.transports.handing_on import PERMISSIONS
 from chappe.transports.publishing import RETRY_S, PublishingSocket
 
 logger = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ Each opens the sockets that subscribe, and those that nodes find each other by; 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
+from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Member, Middle, is_handed_on
 from chappe.log.introducing import Introducer
 from chappe.log.messages import Message, StoreInfo, decode
 from chappe.permissions.decisions import AND
@@ -28,7 +30,6 @@ from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
-from chappe.transports.handing_on import GROUPS, PERMISSIONS, Member, Middle, is_handed_on
 from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ class AtTowers(_Listening):
         for kind in (BEACON, GOODBYE, WELCOME):
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         if self.gate is not None:
-            self._permissions = Member(self.gate, lambda frames: self._send(frames))
+            self._permissions = Member(self.gate, lambda frames: self._send(frames), _word())
             for kind in self._permissions.kinds:
                 beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
@@ -327,7 +328,7 @@ class AtTowers(_Listening):
 
     def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
         if self._permissions is not None and is_handed_on(frames[0]):
-            self._permissions.hear(frames)
+            self._permissions.hear(frames, time.monotonic())
             return ()
         return self._discovery.handle_beacon(frames, time.monotonic())
 
@@ -350,7 +351,7 @@ class _Dialling:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
         if self._gate is not None:
-            self._permissions = Member(self._gate, node.publish, all_groups=self._all_groups)
+            self._permissions = Member(self._gate, node.publish, _word(), all_groups=self._all_groups)
         self.names = [_name(self._gate, STORE, each) for each in self._where]
         self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
@@ -384,7 +385,7 @@ class _Dialling:
 
     def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
         if self._permissions is not None and is_handed_on(frames[0]):
-            self._permissions.hear(frames)
+            self._permissions.hear(frames, time.monotonic())
             return ()
         if frames[0][:1] != INFO:
             return self._node.on_message(frames, self.names[place].removeprefix("#"))
@@ -513,7 +514,7 @@ class AsForwarder(_Listening):
     def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
         who = user_of(frames[0])
         if self._permissions is not None and who and is_handed_on(frames[0].bytes):
-            self._permissions.hear([each.bytes for each in frames])
+            self._permissions.hear([each.bytes for each in frames], time.monotonic())
             return ()
         return self._node.on_message([each.bytes for each in frames], who or self.strangers)
 
@@ -556,12 +557,12 @@ class AsForwarder(_Listening):
         super().look()
         self._peers.look()
         if self._permissions is not None:
-            self._permissions.look()
+            self._permissions.look(time.monotonic())
 
     def joined(self) -> None:
         """See ``Meeting.joined``."""
         if self._permissions is not None:
-            self._permissions.joined()
+            self._permissions.joined(time.monotonic())
 
     def close(self) -> None:
         """See ``Meeting.close``."""
@@ -573,6 +574,11 @@ class AsForwarder(_Listening):
         assert self._beacon_pub is not None
         self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
         self._node.suspect(self._drain_beacon_pub)
+
+
+def _word() -> bytes:
+    """By which a member is answered, and nobody else."""
+    return os.urandom(WORD_BYTES // 2).hex().encode()
 
 
 def _mark(gate: Gate | None) -> str:

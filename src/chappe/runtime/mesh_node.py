@@ -39,7 +39,7 @@ from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
 from chappe.transports.tls import Bindings, Contexts
 
 if TYPE_CHECKING:
-    from chappe.runtime.mesh_sealing import MeshSealing
+    from chappe.sealing.in_mesh import MeshSealing
 
 logger = logging.getLogger(__name__)
 

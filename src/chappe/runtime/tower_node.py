@@ -12,13 +12,13 @@ from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME, TowerCore
+from chappe.log.handing_on import FRAME_BYTES_MAX, GROUPS, PERMISSIONS, Middle, is_handed_on
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
 from chappe.transports.gate import LOOK_S, Gate
-from chappe.transports.handing_on import FRAME_BYTES_MAX, GROUPS, PERMISSIONS, Middle, is_handed_on
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class TowerNode:
         self._perform(self.core.handle_timeout(now))
         if self._permissions is not None and now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._permissions.look()
+            self._permissions.look(now)
         return more or any(int(each.getsockopt(zmq.EVENTS)) & zmq.POLLIN for each in (self._sub, self._pub))
 
     def _beacons(self) -> bool:
@@ -97,7 +97,7 @@ class TowerNode:
             except zmq.Again:
                 return False
             if self._permissions is not None and is_handed_on(frames[0].bytes):
-                self._permissions.hear([each.bytes for each in frames])
+                self._permissions.hear([each.bytes for each in frames], time.monotonic())
                 continue
             try:
                 peer = str(frames[0].get("Peer-Address"))
@@ -120,7 +120,7 @@ class TowerNode:
                 continue  # what they ask us for, they need not hear of each other
             self._perform(self.core.handle_subscription(frames[0], time.monotonic()))
             if self._permissions is not None and frames[0] == b"\1" + PERMISSIONS:
-                self._permissions.joined()
+                self._permissions.joined(time.monotonic())
         return True
 
     def _hand_on(self, frames: list[bytes]) -> None:

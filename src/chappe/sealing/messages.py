@@ -17,7 +17,7 @@ them, with a purpose of their own.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -96,9 +96,9 @@ def _to_sign(bound: bytes, content: bytes) -> bytes:
     return _SIGNED + digest(content) + bound
 
 
-def _cipher(secret: EpochSecret, sender: str, salt: bytes) -> Cipher:
+def _cipher(secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:
     parts = (secret.group.encode(), secret.number.to_bytes(4), sender.encode())
-    return Cipher(derived(secret.secret, _KEY, *parts, salt=salt))
+    return make(derived(secret.secret, _KEY, *parts, salt=salt))
 
 
 class MessageSealer:
@@ -108,13 +108,15 @@ class MessageSealer:
         sender: The name of its identity.
         salt: ``SALT_BYTES`` random bytes, new for each life.
         sign: With the key of its certificate.
+        cipher: Made of each key; see ``Sealer``.
     """
 
-    def __init__(self, sender: str, salt: bytes, sign: Sign) -> None:
+    def __init__(self, sender: str, salt: bytes, sign: Sign, cipher: Callable[[bytes], Cipher] = Cipher) -> None:
         assert len(salt) == SALT_BYTES
         self.sender = sender
         self.salt = salt
         self._sign = sign
+        self._make = cipher
         self._number = 0
         self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
 
@@ -124,7 +126,7 @@ class MessageSealer:
         assert number < NUMBER_MAX
         known = self._ciphers.get(secret.group)
         if known is None or known[0] is not secret:
-            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self.salt)
+            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self.salt, self._make)
         group, sender = secret.group.encode(), self.sender.encode()
         sizes = len(group), len(sender)
         head = HEAD.pack(VERSION, *sizes, kind, secret.number, number, sealed_at, self.salt) + group + sender

@@ -15,7 +15,7 @@ such partition, and some of them have the next epoch before others have it; so t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, TypeVar
@@ -61,9 +61,9 @@ class Lacking:
 Outcome: TypeAlias = Opened | Refused | Lacking
 
 
-def _cipher(secret: EpochSecret, sender: str, salt: bytes) -> Cipher:
+def _cipher(secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:
     parts = (secret.group.encode(), secret.number.to_bytes(4), sender.encode())
-    return Cipher(derived(secret.secret, b"chappe sealed sender 1", *parts, salt=salt))
+    return make(derived(secret.secret, b"chappe sealed sender 1", *parts, salt=salt))
 
 
 class Sealer:
@@ -73,13 +73,15 @@ class Sealer:
         sender: The name of its identity.
         salt: ``SALT_BYTES`` random bytes, new for each life.
         sign: With the key of its certificate.
+        cipher: Made of each key; who looks whether a number serves twice has another one.
     """
 
-    def __init__(self, sender: str, salt: bytes, sign: Sign) -> None:
+    def __init__(self, sender: str, salt: bytes, sign: Sign, cipher: Callable[[bytes], Cipher] = Cipher) -> None:
         assert len(salt) == SALT_BYTES
         self.sender = sender
         self._salt = salt
         self._sign = sign
+        self._make = cipher
         self._number = 0
         self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
 
@@ -103,7 +105,7 @@ class Sealer:
         assert number < NUMBER_MAX
         known = self._ciphers.get(secret.group)
         if known is None or known[0] is not secret:
-            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self._salt)
+            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self._salt, self._make)
         size = len(text) + TAG_BYTES
         head = encode_head(secret.group, self.sender, secret.number, number, sealed_at, span, self._salt, size, place)
         bound = beside(head, encode_topic(topic), encode_topic(partition))

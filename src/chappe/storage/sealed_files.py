@@ -10,20 +10,20 @@ import logging
 import math
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from chappe.errors import ChappeError, ConfigError, UsageError
-from chappe.permissions.in_force import USELESS_MAX
-from chappe.permissions.rules import Group, Permissions
 from chappe.permissions.text import Check
 from chappe.sealing.chain import FILE_BYTES_MAX, Chain, read_chain
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import SALT_BYTES
+from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import MessageSealer
 from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
-from chappe.sealing.ring import Ring
+from chappe.sealing.shelf import KeyShelf
 from chappe.security import Keys, authority_file, authority_key_file, sealed_file
 from chappe.storage.key_files import (
     Stamp,
@@ -38,7 +38,6 @@ from chappe.storage.key_files import (
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0  # between two looks at the files
-TOPICS_MAX: Final = 10_000  # of which it is remembered for whom they are sealed
 
 
 def read_sealed(directory: Path, group: str, check: Check) -> Chain | None:
@@ -73,9 +72,8 @@ class WatchedGroups:
         self._check = authority_check(authority_file(directory).read_bytes())
         self._permissions = watched_permissions(directory)
         self._lock = threading.Lock()
-        self._chains: dict[str, Chain] = {}
+        self._shelf = KeyShelf(self._check)
         self._stamps: dict[str, Stamp | None] = {}
-        self._useless: set[int] = set()  # hashes of what was handed on and is nothing: it will come again
 
     def refresh(self) -> None:
         """Look whether there are other files, of the groups that the permissions have."""
@@ -88,13 +86,11 @@ class WatchedGroups:
 
     def keys(self, group: str) -> GroupKeys | None:
         """The newest ones; None if there are none."""
-        chain = self._chains.get(group)
-        return None if chain is None else chain.keys
+        return self._shelf.keys(group)
 
     def versions(self) -> dict[str, int]:
         """Of the groups that the permissions have; 0 where there are no keys."""
-        found = {each.name: self.keys(each.name) for each in self._permissions.permissions.sealed}
-        return {name: 0 if keys is None else keys.version for name, keys in found.items()}
+        return {each.name: self._shelf.version(each.name) for each in self._permissions.permissions.sealed}
 
     def wanted(self, group: str, name: str) -> bool:
         """Whether an identity is of a group, by the permissions."""
@@ -105,35 +101,25 @@ class WatchedGroups:
     def after(self, group: str, version: int) -> bytes:
         """What has been added since, to be handed on; empty if there is nothing."""
         with self._lock:
-            chain = self._chains.get(group)
-            return b"" if chain is None else chain.after(version)
+            return self._shelf.after(group, version)
 
     def offer(self, group: str, raw: bytes) -> bool:
         """Take what another member hands on of a group that the permissions have; returns whether it is newer."""
         with self._lock:
-            known, versions = hash((group, raw)), self.versions()
-            if group not in versions or known in self._useless:
+            if group not in self.versions():
                 return False
             try:
-                if self._extend(group, raw):
-                    newest = self._chains[group].keys.newest.number
-                    logger.info("epoch %d of %s is in force: its keys were handed on", newest, group)
-                    self._keep(group)
-                    return True
+                if not self._shelf.offer(group, raw):
+                    return False
             except ConfigError as error:
                 path = sealed_file(self.directory, group)
                 logger.warning("keys of %s that were handed on are not taken: %s; to copy %s helps", group, error, path)
-            if len(self._useless) >= USELESS_MAX:
-                self._useless.clear()
-            self._useless.add(known)
-            return False
-
-    def _extend(self, group: str, raw: bytes) -> bool:
-        chain = self._chains.get(group)
-        if chain is not None:
-            return chain.extend(raw, self._check)
-        self._chains[group] = read_chain(raw, group, self._check, handed=True)
-        return True
+                return False
+            keys = self._shelf.keys(group)
+            assert keys is not None
+            logger.info("epoch %d of %s is in force: its keys were handed on", keys.newest.number, group)
+            self._keep(group)
+            return True
 
     def _read(self, group: str) -> None:
         try:
@@ -141,13 +127,8 @@ class WatchedGroups:
         except ChappeError as error:
             logger.warning("%s; what was in force stays so", error)
             return
-        former = self._chains.get(group)
-        if found is None or (former is not None and found.version < former.version):
-            if found is not None:
-                logger.warning("%s is older than the keys in force: these stay so", sealed_file(self.directory, group))
-            return
-        self._useless.clear()
-        self._chains[group] = found
+        if found is not None and not self._shelf.put(group, found):
+            logger.warning("%s is older than the keys in force: these stay so", sealed_file(self.directory, group))
 
     def _keep(self, group: str) -> None:
         """Have the file for the next start, too."""
@@ -155,7 +136,7 @@ class WatchedGroups:
         if authority_key_file(self.directory).exists() or stamp_of(path) != self._stamps.get(group):
             return
         try:
-            put_beside(path, self._chains[group].raw())
+            put_beside(path, self._shelf.raw(group))
         except OSError as error:
             logger.info("keys of %s that were handed on are kept in memory alone: %s", group, error.strerror)
             return
@@ -186,24 +167,19 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class SealedGroups:
-    """What an identity has; for one thread at a time."""
+    """The files of an identity; for one thread at a time.
+
+    Attributes:
+        held: What they say for it, as of the last ``look``.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
-        self.name = keys.name
-        self._private = curve_keys(keys).secret
         self._watched = watched_permissions(keys.directory)
         self._shared = watched_groups(keys.directory)
-        self._seen = self._watched.changes
-        self._rings: dict[str, Ring] = {}
-        self._groups: dict[str, Group | None] = {}
         self._look_at = -math.inf
-        self.changes = 0  # rises when something is other than it was
-
-    @property
-    def permissions(self) -> Permissions:
-        """Those in force."""
-        return self._watched.permissions
+        where = partial(sealed_file, keys.directory)
+        self.held = HeldGroups(keys.name, curve_keys(keys).secret, self._watched.permissions, where)
 
     def look(self, now: float) -> None:
         """Look whether there is something new, at most once a second."""
@@ -211,28 +187,8 @@ class SealedGroups:
             return
         self._look_at = now + LOOK_S
         self._watched.refresh()
-        if self._watched.changes != self._seen:
-            self._seen = self._watched.changes
-            self.changes += 1
-            self._groups.clear()
         self._shared.refresh()
-        for group in self.permissions.sealed:
-            found, former = self._shared.keys(group.name), self._rings.get(group.name)
-            if found is not None and (former is None or former.keys is not found):
-                self.changes += 1
-                self._rings[group.name] = Ring(found, self.name, self._private)
-
-    def group(self, topic: str) -> Group | None:
-        """For whom a topic is sealed; None if it is plain."""
-        if topic not in self._groups:
-            if len(self._groups) >= TOPICS_MAX:
-                self._groups.clear()
-            self._groups[topic] = self.permissions.group(topic)
-        return self._groups[topic]
-
-    def ring(self, group: str) -> Ring | None:
-        """What the identity has of a group; None if there is no file of its keys."""
-        return self._rings.get(group)
+        self.held.take(self._watched.permissions, self._shared.keys)
 
     def sealer(self) -> Sealer:
         """A new life of a sender.
@@ -240,34 +196,8 @@ class SealedGroups:
         Raises:
             UsageError: The identity has no key to sign with.
         """
-        return Sealer(self.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
+        return Sealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def message_sealer(self) -> MessageSealer:
         """As ``sealer``, for single messages."""
-        return MessageSealer(self.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
-
-    def belongs(self, group: Group) -> bool:
-        """Whether the identity is of a group, and can sign."""
-        who = self.permissions.identities.get(self.name)
-        return who is not None and group.has(who) and bool(who.signs)
-
-    def refusal(self, group: Group) -> str:
-        """Why nothing can be sealed for a group now; empty if it can.
-
-        An epoch in which somebody is who does not belong to the group any more seals nothing.
-        """
-        path, ring = sealed_file(self.keys.directory, group.name), self._rings.get(group.name)
-        who = self.permissions.identities.get(self.name)
-        if who is None or not group.has(who):
-            return f"{self.name} is not of the group {group.name}"
-        if not who.signs:
-            return f"the permissions do not say by which key {who.name} signs: `chappe keys renew {who.name}` adds it"
-        if ring is None:
-            return f"{path} is not there, or not usable: it has not been handed on yet, or has to be copied"
-        identities = self.permissions.identities
-        gone = [each for each in ring.keys.members() if each in identities and not group.has(identities[each])]
-        if gone:
-            return f"{path} is older than the permissions, which do not have {gone[0]} in the group"
-        if ring.newest is None:
-            return f"{path} has no key for {who.name}: the newest has not been handed on yet, or has to be copied"
-        return ""
+        return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))

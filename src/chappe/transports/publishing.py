@@ -21,9 +21,9 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError
 from chappe.log.guard import Guard
+from chappe.log.handing_on import is_handed_on
 from chappe.system import time
 from chappe.transports.gate import Gate, user_of
-from chappe.transports.handing_on import is_handed_on
 from chappe.transports.zeromq import open_socket
 
 LINGER_MS: Final = 2_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from chappe.errors import Sealed
 from chappe.runtime.map_rules import topic_of
-from chappe.security import Keys, sealed_file
+from chappe.security import Keys
 from chappe.system import time
 
 if TYPE_CHECKING:
@@ -36,16 +36,17 @@ class MapSealing:
         from chappe.storage.sealed_files import SealedGroups
 
         self._lock = threading.Lock()
-        self._groups = SealedGroups(keys)
-        self._groups.look(time.monotonic())
+        self._files = SealedGroups(keys)
+        self._files.look(time.monotonic())
         self._name = name
         self._place = name.encode()
-        self._sealer = self._groups.message_sealer()
+        self._held = self._files.held
+        self._sealer = self._files.message_sealer()
         self._opener = MessageOpener()
         self._cipher: KeyCipher | None = None
         self._opened: dict[bytes, tuple[bytes, bytes]] = {}  # by key and value as they are sealed
         self._opened_bytes = 0
-        self.group: Group | None = self._groups.group(f"{name}/") if name else None
+        self.group: Group | None = self._held.group(f"{name}/") if name else None
         if self.group is not None:
             self._check()
 
@@ -57,8 +58,8 @@ class MapSealing:
     def check_plain(self, key: bytes) -> None:
         """Raise Sealed if a key is to be sealed, and the map is not."""
         with self._lock:
-            self._groups.look(time.monotonic())
-            group = self._groups.group(topic_of(self._name, key))
+            self._files.look(time.monotonic())
+            group = self._held.group(topic_of(self._name, key))
             if group is not None and self.group is None:
                 text = key.decode("utf-8", "backslashreplace")
                 raise Sealed(
@@ -106,7 +107,7 @@ class MapSealing:
         from chappe.sealing.messages import VALUE, Opened
 
         ring = self._ring()
-        identities = self._groups.permissions.identities
+        identities = self._held.permissions.identities
         outcome = self._opener.open(sealed, VALUE, (self._place, sealed_key), ring, identities)
         if not isinstance(outcome, Opened):
             raise Sealed(f"a value of map {self._name!r} cannot be opened: {outcome.reason}")
@@ -133,19 +134,18 @@ class MapSealing:
         """What to seal with. Raises Sealed."""
         ring = self._ring()
         assert self.group is not None
-        refusal = self._groups.refusal(self.group)
+        refusal = self._held.refusal(self.group)
         if refusal:
             raise Sealed(f"map {self._name!r} is sealed for {self.group.name}, and nothing was sent: {refusal}")
         return ring
 
     def _ring(self) -> Ring:
-        self._groups.look(time.monotonic())
+        self._files.look(time.monotonic())
         assert self.group is not None
-        who = self._groups.permissions.identities.get(self._groups.keys.name)
-        if who is None or not self.group.has(who):
-            name = self._groups.keys.name
+        if not self._held.within(self.group):
+            name = self._held.name
             raise Sealed(f"map {self._name!r} is sealed, and cannot be read: {name} is not of {self.group.name}")
-        ring = self._groups.ring(self.group.name)
+        ring = self._held.ring(self.group.name)
         if ring is None:
             raise Sealed(f"map {self._name!r} is sealed, and {self._file} is not there, or not usable")
         return ring
@@ -153,4 +153,4 @@ class MapSealing:
     @property
     def _file(self) -> str:
         assert self.group is not None
-        return str(sealed_file(self._groups.keys.directory, self.group.name))
+        return str(self._held.where(self.group.name))

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.errors import ProtocolError, Sealed
-from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
+from chappe.errors import Sealed
+from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
+from chappe.log.opened import Read, Unread, Why
 from chappe.runtime.log_node import wall_us
-from chappe.security import Keys, LogSecurity, sealed_file
+from chappe.security import Keys, LogSecurity
 from chappe.system import time
 from chappe.transports.gate import keys_of
 
 if TYPE_CHECKING:
-    from chappe.permissions.rules import Group
-    from chappe.sealing.records import Sealer
-    from chappe.sealing.ring import EpochSecret
     from chappe.storage.sealed_files import SealedGroups
+
+__all__ = ["Opening", "Read", "Reader", "Sealing", "Unread", "Waiting", "Why", "reader_here", "sealing_here"]
 
 KEYS_WAIT_S: Final = 30.0  # so long records whose keys are not there yet are held back; then the reader is told
 TELL_S: Final = 1.0  # between two events about what was refused
@@ -35,156 +34,56 @@ class Sealing:
     """Of one producer, or of one attempt of a task that writes."""
 
     def __init__(self, keys: Keys, partition: str) -> None:
+        from chappe.sealing.in_log import RecordSealing
         from chappe.storage.sealed_files import SealedGroups
 
-        self._groups = SealedGroups(keys)
-        self._sealer: Sealer | None = None
-        self._partition = partition
-        self._checked: dict[str, tuple[int, str]] = {}  # group: what was known then, and why nothing can be sealed
-        self._secrets: dict[str, EpochSecret] = {}  # by group, of the epoch to seal in
+        self._files = SealedGroups(keys)
+        self._core = RecordSealing(self._files.held, partition, self._files.sealer)
+        self.seals = self._core.seals
+        self.may_come = self._core.may_come
         self.took_s = 0.0  # how long the last batch took to be sealed
-
-    def seals(self, topic: str) -> bool:
-        """Whether a topic is sealed, as far as is known now."""
-        return self._groups.group(topic) is not None
 
     def check(self, topic: str) -> None:
         """Raise Sealed if records of a topic must be sealed, and cannot be."""
-        self._groups.look(time.monotonic())
-        group = self._groups.group(topic)
-        if group is None:
-            return
-        known = self._checked.get(group.name)
-        if known is None or known[0] != self._groups.changes:
-            known = self._checked[group.name] = self._groups.changes, self._look(group)
-        if known[1]:
-            raise Sealed(f"topic {topic!r} is sealed for {group.name}, and nothing was sent: {known[1]}")
-
-    def may_come(self, topic: str) -> bool:
-        """Whether it is the file of keys alone that is missing, or too old: others may hand on a newer one."""
-        group = self._groups.group(topic)
-        return group is not None and self._groups.belongs(group)
+        self._files.look(time.monotonic())
+        refusal = self._core.check(topic)
+        if refusal:
+            raise Sealed(f"topic {topic!r} is sealed for {refusal}")
 
     def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
-        """A batch as it is to be published: in the epoch of the last ``check``, as its records were taken then.
-
-        Args:
-            partition: If it is not that of the producer.
-            place: In the partition, if a store gives offsets later; greater than all before it there.
-        """
-        group = self._groups.group(topic)
-        secret = None if group is None else self._secrets.get(group.name)
-        if secret is None or self._sealer is None:
-            return body
-        from chappe.sealing.frames import Span
-
-        _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
-        span = Span(base, count, low, high)
+        """See ``RecordSealing.seal``."""
         began = time.monotonic()
-        sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, wall_us(), place)
-        self.took_s = time.monotonic() - began
-        return encode_sealed(base, count, low, high, *sealed)
-
-    def _look(self, group: Group) -> str:
-        refusal = self._groups.refusal(group)
-        ring = self._groups.ring(group.name)
-        secret = None if ring is None or refusal else ring.newest
-        if secret is not None:
-            self._sealer = self._sealer or self._groups.sealer()
-            self._secrets[group.name] = secret
-        return refusal
-
-
-class Why(Enum):
-    """Why records cannot be read."""
-
-    WRONG = 0  # they are not what they say to be, or not for us: they never can be
-    NOT_OURS = 1  # nobody of the group is here
-    NO_KEYS_YET = 2  # other files may have their keys
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Records that cannot be read."""
-
-    why: Why
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """Records that can be; ``sender`` is None where the topic is plain."""
-
-    batch: Batch
-    sender: str | None = None
+        sealed = self._core.seal(topic, body, wall_us(), partition, place)
+        if sealed is not body:
+            self.took_s = time.monotonic() - began
+        return sealed
 
 
 class Reader:
     """Opens the batches of one reader, those of each partition in the order of their offsets."""
 
     def __init__(self, keys: Keys | None) -> None:
-        self._groups: SealedGroups | None = None
+        self._files: SealedGroups | None = None
         if keys is not None:
-            from chappe.sealing.records import Opener
+            from chappe.sealing.in_log import RecordOpening
             from chappe.storage.sealed_files import SealedGroups
 
-            self._groups = SealedGroups(keys)
-            self._opener = Opener()
+            self._files = SealedGroups(keys)
+            self._core = RecordOpening(self._files.held)
 
     def seals(self, topic: str) -> bool:
         """Whether a topic is sealed for a group, as far as is known here."""
-        if self._groups is None:
+        if self._files is None:
             return False
-        self._groups.look(time.monotonic())
-        return self._groups.group(topic) is not None
+        self._files.look(time.monotonic())
+        return self._files.held.group(topic) is not None
 
     def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
         """What can be read of a batch."""
-        groups, sealed = self._groups, batch.sealed
-        if groups is None:
-            return Read(batch) if sealed is None else Unread(Why.NOT_OURS, "this program has no identity")
-        groups.look(time.monotonic())
-        group = groups.group(topic)
-        if group is None:
-            if sealed is None:
-                return Read(batch)
-            return Unread(Why.NO_KEYS_YET, "the permissions here do not say for whom")
-        if sealed is None:
-            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")
-        who = groups.permissions.identities.get(groups.name)
-        if who is None or not group.has(who):
-            return Unread(Why.NOT_OURS, f"{groups.name} is not of the group {group.name}")
-        return self._open(topic, partition, batch, sealed, groups, group)
-
-    def _open(
-        self, topic: str, partition: str, batch: Batch, sealed: memoryview, groups: SealedGroups, group: Group
-    ) -> Read | Unread:
-        from chappe.sealing.frames import Span
-        from chappe.sealing.records import Lacking, Refused
-
-        ring = groups.ring(group.name)
-        if ring is None:
-            path = sealed_file(groups.keys.directory, group.name)
-            return Unread(Why.NO_KEYS_YET, f"{path} is not there, or not usable")
-        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
-        outcome = self._opener.open(sealed, topic, partition, span, ring, groups.permissions.identities)
-        if isinstance(outcome, Refused):
-            return Unread(Why.WRONG, outcome.reason)
-        if isinstance(outcome, Lacking):
-            path = sealed_file(groups.keys.directory, group.name)
-            return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
-        try:
-            content = rebase(outcome.content, outcome.span.base) if outcome.placed_later else outcome.content
-            plain = Batch.parse(content, check=False)  # of its bytes each was authenticated
-            plain.check_order()
-            whole = Span(plain.base, plain.count, plain.timestamp_min, plain.timestamp_max)
-            if whole != outcome.span or plain.sealed is not None:
-                raise ProtocolError("it has other records than it says")
-            if plain.count != batch.count:
-                plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
-        except ProtocolError as error:
-            return Unread(Why.WRONG, f"what {outcome.sender} sealed is malformed: {error}")
-        return Read(plain, outcome.sender)
+        if self._files is None:
+            return Read(batch) if batch.sealed is None else Unread(Why.NOT_OURS, "this program has no identity")
+        self._files.look(time.monotonic())
+        return self._core.open(topic, partition, batch)
 
 
 def reader_here(security: LogSecurity = None) -> Reader:

@@ -36,7 +36,7 @@ from chappe.tapping.sessions import Wants
 from chappe.transports.tls import contexts
 
 if TYPE_CHECKING:
-    from chappe.runtime.mesh_sealing import MeshSealing
+    from chappe.sealing.in_mesh import MeshSealing
 
 logger = logging.getLogger("chappe")
 

@@ -15,9 +15,10 @@ from chappe.runtime.mesh_keys import KeysWatch
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
 from chappe.storage.key_files import watched_permissions
+from chappe.system import time
 
 if TYPE_CHECKING:
-    from chappe.runtime.mesh_sealing import MeshSealing
+    from chappe.sealing.in_mesh import MeshSealing
 
 
 def watch_rules(keys: Keys) -> RulesWatch:
@@ -156,6 +157,9 @@ class Behind:
 
 def sealing_of(keys: Keys) -> MeshSealing:
     """What seals and opens for this identity; raises as ``watch_rules``."""
-    from chappe.runtime.mesh_sealing import MeshSealing
+    from chappe.sealing.in_mesh import MeshSealing
+    from chappe.storage.sealed_files import SealedGroups
 
-    return MeshSealing(keys)
+    files = SealedGroups(keys)
+    clocks = (lambda: time.monotonic()), (lambda: time.time_ns() // 1000)  # a test may change them meanwhile
+    return MeshSealing(files.held, files.message_sealer(), files.look, *clocks)

@@ -1,6 +1,6 @@
-"""Sealed topics as an endpoint with an identity has them: with its files, looked at again as they change.
+"""Sealed topics of the mesh, and sealed data stores: what an endpoint seals, and what it makes of messages that come.
 
-All with the lock of the endpoint held.
+Whoever composes this looks at files, and holds a lock while it is called.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message, OpenedMessage
 from chappe.permissions.rules import Group
 from chappe.sealing import messages as sealing
 from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values, unwrap, wrap
+from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
 from chappe.sealing.records import Lacking, Refused
 from chappe.sealing.ring import EARLY, EpochSecret, Ring
-from chappe.security import Keys, sealed_file
-from chappe.storage.sealed_files import LOOK_S, SealedGroups
-from chappe.system import time
 
+LOOK_S: Final = 1.0  # between two looks at what is new
 KEYS_WAIT_S: Final = 30.0  # so long messages whose keys are not there yet are kept ...
 KEPT_MAX: Final = 1_024  # ... and so many at most ...
 KEPT_BYTES_MAX: Final = 16 << 20  # ... of so many bytes
@@ -35,17 +34,32 @@ _EARLY_US: Final = int(EARLY.total_seconds() * 1_000_000)
 class MeshSealing:
     """Of one endpoint.
 
+    Args:
+        look: Has ``held`` take what is new; called with the time at most every ``LOOK_S``.
+        now: The time in seconds, steady.
+        wall_us: The time in microseconds since 1970 UTC.
+
     Attributes:
         refused: How many messages were not delivered, as they could not be opened.
         due: When ``look`` wants to be called.
         allows: The verb that an identity lacks to send a command to a topic; empty if it may.
     """
 
-    def __init__(self, keys: Keys) -> None:
-        self._groups = SealedGroups(keys)
-        self._sealer: MessageSealer = self._groups.message_sealer()
+    def __init__(
+        self,
+        held: HeldGroups,
+        sealer: MessageSealer,
+        look: Callable[[float], object],
+        now: Callable[[], float],
+        wall_us: Callable[[], int],
+    ) -> None:
+        self._held = held
+        self._look = look
+        self._now = now
+        self._wall_us = wall_us
+        self._sealer = sealer
         self._opener = MessageOpener()
-        self._lives = Lives(self._sealer.salt, _wall_us() - _EARLY_US)
+        self._lives = Lives(sealer.salt, wall_us() - _EARLY_US)
         self._of: dict[bytes, Group | None] = {}
         self._checked: dict[str, EpochSecret | str] = {}  # by group: what to seal with, or why nothing can be
         self._kept: deque[tuple[float, Message, str]] = deque()  # since when, and why it cannot be opened yet
@@ -53,8 +67,8 @@ class MeshSealing:
         self._untold: dict[bytes, tuple[int, str]] = {}  # by topic: how many were refused, and why
         self.allows: Callable[[str, bytes, bytes], str] = lambda name, topic, command: ""
         self.refused = 0
-        self._groups.look(time.monotonic())
-        self.due = time.monotonic() + LOOK_S
+        look(now())
+        self.due = now() + LOOK_S
 
     # -- sealing --------------------------------------------------------------------------------------
 
@@ -89,7 +103,7 @@ class MeshSealing:
         """The keys of those for whom a data store is sealed; None if it is plain. Raises as ``check``."""
         self.check(store)
         group = self._group(store)
-        return None if group is None else self._groups.ring(group.name)
+        return None if group is None else self._held.ring(group.name)
 
     def seal_many(self, topic: bytes, payloads: list[bytes]) -> list[bytes]:
         """Events of one topic that is sealed, several together; raises as ``seal``."""
@@ -99,12 +113,12 @@ class MeshSealing:
 
     def _sealed(self, group: Group, topic: bytes, payloads: list[bytes], kind: int, receiver: bytes) -> bytes:
         secret, place = self._secret(group, topic), (topic, receiver)
-        return wrap(self._sealer.seal(secret, _KINDS[kind], place, pack_values(payloads), _wall_us()))
+        return wrap(self._sealer.seal(secret, _KINDS[kind], place, pack_values(payloads), self._wall_us()))
 
     def _secret(self, group: Group, topic: bytes) -> EpochSecret:
         secret = self._checked.get(group.name)
         if secret is None:
-            secret = self._checked[group.name] = self._groups.refusal(group) or self._newest(group)
+            secret = self._checked[group.name] = self._held.refusal(group) or self._newest(group)
         if isinstance(secret, str):
             store = store_of(topic)
             what = "topic" if store is None else "data store"
@@ -113,7 +127,7 @@ class MeshSealing:
         return secret
 
     def _newest(self, group: Group) -> EpochSecret:
-        ring = self._groups.ring(group.name)
+        ring = self._held.ring(group.name)
         newest = None if ring is None else ring.newest
         assert newest is not None  # else it is refused
         return newest
@@ -135,13 +149,18 @@ class MeshSealing:
                 self._refuse(each, opened.reason)
         return found
 
+    @property
+    def waits(self) -> bool:
+        """Whether something is kept, as its keys are not there yet."""
+        return bool(self._kept)
+
     def look(self) -> list[Message]:
         """Look whether files have changed; returns what was kept for keys that are there by now."""
-        now = time.monotonic()
+        now = self._now()
         self.due = now + LOOK_S
-        before = self._groups.changes
-        self._groups.look(now)
-        found = [] if self._groups.changes == before else self._try_again()
+        before = self._held.changes
+        self._look(now)
+        found = [] if self._held.changes == before else self._try_again()
         while self._kept and now - self._kept[0][0] >= KEYS_WAIT_S:
             _, message, reason = self._kept.popleft()
             self._kept_bytes -= len(message.payload)
@@ -168,23 +187,22 @@ class MeshSealing:
         return found
 
     def _open(self, message: Message, group: Group | None) -> list[Message] | Lacking:
-        groups = self._groups
+        held = self._held
         if group is None:
             return Lacking("the permissions here do not say for whom")
         if not is_sealed(message.payload):
             return self._refuse(message, f"they are not sealed for {group.name}, as the topic is")
-        who = groups.permissions.identities.get(groups.keys.name)
-        if who is None or not group.has(who):
-            return self._refuse(message, f"{groups.keys.name} is not of the group {group.name}")
-        ring = groups.ring(group.name)
-        path = sealed_file(groups.keys.directory, group.name)
+        if not held.within(group):
+            return self._refuse(message, f"{held.name} is not of the group {group.name}")
+        ring = held.ring(group.name)
         if ring is None:
-            return Lacking(f"{path} is not there, or not usable")
+            return Lacking(f"{held.where(group.name)} is not there, or not usable")
         place = message.topic, message.receiver
         try:
             raw = unwrap(message.payload)
-            outcome = self._opener.open(raw, _KINDS[message.kind], place, ring, groups.permissions.identities)
+            outcome = self._opener.open(raw, _KINDS[message.kind], place, ring, held.permissions.identities)
             if isinstance(outcome, Lacking):
+                path = held.where(group.name)
                 return Lacking(f"{outcome.reason}: no newer {path} has been handed on, or copied here")
             refusal = outcome.reason if isinstance(outcome, Refused) else self._lives.refusal(outcome.frame)
             if refusal or isinstance(outcome, Refused):
@@ -200,7 +218,7 @@ class MeshSealing:
 
     def _refused_command(self, topic: bytes, commands: list[bytes], name: str) -> str:
         """Why what an identity has sealed is not its own, or not allowed, which neighbours could not see."""
-        endpoint = self._groups.permissions.identities[name].endpoint
+        endpoint = self._held.permissions.identities[name].endpoint
         for each in commands:
             if endpoint is not None and sender_endpoint(each) != endpoint.bytes:
                 return f"{name} has sealed them in the name of another endpoint"
@@ -212,7 +230,7 @@ class MeshSealing:
     def _keep(self, message: Message, reason: str) -> bool:
         if len(self._kept) >= KEPT_MAX or self._kept_bytes + len(message.payload) > KEPT_BYTES_MAX:
             return False
-        self._put_back(time.monotonic(), message, reason)
+        self._put_back(self._now(), message, reason)
         return True
 
     def _put_back(self, since: float, message: Message, reason: str) -> None:
@@ -231,7 +249,7 @@ class MeshSealing:
             return self._of[topic]
         except KeyError:
             name = store_of(topic)
-            found = self._groups.group((topic if name is None else name).decode("utf-8", "surrogateescape"))
+            found = self._held.group((topic if name is None else name).decode("utf-8", "surrogateescape"))
             if len(self._of) >= TOPICS_MAX:
                 self._of.clear()
             self._of[topic] = found
@@ -243,7 +261,3 @@ def _opened(message: Message, payload: bytes, by: str) -> Message:
         message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
         message.sequence, message.published, by,
     )  # fmt: skip
-
-
-def _wall_us() -> int:
-    return time.time_ns() // 1000

@@ -19,14 +19,11 @@ all, before the permissions, so that nobody waits for keys; what came before is 
 from __future__ import annotations
 
 import math
-import os
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from chappe.permissions.text import FILE_BYTES_MAX
-from chappe.system import time
-from chappe.transports.gate import Gate
 
 VERSION: Final = b"V"
 PERMISSIONS: Final = b"P"
@@ -42,6 +39,43 @@ _NUMBER: Final = struct.Struct(">Q")
 Send = Callable[[list[bytes]], None]
 
 
+class Groups(Protocol):
+    """The keys of groups that somebody has."""
+
+    def versions(self) -> Mapping[str, int]:
+        """Of the groups that the permissions have; 0 where there are no keys."""
+
+    def wanted(self, group: str, name: str) -> bool:
+        """Whether an identity is of a group, by the permissions."""
+
+    def after(self, group: str, version: int) -> bytes:
+        """What has been added since, to be handed on; empty if there is nothing."""
+
+
+class Held(Protocol):
+    """What somebody has of both, and takes if the authority has signed it and it is newer."""
+
+    name: str
+
+    @property
+    def groups(self) -> Groups:
+        """The keys of groups."""
+
+    @property
+    def version(self) -> int:
+        """Of the permissions in force."""
+
+    @property
+    def raw(self) -> bytes:
+        """The permissions in force, as the authority signed them."""
+
+    def offer(self, raw: bytes) -> object:
+        """Somebody hands on permissions."""
+
+    def offer_keys(self, group: str, raw: bytes) -> object:
+        """Somebody hands on keys of a group."""
+
+
 def is_handed_on(kind: bytes) -> bool:
     """Whether a message is one of these, by its first frame."""
     return kind in (VERSION, PERMISSIONS) or kind[:1] == GROUPS
@@ -51,26 +85,27 @@ class Member:
     """One that hears towers or forwarders, and sends to them.
 
     Args:
+        word: ``WORD_BYTES`` that nobody else has.
         all_groups: Whether it wants the keys of groups to which it does not belong, to hand them on.
 
     Attributes:
         kinds: What it is to be subscribed to.
     """
 
-    def __init__(self, gate: Gate, send: Send, *, all_groups: bool = False) -> None:
+    def __init__(self, gate: Held, send: Send, word: bytes, *, all_groups: bool = False) -> None:
         self._gate = gate
         self._send = send
         self._all = all_groups
         self._sent_at = -math.inf
         self._asked_at: dict[str, float] = {}
-        self._word = os.urandom(WORD_BYTES // 2).hex().encode()
+        self._word = word
         groups = (GROUPS,) if all_groups else (NEWS, GROUPS + self._word)
         self.kinds = (VERSION, PERMISSIONS, *groups)
 
-    def hear(self, frames: list[bytes]) -> None:
+    def hear(self, frames: list[bytes], now: float) -> None:
         """They said something of these kinds."""
         if frames[0] == VERSION:
-            self._compare(frames[1:])
+            self._compare(frames[1:], now)
         elif frames[0] == PERMISSIONS:
             if len(frames) == 2 and frames[1]:  # a forwarder hears what others ask its peers
                 self._gate.offer(frames[1])
@@ -79,8 +114,7 @@ class Member:
             if self._all or self._gate.groups.wanted(group, self._gate.name):
                 self._gate.offer_keys(group, frames[2])
 
-    def _compare(self, said: Sequence[bytes]) -> None:
-        now = time.monotonic()
+    def _compare(self, said: Sequence[bytes], now: float) -> None:
         theirs = dict(map(_group_version, said[1:]))
         for group, ours in self._gate.groups.versions().items():
             their = theirs.get(group, 0)
@@ -101,7 +135,7 @@ class Member:
 class Middle:
     """A tower or forwarder: what members bring it hands on to all of them."""
 
-    def __init__(self, gate: Gate, send: Send) -> None:
+    def __init__(self, gate: Held, send: Send) -> None:
         self._gate = gate
         self._send = send
         self._wanted = True
@@ -112,29 +146,28 @@ class Middle:
         self._answered = 0  # bytes, since the last look
         self._answered_at = -math.inf
 
-    def hear(self, frames: list[bytes]) -> None:
+    def hear(self, frames: list[bytes], now: float) -> None:
         """A member brings something, or asks for it."""
         if frames[0] == GROUPS:
             group = frames[1].decode(errors="replace") if len(frames) > 1 else ""
             if len(frames) == 3:
                 self._gate.offer_keys(group, frames[2])
             elif len(frames) == 4 and len(frames[3]) == WORD_BYTES:
-                self._answer(group, _version(frames[2]), frames[3])
+                self._answer(group, _version(frames[2]), frames[3], now)
         elif len(frames) == 2 and frames[0] == PERMISSIONS:
             if frames[1]:
                 self._gate.offer(frames[1])
             else:
                 self._wanted = True
-        self.look()
+        self.look(now)
 
-    def joined(self) -> None:
+    def joined(self, now: float) -> None:
         """A member is new."""
         self._wanted = True
-        self.look()
+        self.look(now)
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """Say what is due; to be called every second."""
-        now = time.monotonic()
         versions = self._gate.groups.versions()
         others = versions != self._said
         if others:
@@ -152,8 +185,7 @@ class Middle:
             said = [_NUMBER.pack(version) + group.encode() for group, version in versions.items()]
             self._send([VERSION, _NUMBER.pack(self._gate.version), *said])
 
-    def _answer(self, group: str, version: int, word: bytes) -> None:
-        now = time.monotonic()
+    def _answer(self, group: str, version: int, word: bytes, now: float) -> None:
         if now >= self._answered_at + 1.0:
             self._answered, self._answered_at = 0, now
         if self._answered < ANSWERED_BYTES_MAX and (lines := self._gate.groups.after(group, version)):

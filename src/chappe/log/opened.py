@@ -1,0 +1,32 @@
+"""What comes of a batch of a sealed topic for who wants to read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from chappe.log.batch import Batch
+
+
+class Why(Enum):
+    """Why records cannot be read."""
+
+    WRONG = 0  # they are not what they say to be, or not for us: they never can be
+    NOT_OURS = 1  # nobody of the group is here
+    NO_KEYS_YET = 2  # other files may have their keys
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Records that cannot be read."""
+
+    why: Why
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Records that can be; ``sender`` is None where the topic is plain."""
+
+    batch: Batch
+    sender: str | None = None

@@ -1,0 +1,72 @@
+"""The keys of groups as one machine has them, its own and those that others hand on.
+
+Versions only grow. Who hands something on need not be trusted: the authority has signed each line, and lines are only
+ever added.
+"""
+
+from __future__ import annotations
+
+from chappe.permissions.in_force import USELESS_MAX
+from chappe.permissions.text import Check
+from chappe.sealing.chain import Chain, read_chain
+from chappe.sealing.epochs import GroupKeys
+
+
+class KeyShelf:
+    """For one thread at a time.
+
+    Args:
+        check: Whether the authority has signed something.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._chains: dict[str, Chain] = {}
+        self._useless: set[int] = set()  # hashes of what was handed on and is nothing: it will come again
+
+    def keys(self, group: str) -> GroupKeys | None:
+        """The newest ones; None if there are none."""
+        chain = self._chains.get(group)
+        return None if chain is None else chain.keys
+
+    def version(self, group: str) -> int:
+        """How many lines there have been; 0 if there are no keys."""
+        chain = self._chains.get(group)
+        return 0 if chain is None else chain.version
+
+    def raw(self, group: str) -> bytes:
+        """The file of a group of which there are keys."""
+        return self._chains[group].raw()
+
+    def after(self, group: str, version: int) -> bytes:
+        """What has been added since, to be handed on; empty if there is nothing."""
+        chain = self._chains.get(group)
+        return b"" if chain is None else chain.after(version)
+
+    def put(self, group: str, chain: Chain) -> bool:
+        """Have a whole file that was read here; False, and nothing is changed, if it is older than what is there."""
+        if chain.version < self.version(group):
+            return False
+        self._useless.clear()
+        self._chains[group] = chain
+        return True
+
+    def offer(self, group: str, raw: bytes) -> bool:
+        """Take what somebody hands on; returns whether it is newer.
+
+        Raises:
+            ConfigError: It is no such thing, or does not follow what is here. The same again is told no more.
+        """
+        known = hash((group, raw))
+        if known in self._useless:
+            return False
+        if len(self._useless) >= USELESS_MAX:
+            self._useless.clear()
+        self._useless.add(known)
+        chain = self._chains.get(group)
+        if chain is None:
+            self._chains[group] = read_chain(raw, group, self._check, handed=True)
+        elif not chain.extend(raw, self._check):
+            return False
+        self._useless.discard(known)
+        return True
