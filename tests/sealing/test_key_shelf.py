@@ -34,3 +34,15 @@ def test_a_group_of_which_nothing_is_known_is_taken_as_a_whole() -> None:
         shelf.offer("ward", group.file.raw().split(b"\n")[0] + b"\n")
     assert shelf.offer("ward", group.file.after(0))
     assert shelf.keys("ward") == group.keys
+
+
+def test_what_does_not_follow_is_told_once_and_taken_when_it_does() -> None:
+    group = eventful()
+    shelf, other = shelf_at(group, 2), shelf_at(group, 4)
+    last = group.file.after(4)
+    with pytest.raises(ConfigError, match="does not follow"):
+        shelf.offer("ward", last)
+    assert not shelf.offer("ward", last)  # and nobody is told again
+    assert shelf.offer("ward", other.after("ward", 2))
+    assert shelf.offer("ward", last)
+    assert shelf.keys("ward") == group.keys

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,6 +188,16 @@ def test_each_message_is_taken_once_and_in_the_order_of_its_sender() -> None:
     for each in (one, two, three):
         assert "came before, or were sealed before others" in known.refusal(each)
     assert known.refusal(frames(group, 1)[0]) == ""  # of another life
+
+
+def test_what_waits_for_keys_of_one_group_may_come_behind_what_was_sealed_for_another() -> None:
+    group = Group()
+    known = lives()
+    one, two, three = frames(group, 3)
+    assert known.refusal(replace(two, group="lab")) == ""
+    assert known.refusal(one) == ""  # its keys came later
+    assert known.refusal(three) == ""
+    assert "came before" in known.refusal(replace(two, group="lab"))
 
 
 def test_what_was_published_here_does_not_come_back() -> None:

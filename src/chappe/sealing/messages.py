@@ -211,7 +211,7 @@ class _Life:
 
 
 class Lives:
-    """What came of each life of a sender last: numbers only rise, as messages of one publisher keep their order.
+    """What came of each life of a sender last for a group: numbers only rise, as messages of one publisher keep order.
 
     Lives of before this began are not remembered, and of many the one that was heard of the longest ago is forgotten.
     So what was sealed before that is refused where its life is not known.
@@ -224,13 +224,13 @@ class Lives:
     def __init__(self, own: bytes, since: int) -> None:
         self._own = own
         self._since = since
-        self._known: dict[tuple[str, bytes, int], _Life] = {}
+        self._known: dict[tuple[str, bytes, int, str], _Life] = {}
 
     def refusal(self, frame: Frame) -> str:
         """Why a message that was opened is not to be taken; else it is remembered."""
         if frame.salt == self._own:
             return "they were published here, and somebody sent them back"
-        key = frame.sender, frame.salt, frame.kind
+        key = frame.sender, frame.salt, frame.kind, frame.group  # what waits for keys of one group comes behind others
         life = self._known.pop(key, None)
         if life is None:
             if frame.sealed_at < self._since:

@@ -68,5 +68,5 @@ class KeyShelf:
             self._chains[group] = read_chain(raw, group, self._check, handed=True)
         elif not chain.extend(raw, self._check):
             return False
-        self._useless.discard(known)
+        self._useless.clear()  # what did not follow may follow now
         return True
