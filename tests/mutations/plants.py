@@ -17,7 +17,7 @@ SCENARIOS: Final = {
     "maps": ("maps",),
     "kv-pair": ("kv-pair",),
     "binary star": ("maps", "kv-pair"),
-    "sealed": (),  # no world has it yet
+    "sealed": ("sealed", "sealed-mesh"),
     "rules": ("rules", "forward-rules"),
 }
 TESTS: Final = {
@@ -2297,7 +2297,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "keys-come-after-the-permissions",
         "sealed",
-        "transports/handing_on.py",
+        "log/handing_on.py",
         "        others = versions != self._said",
         "        others = versions != self._said and self._gate.version == self._sent",
     ),
@@ -2339,7 +2339,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "plain-records-come-out-of-sealed-topics",
         "sealed",
-        "api/log/sealed.py",
+        "sealing/in_log.py",
         '            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")',
         "            return Read(batch)",
     ),
@@ -2360,9 +2360,63 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "producers-seal-for-who-was-revoked",
         "sealed",
-        "storage/sealed_files.py",
+        "sealing/held.py",
         "        if gone:",
         "        if False:",
+    ),
+    Plant(
+        "numbers-are-used-up-by-what-is-published-alone",
+        "sealed",
+        "sealing/in_log.py",
+        "        sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, now_us, place)",
+        "        sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, now_us, place)\n"
+        "        self._sealer._number = base",
+        "no nonce is used twice with a key",
+    ),
+    Plant(
+        "producers-go-on-in-the-epoch-in-which-they-began",
+        "sealed",
+        "sealing/in_log.py",
+        "        if known is None or known[0] != self._held.changes:",
+        "        if known is None:",
+        "who has left opens nothing that is sealed later",
+    ),
+    Plant(
+        "who-has-left-is-of-the-group",
+        "sealed",
+        "sealing/held.py",
+        "        return who is not None and group.has(who)\n\n    def belongs",
+        "        return who is not None\n\n    def belongs",
+        "nobody seals who is not of the group",
+    ),
+    Plant(
+        "records-of-unknown-epochs-are-passed-over",
+        "sealed",
+        "sealing/records.py",
+        """        if frame.epoch > newest:
+            return Lacking(late)
+        refusal = untimely""",
+        """        if frame.epoch > newest:
+            return Refused(late)
+        refusal = untimely""",
+        "members open everything, sooner or later",
+    ),
+    Plant(
+        "members-do-not-ask-for-keys",
+        "sealed",
+        "log/handing_on.py",
+        "            elif self._all or self._gate.groups.wanted(group, self._gate.name):\n"
+        "                self._asked_at[group] = now\n",
+        "            elif self._all:\n                self._asked_at[group] = now\n",
+        "members that were away get the keys that were made meanwhile",
+    ),
+    Plant(
+        "keys-that-did-not-follow-once-never-do",
+        "sealed",
+        "sealing/shelf.py",
+        "        self._useless.clear()  # what did not follow may follow now",
+        "        self._useless.discard(known)",
+        "members that were away get the keys that were made meanwhile",
     ),
     Plant(
         "signatures-of-messages-are-not-looked-at",
@@ -2416,14 +2470,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "plain-messages-come-out-of-sealed-topics",
         "sealed",
-        "runtime/mesh_sealing.py",
+        "sealing/in_mesh.py",
         '            return self._refuse(message, f"they are not sealed for {group.name}, as the topic is")',
         "            return [message]",
     ),
     Plant(
         "what-waits-for-keys-comes-no-more",
         "sealed",
-        "runtime/mesh_sealing.py",
+        "sealing/in_mesh.py",
         "                found += opened\n        return found\n\n    def _open(",
         "                pass\n        return found\n\n    def _open(",
     ),
@@ -2451,14 +2505,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "members-write-in-the-name-of-others",
         "sealed",
-        "runtime/mesh_sealing.py",
+        "sealing/in_mesh.py",
         "            if endpoint is not None and sender_endpoint(each) != endpoint.bytes:",
         "            if False:",
     ),
     Plant(
         "who-may-only-read-writes-sealed",
         "sealed",
-        "runtime/mesh_sealing.py",
+        "sealing/in_mesh.py",
         "            verb = self.allows(name, topic, each)",
         '            verb = ""',
     ),

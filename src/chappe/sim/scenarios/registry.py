@@ -16,6 +16,8 @@ from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.scenarios.mix import Mix
 from chappe.sim.scenarios.ordered.scenario import Ordered
+from chappe.sim.scenarios.sealed.mesh import SealedMesh
+from chappe.sim.scenarios.sealed.scenario import Sealed
 from chappe.sim.world import World
 
 SCENARIOS: Final[dict[str, type[World]]] = {
@@ -24,6 +26,8 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "forward": Forward,
     "rules": Rules,
     "forward-rules": ForwardRules,
+    "sealed": Sealed,
+    "sealed-mesh": SealedMesh,
     "mesh": Mesh,
     "kv": Kv,
     "kv-lossy": KvLossy,

@@ -22,7 +22,7 @@ from chappe.log.store import LogStore
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.world import Content, LogWorld, contents
+from chappe.sim.scenarios.log.world import Content, LogWorld
 from chappe.sim.world import Checker
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago
@@ -56,7 +56,7 @@ class Order(Checker[LogWorld]):
             self._gap(host, key, expected, start)
         host.positions[key] = batch.next
         sent = self.world.truth.of(key).records
-        found = contents(batch, start)
+        found = self.world.contents(batch, start)
         if sent[start : batch.next] != found:
             originals = bool(self.world.originals)
             for offset, each in enumerate(found, start):
@@ -143,7 +143,7 @@ class Contents(Checker[LogWorld]):
         for each in appends:
             key = (each.topic, each.partition)
             sent = self.world.truth.of(key).records[each.base : each.base + each.count]
-            found = contents(Batch.parse(each.body), each.base)
+            found = self.world.contents(Batch.parse(each.body), each.base)
             if len(sent) < len(found) or not all(same(a, b, originals) for a, b in zip(found, sent, strict=True)):
                 self.fail(f"{host.name} writes {key} {each.base}..{each.base + each.count - 1} otherwise than sent")
             part = host.disk.parts[key]
@@ -235,7 +235,8 @@ class Bounds(Checker[LogWorld]):
             self._sound(store, store.core.wrong())
             load = store.core.load()
             self._at_most(store, "held", load.held_bytes, limits.held_bytes_max, 0)
-            staged = limits.staged_bytes_max + limits.held_bytes_max + limits.read_bytes
+            answers = self.world.large_answers * limits.read_bytes
+            staged = limits.staged_bytes_max + limits.held_bytes_max + answers
             self._at_most(store, "staged", load.waiting_bytes, staged, ONE_MORE_BYTES)
             self._at_most(store, "asked", load.questions, 2 * len(load.partitions) + 50, 0)
         for host in self.world.alive(ConsumerHost):

@@ -26,7 +26,7 @@ from chappe.sim.journals import Gathered, Journal
 from chappe.sim.pubsub import Link
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
-from chappe.sim.scenarios.log.world import KEYED, LogWorld, contents, opened
+from chappe.sim.scenarios.log.world import KEYED, LogWorld
 from chappe.sim.world import Excused, Violation
 
 BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
@@ -35,6 +35,8 @@ RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
 
 class ProducerHost(NodeHost):
     """A producer that sends now and then."""
+
+    mark = b""  # before keys and values
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class ProducerHost(NodeHost):
             limits=world.limits,
             subscriptions=self.member.subscriptions,
             kept=self.part.kept,
-            seal=world.seal,
+            seal=self.seal,
         )
         super().__init__(world, name, self.member)
         self.key: Key = (topic, address)
@@ -85,7 +87,7 @@ class ProducerHost(NodeHost):
         for body in [] if journal is None else journal.batches:
             batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
             try:
-                world.truth.sent(self.key, batch.base, contents(batch, batch.base))
+                world.truth.sent(self.key, batch.base, world.contents(batch, batch.base))
             except Violation:
                 if journal is None or not journal.rolled_back:
                     raise
@@ -136,12 +138,12 @@ class ProducerHost(NodeHost):
         else:
             for _ in range(count):
                 value: bytes | None = self._value()
-                key = b"k%d" % rng.randrange(5) if rng.random() < self.world.keyed else None
+                key = self.mark + b"k%d" % rng.randrange(5) if rng.random() < self.world.keyed else None
                 if key is not None and self.world.keyed > KEYED and self.world.serial % 3:
                     key += self.key[1].encode()  # no other partition has it
                 if rng.random() < 0.02:
                     value = None
-                headers = (("h", b"x"),) if rng.random() < 0.02 else ()
+                headers = (("h", self.mark + b"x"),) if rng.random() < 0.02 else ()
                 stamp = self.wall_us - rng.randrange(10**7) if rng.random() < 0.05 else None
                 offset = core.append(value, key, headers, stamp)
                 if core.full and not self._flush(offset):
@@ -157,6 +159,10 @@ class ProducerHost(NodeHost):
         self.perform(self.member.carry(self.part, actions))
         self.arm()
 
+    def seal(self, raw: bytes) -> bytes:
+        """What is published instead of a batch."""
+        return self.world.seal(raw)
+
     def _pend(self, offset: int, record: Gathered) -> None:
         if self.journal is not None and self.core.pending:
             self.journal.pend(offset, record)
@@ -164,7 +170,7 @@ class ProducerHost(NodeHost):
     def _value(self) -> bytes:
         world = self.world
         world.serial += 1
-        return b"%d:" % world.serial + b"x" * world.rng.choice((0, 0, 3, 40, 400))
+        return self.mark + b"%d:" % world.serial + b"x" * world.rng.choice((0, 0, 3, 40, 400))
 
     def _flush(self, offset: int) -> bool:
         """Publish what is gathered; returns whether it is. If not, what comes from ``offset`` on is taken back."""
@@ -214,7 +220,7 @@ class ProducerHost(NodeHost):
             self._see_rolled_back(batch)
             self._see_given(batch)
             self._sent_to = max(self._sent_to, batch.next)
-            self.world.truth.sent(self.key, batch.base, contents(batch, batch.base))
+            self.world.truth.sent(self.key, batch.base, self.world.contents(batch, batch.base))
         elif isinstance(message, (RecordMessage, Head)):
             end = message.sequence + 1
         asks = end == 1 and not self._resumed_at  # what stores hold of a partition that has no record yet
@@ -255,7 +261,7 @@ class ProducerHost(NodeHost):
         """An offset that a sender got is never used for another record."""
         if self.journal is None or self.journal.rolled_back:
             return
-        for offset, value in enumerate(opened(batch).values(), batch.base):
+        for offset, value in enumerate(self.world.opened(batch).values(), batch.base):
             if self.journal.given.get(offset, value) != value:
                 self.world.fail("identity", f"{self.name} publishes another record at {offset}, which was given away")
 
@@ -350,6 +356,10 @@ class ConsumerHost(NodeHost):
             self.alive = False
             self.home.call(self.member.remove, self.core.address, self.world.now)
             del self.home.lodgers[self.core.address]
+
+    def taken(self) -> dict[Key, int]:
+        """From where its next life goes on."""
+        return self.positions
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic is consumed."""

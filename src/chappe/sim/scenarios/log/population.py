@@ -30,6 +30,9 @@ class PopulatedLog(LogWorld):
 
     sinks = SINKS
     original_stores = 0.1  # of the worlds have one
+    producer: type[ProducerHost] = ProducerHost
+    consumer: type[ConsumerHost] = ConsumerHost
+    journal: type[Journal] = Journal
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -67,7 +70,7 @@ class PopulatedLog(LogWorld):
                 self.queries.append(Query(self, f"query{len(self.queries)}", home, TOPICS))
         self.watch(*self.queries)
         if self.alone:
-            journal = Journal(self.restore_rng)
+            journal = self.journal(self.restore_rng)
             self.join("producer", self.producer_of(self.restore_rng.choice(TOPICS), 1, journal))
         self._begin_lodgers()
 
@@ -102,13 +105,14 @@ class PopulatedLog(LogWorld):
         rng = self.rng
         topic = rng.choice(TOPICS)
         min_acks = rng.choice((1, 1, 1, min(2, len(self.disks))))
-        journal = Journal(self.journal_rng) if rng.random() < 0.5 else None
+        journal = self.journal(self.journal_rng) if rng.random() < 0.5 else None
         return self.join("producer", self.producer_of(topic, min_acks, journal))
 
     def producer_of(
-        self, topic: str, min_acks: int, journal: Journal | None, host: type[ProducerHost] = ProducerHost
+        self, topic: str, min_acks: int, journal: Journal | None, kind: type[ProducerHost] | None = None
     ) -> Callable[[str], ProducerHost]:
         """What makes each life of a producer."""
+        host = kind or self.producer
         lasting = self.address()
         identities: dict[str, Journal] = {}
         if journal is not None:
@@ -118,7 +122,7 @@ class PopulatedLog(LogWorld):
         def renew(name: str) -> None:
             """The user goes on with a new identity."""
             identities.clear()
-            identities[f"{name}-{self.now:.6f}"] = Journal(self.journal_rng)
+            identities[f"{name}-{self.now:.6f}"] = self.journal(self.journal_rng)
 
         def make(name: str) -> ProducerHost:
             for address, used in identities.items():
@@ -138,8 +142,8 @@ class PopulatedLog(LogWorld):
 
         def make(name: str) -> Host:
             if latest and lasting:
-                committed.update(latest[-1].positions)
-            host = ConsumerHost(self, name, filters, dict(committed))
+                committed.update(latest[-1].taken())
+            host = self.consumer(self, name, filters, dict(committed))
             if latest and lasting:
                 host.met |= latest[-1].met
             latest[:] = [host]

@@ -16,8 +16,8 @@ class Line:
     """One member's two connections to one tower: beacons up, beacons of others down."""
 
     def __init__(self, tower: Tower, host: Any) -> None:
-        self._tower = tower
-        self._host = host
+        self.tower = tower
+        self.host = host
         self._closed = False
         self.life = 0  # grows with every connection and its end
         self.up = False
@@ -25,7 +25,7 @@ class Line:
         tower.world.clock.after(tower.net.delay(), self._dial)
 
     def _dial(self) -> None:
-        tower, host = self._tower, self._host
+        tower, host = self.tower, self.host
         if self._closed or self.up:
             return
         net, clock = tower.net, tower.world.clock
@@ -42,30 +42,30 @@ class Line:
             clock.after(net.delay(), self.relayed, life)
 
     def _subscribed(self, life: int, raw: bytes) -> None:
-        if life == self.life and self._tower.alive:
-            self._tower.perform(self._tower.core.handle_subscription(raw, self._tower.world.now))
+        if life == self.life and self.tower.alive:
+            self.tower.perform(self.tower.core.handle_subscription(raw, self.tower.world.now))
 
     def relayed(self, life: int) -> None:
         """The tower's subscription to beacons arrives at the member."""
-        if life == self.life and self._host.alive:
+        if life == self.life and self.host.alive:
             self.heard = True
-            self._host.on_tower_ready()
+            self.host.on_tower_ready()
         else:
-            self._tower.world.failed[Relay] += 1
+            self.tower.world.failed[Relay] += 1
 
     def beacon(self, frames: tuple[bytes, ...]) -> None:
         """Send a beacon up, if the tower is known to listen."""
         if self.up and self.heard:
-            tower = self._tower
-            if tower.net.reachable(self._host.name, tower.name):
+            tower = self.tower
+            if tower.net.reachable(self.host.name, tower.name):
                 tower.world.clock.after(tower.net.delay(), tower.on_beacon, tower.life, list(frames))
                 return
-        self._tower.world.failed[Beacon] += 1
+        self.tower.world.failed[Beacon] += 1
 
     def down(self, life: int, frames: list[bytes]) -> None:
         """A beacon or a welcome arrives from the tower."""
-        host, world = self._host, self._tower.world
-        if life != self.life or not host.alive or not self._tower.net.reachable(host.name, self._tower.name):
+        host, world = self.host, self.tower.world
+        if life != self.life or not host.alive or not self.tower.net.reachable(host.name, self.tower.name):
             world.failed[Forward] += 1
         elif host.stalled_until > world.now:
             world.clock.at(host.stalled_until, self.down, life, frames)
@@ -77,14 +77,14 @@ class Line:
         if self.up:
             self.up = self.heard = False
             self.life += 1
-            self._tower.world.clock.after(REDIAL_S, self._dial)
+            self.tower.world.clock.after(REDIAL_S, self._dial)
 
     def close(self) -> None:
         """The member is gone."""
         self._closed = True
         self.up = False
         self.life += 1
-        self._tower.lines.pop(self, None)
+        self.tower.lines.pop(self, None)
 
 
 class Tower:

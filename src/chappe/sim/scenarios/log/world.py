@@ -144,6 +144,7 @@ class LogWorld(World):
 
     tick_s = 0.5
     towers_max = 2
+    large_answers = 1  # to READs of a store that may be under way at once
     settle_max_s = 200.0  # a few times the longest wait of a core
 
     def __init__(
@@ -217,6 +218,14 @@ class LogWorld(World):
     def seal(self, raw: bytes) -> bytes:
         """What a producer publishes instead of a batch."""
         return opaque(raw) if self.sealed else raw
+
+    def opened(self, batch: Batch) -> Batch:
+        """What a batch was before ``seal``, as far as it has it."""
+        return opened(batch)
+
+    def contents(self, batch: Batch, start: int) -> list[Content]:
+        """Values and keys of a batch from offset ``start`` on."""
+        return contents(self.opened(batch), start)
 
     def more(self, share: float) -> bool:
         """Whether something happens that plain worlds do not have."""

@@ -29,6 +29,7 @@ class PopulatedMesh(MeshWorld):
     """A world of the mesh with members."""
 
     ruled = 0.15
+    endpoint: type[EndpointHost] = EndpointHost
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -146,7 +147,7 @@ class PopulatedMesh(MeshWorld):
             if self.holds_back or (self.paces and options.peer_policy is Policy.BLOCK):  # for what all bring at once
                 options = replace(options, peer_messages_max=4096 if self.paces else 256, peer_bytes_max=PEER_BYTES_MAX)
             self.born(life, options.forwarding)
-            host = EndpointHost(self, name, life, own_id, options, self.core)
+            host = self.endpoint(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)
         host.want(rng.sample(PREFIXES, rng.choice((0, 1, 1, 2, 3))))
         return host

@@ -46,6 +46,9 @@ class MeshWorld(World):
     settle_max_s = 40.0  # silence is noticed, dialling tried again and again, and everybody told
     settled_s = 0.75
     ruled = 0.0  # of the worlds have permissions: a ``Charter`` knows endpoints of the mesh by name, and nobody else
+    ordinary = False  # whether nothing is drawn that few worlds have
+    mark = b""  # before all that is published
+    per_message = 1  # so many that are published at once travel as one
     hosts: dict[str, MeshHost]
 
     def __init__(
@@ -61,20 +64,21 @@ class MeshWorld(World):
         self.rogue_until = -inf
         self.more_rng = more = Random(f"more {seed}")  # for what plain worlds do not have
         self.numbers_from = 0 if self.settings.plain else more.choice(NUMBERS)
-        self.rogue_comes = self.rogue_rng.random() < ROGUES
+        self.rogue_comes = self.rogue_rng.random() < ROGUES and not self.ordinary
         # A rogue with one connection, in a world in which nothing else goes wrong, can speak for nobody else.
         self.rogue_alone = self.rogue_comes and not self.settings.plain and more.random() < 0.4
         self.mesh_limits = MESH_LIMITS
-        self.far = not self.settings.plain and more.random() < FAR  # a chain that is longer than a message goes
+        rare = not (self.settings.plain or self.ordinary)
+        self.far = rare and more.random() < FAR  # a chain that is longer than a message goes
         # Somebody takes little of what others publish, and nothing else goes wrong.
-        self.only_floods = not (self.settings.plain or self.rogue_comes or self.far) and more.random() < ONLY_FLOODS
+        self.only_floods = rare and not (self.rogue_comes or self.far) and more.random() < ONLY_FLOODS
         # What publishers bring is held back on its way, or they do not look whether there is room.
         self.flood_rng = floods = Random(f"floods {seed}")
         self.holds_back = self.only_floods and floods.random() < 0.5
         self.careless = not (self.settings.plain or self.holds_back) and floods.random() < 0.5
         # Somebody's subscriber takes little of some topics, or nothing; all that others want passes.
         self.pace_rng = paces = Random(f"pace {seed}")
-        self.paces = paces.random() < PACES and not (self.settings.plain or self.rogue_comes or self.far)
+        self.paces = paces.random() < PACES and rare and not (self.rogue_comes or self.far)
         self.stops = False  # it takes nothing at all
         if self.paces:
             self.only_floods, self.careless = True, False
@@ -84,18 +88,18 @@ class MeshWorld(World):
         self.paths_rng = Random(f"paths {seed}")  # for who publishes in two ways
         self.single_rng = singles = Random(f"single {seed}")
         # Faults come one at a time, so that whatever is lost is told: whoever tells it is not lost, too.
-        self.single = singles.random() < SINGLE and not (
-            self.settings.plain or self.rogue_comes or self.far or self.only_floods
-        )
+        self.single = singles.random() < SINGLE and rare and not (self.rogue_comes or self.far or self.only_floods)
         self.shortcut_rng = shortcuts = Random(f"shortcuts {seed}")
-        self.shortcuts = shortcuts.random() < SHORTCUTS and not (
-            self.settings.plain or self.rogue_comes or self.far or self.only_floods or self.single
+        self.shortcuts = (
+            shortcuts.random() < SHORTCUTS
+            and rare
+            and not (self.rogue_comes or self.far or self.only_floods or self.single)
         )
         self.accounts = (
             self.single or self.paces or self.shortcuts
         )  # what does not arrive is compared with what is told, message by message
         # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
-        special = self.settings.plain or self.rogue_comes or self.far or self.only_floods or self.accounts
+        special = not rare or self.rogue_comes or self.far or self.only_floods or self.accounts
         self.charter = None if special or Random(f"ruled {seed}").random() >= self.ruled else Charter(seed)
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
@@ -106,7 +110,7 @@ class MeshWorld(World):
                 seen_total_max=more.choice((300, MESH_LIMITS.seen_total_max)),
                 routes_max=more.choice((3, MESH_LIMITS.routes_max)),
             )
-        if self.only_floods or self.single or self.shortcuts or self.charter is not None:
+        if self.only_floods or self.single or self.shortcuts or self.charter is not None or self.ordinary:
             self.mesh_limits = MESH_LIMITS  # what is missed is compared with what is told
         self.ahead = not (self.settings.plain or self.paces) and Random(f"ahead {seed}").random() < AHEAD
         if self.ahead:
@@ -187,7 +191,7 @@ class MeshWorld(World):
         receiver: MeshHost | None = None,
     ) -> bytes | None:  # fmt: skip
         """Publish something of at least so many bytes; None if there was no room."""
-        payload = (b"%d of %b" % (self.next_serial(), host.life.encode())).ljust(size)
+        payload = (b"%b%d of %b" % (self.mark, self.next_serial(), host.life.encode())).ljust(size)
         chosen = topic or self.rng.choice(TOPICS)
         if topic is None and not self.settings.plain:
             receiver = self._receiver(host, chosen)
@@ -196,7 +200,9 @@ class MeshWorld(World):
     def publish_many(self, host: MeshHost, topic: bytes, count: int, size: int = 0) -> bool:
         """Publish so many messages at once; False if there was no room for some."""
         life = host.life.encode()
-        return host.publish_many(topic, [(b"%d of %b" % (self.next_serial(), life)).ljust(size) for _ in range(count)])
+        return host.publish_many(
+            topic, [(b"%b%d of %b" % (self.mark, self.next_serial(), life)).ljust(size) for _ in range(count)]
+        )
 
     def _receiver(self, host: MeshHost, topic: bytes) -> MeshHost | None:
         """Now and then one alone of those who want a message."""
@@ -204,6 +210,14 @@ class MeshWorld(World):
             return None
         wanting = [each for each in self.reachable(host) if not each.original and topic.startswith(tuple(each.topics))]
         return self.more_rng.choice(wanting) if wanting else None
+
+    def reads(self, payload: bytes, life: str) -> bool:
+        """Whether a life can read what was published, where topics are sealed."""
+        return True
+
+    def lane(self, topic: bytes) -> str:
+        """What keeps its order with this topic: all does, but where topics are sealed."""
+        return ""
 
     def copies_max(self, publication: Publication) -> float:
         """How often a host may get it. Where originals close a loop it ends when the loop is found."""

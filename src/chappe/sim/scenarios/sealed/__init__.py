@@ -1,0 +1,1 @@
+"""Worlds with groups that change, for which topics are sealed."""

@@ -1,0 +1,339 @@
+"""Groups in a world: the authority that changes them, and the files that each machine has of it.
+
+Identities' keys are the same in all worlds, what is random comes from the seed, and the cryptography is the real one;
+so of a world that is played again signatures alone look different. Permissions are signed by nobody: a file of them is
+its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from hashlib import sha256
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from chappe.errors import ConfigError
+from chappe.permissions.rules import Group, Identity, Permissions, Rule
+from chappe.permissions.text import Check
+from chappe.sealing.chain import Chain, read_chain
+from chappe.sealing.epochs import Change, GroupKeys, Keeper
+from chappe.sealing.held import HeldGroups
+from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer, verifier
+from chappe.sealing.ring import Ring
+from chappe.sealing.shelf import KeyShelf
+from chappe.sim.world import Violation
+
+BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)
+MARK: Final = b"plain text "  # in all that is to be sealed
+LOOK_S: Final = 1.0  # between two looks of a program at its files
+
+
+@cache
+def private_of(name: str) -> bytes:
+    """Somebody's X25519 key."""
+    return sha256(b"curve " + name.encode()).digest()
+
+
+@cache
+def _signing(name: str) -> ec.EllipticCurvePrivateKey:
+    return ec.derive_private_key(int.from_bytes(sha256(b"signs " + name.encode()).digest()), ec.SECP256R1())
+
+
+@cache
+def sign_of(name: str) -> Sign:
+    """What signs as somebody."""
+    return signer(_signing(name))
+
+
+@cache
+def _points(name: str) -> tuple[bytes, bytes]:
+    return public_of(private_of(name)), point_of(_signing(name).public_key())
+
+
+@cache
+def _check() -> Check:
+    return verifier(point_of(_signing("the authority").public_key()))
+
+
+class Authority:
+    """Says who is of which group, and makes their epochs.
+
+    Args:
+        names: Whom it knows.
+        groups: For whom which topics are sealed at first, by the name of the group.
+        now_us: The time of day, in microseconds since 1970 UTC.
+        endpoint_of: The endpoint id that somebody's certificate names; None if it names none.
+        rules: What the permissions allow beside.
+
+    Attributes:
+        versions: All permissions so far.
+        chains: The keys of each group.
+        entitled: The epochs of each group that somebody may open, as decided here and by nothing that is tested.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        names: Iterable[str],
+        groups: Mapping[str, tuple[tuple[str, ...], Iterable[str]]],
+        now_us: Callable[[], int],
+        endpoint_of: Callable[[str], UUID | None] = lambda name: None,
+        rules: tuple[Rule, ...] = (),
+    ) -> None:
+        self._rng = Random(f"authority {seed}")
+        self._now_us = now_us
+        self._keeper = Keeper(self._rng.randbytes(KEY_BYTES))
+        self._rules = rules
+        self._identities: dict[str, Identity] = {}
+        for name in names:
+            curve, signs = _points(name)
+            self._identities[name] = Identity(name, "member", curve, endpoint_of(name), FAR, signs=signs)
+        self._topics = {name: topics for name, (topics, _) in groups.items()}
+        self.members = {name: set(members) for name, (_, members) in groups.items()}
+        self.versions: list[Permissions] = []
+        self._secrets: dict[bytes, tuple[str, int]] = {}  # whose they are: group and epoch
+        self.chains = {name: Chain(name, self._keeper.public) for name in groups}
+        self.entitled: dict[tuple[str, str], set[int]] = {(group, name): set() for group in groups for name in names}
+        self._follow()
+
+    @property
+    def now(self) -> datetime:
+        """The time of day."""
+        return BEGINNING + timedelta(microseconds=self._now_us())
+
+    @property
+    def identities(self) -> Mapping[str, Identity]:
+        """Everybody, as the newest permissions say."""
+        return self._identities
+
+    def keys(self, group: str) -> GroupKeys:
+        """The newest keys of a group."""
+        return self.chains[group].keys
+
+    def revoked(self, name: str) -> bool:
+        """Whether somebody was revoked."""
+        return self._identities[name].revoked is not None
+
+    # -- what it does -----------------------------------------------------------------------------------------
+
+    def join(self, group: str, name: str) -> bool:
+        """Have somebody in a group; False if nothing changes by that."""
+        if name in self.members[group] or self.revoked(name):
+            return False
+        self.members[group].add(name)
+        self._follow()
+        return True
+
+    def leave(self, group: str, name: str) -> bool:
+        """Have somebody in a group no more, who is not the last one."""
+        if name not in self.members[group] or len(self.members[group]) < 2:
+            return False
+        self.members[group].discard(name)
+        self._follow()
+        return True
+
+    def revoke(self, name: str) -> bool:
+        """Have somebody be nobody any more."""
+        if self.revoked(name) or any(each == {name} for each in self.members.values()):
+            return False
+        self._identities[name] = replace(self._identities[name], revoked=self.now)
+        for each in self.members.values():
+            each.discard(name)
+        self._follow()
+        return True
+
+    def rotate(self, group: str) -> None:
+        """Begin a fresh epoch."""
+        self._add(group, self._keeper.rotated(self.keys(group), self._curves(group), self._salt(), self.now))
+
+    def give(self, group: str, name: str, since: int) -> bool:
+        """Have a member read what was sealed since an epoch."""
+        keys = self.keys(group)
+        found = self._keeper.given(keys, name, self._identities[name].curve, since)
+        if found is None:
+            return False
+        self.entitled[group, name].update(range(since, keys.newest.number + 1))
+        self._add(group, found)
+        return True
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Sign other permissions, and give each group a new epoch of which the members are others."""
+        sealed = tuple(
+            [Group(name, self._topics[name], frozenset(), frozenset(who)) for name, who in self.members.items()]
+        )
+        by_curve = {each.curve: each for each in self._identities.values()}
+        number = len(self.versions) + 1
+        self.versions.append(Permissions(number, BEGINNING, FAR, dict(self._identities), self._rules, by_curve, sealed))
+        for group in self.members:
+            change = self._keeper.changed(self.keys(group), self._curves(group), self._salt(), self.now)
+            if change is not None:
+                self._add(group, change)
+
+    def _curves(self, group: str) -> dict[str, bytes]:
+        return {name: self._identities[name].curve for name in sorted(self.members[group])}
+
+    def _salt(self) -> bytes:
+        return self._rng.randbytes(KEY_BYTES)
+
+    def _add(self, group: str, change: Change) -> None:
+        before = self.keys(group).version and self.keys(group).newest.number
+        self.chains[group].add(change, sign_of("the authority"))
+        newest = self.keys(group).newest.number
+        for name in self.members[group] if newest != before else ():
+            self.entitled[group, name].add(newest)
+        for name in self._identities:
+            self._look(group, name, range(1 if newest == before else newest, newest + 1))
+
+    def _look(self, group: str, name: str, epochs: range) -> None:
+        """Somebody finds the secrets of those epochs that he is to have, with all that was ever made."""
+        ring = Ring(self.keys(group), name, private_of(name))
+        for number in epochs:
+            entitled = number in self.entitled[group, name]
+            secret = ring.secret(number)
+            if secret is not None and self._secrets.setdefault(secret.secret, (group, number)) != (group, number):
+                raise Violation("epochs", f"epoch {number} of {group} has a secret that another one has, too")
+            if (secret is not None) != entitled:
+                what = "has no key of" if entitled else "can find the key of"
+                raise Violation("epochs", f"{name} {what} epoch {number} of {group}")
+
+
+class Machine:
+    """The directory of one program, over all its lives; what others hand on is taken into it.
+
+    Args:
+        keeps: Whether it may be written; else what was handed on is gone with the program.
+
+    Attributes:
+        version: Of the permissions in force.
+    """
+
+    def __init__(self, authority: Authority, name: str, *, keeps: bool = True) -> None:
+        self.name = name
+        self.authority = authority
+        self.version = 0
+        self._keeps = keeps
+        self._shelf = KeyShelf(_check())
+        self._files: dict[str, bytes] = {}
+        self._copied = 0
+        self.copy()
+
+    @property
+    def groups(self) -> Machine:
+        """See ``handing_on.Held``."""
+        return self
+
+    @property
+    def permissions(self) -> Permissions:
+        """Those in force."""
+        return self.authority.versions[self.version - 1]
+
+    @property
+    def raw(self) -> bytes:
+        """See ``handing_on.Held``."""
+        return b"%d" % self.version
+
+    def copy(self) -> None:
+        """Somebody puts all files of the authority here."""
+        for group, chain in self.authority.chains.items():
+            self._files[group] = chain.raw()
+            self._shelf.put(group, read_chain(self._files[group], group, _check()))
+        self.version = self._copied = len(self.authority.versions)
+
+    def copy_permissions(self) -> None:
+        """Somebody puts the permissions here, and forgets the keys."""
+        self.version = self._copied = len(self.authority.versions)
+
+    def restarted(self) -> None:
+        """The program begins anew."""
+        if self._keeps:
+            return
+        self._shelf = KeyShelf(_check())
+        for group, raw in self._files.items():
+            self._shelf.put(group, read_chain(raw, group, _check()))
+        self.version = self._copied
+
+    def held(self) -> HeldGroups:
+        """What a program has of it that begins now; ``look`` has it look again."""
+        held = HeldGroups(self.name, private_of(self.name), self.permissions, "the keys of {}".format)
+        self.look(held)
+        return held
+
+    def look(self, held: HeldGroups) -> None:
+        """A program looks whether there is something new."""
+        held.take(self.permissions, self._shelf.keys)
+
+    @property
+    def current(self) -> bool:
+        """Whether it has the newest permissions, and all keys of the groups to which it belongs by these."""
+        authority = self.authority
+        mine = [group for group, members in authority.members.items() if self.name in members]
+        known = all(self._shelf.version(group) == authority.keys(group).version for group in mine)
+        return known and self.version == len(authority.versions)
+
+    # -- handing on -------------------------------------------------------------------------------------------
+
+    def versions(self) -> dict[str, int]:
+        """See ``handing_on.Groups``."""
+        return {each.name: self._shelf.version(each.name) for each in self.permissions.sealed}
+
+    def wanted(self, group: str, name: str) -> bool:
+        """See ``handing_on.Groups``."""
+        who = self.permissions.identities.get(name)
+        return who is not None and any(each.name == group and each.has(who) for each in self.permissions.sealed)
+
+    def after(self, group: str, version: int) -> bytes:
+        """See ``handing_on.Groups``."""
+        return self._shelf.after(group, version)
+
+    def offer(self, raw: bytes) -> bool:
+        """Take permissions that somebody hands on; returns whether they are newer."""
+        number = int(raw) if raw.isdigit() else 0
+        newer = self.version < number <= len(self.authority.versions)
+        if newer:
+            self.version = number
+        return newer
+
+    def offer_keys(self, group: str, raw: bytes) -> bool:
+        """Take keys that somebody hands on; returns whether they are newer."""
+        try:
+            return self._shelf.offer(group, raw)
+        except ConfigError:  # it does not follow what is here: something was lost before
+            return False
+
+
+class Nonces:
+    """All keys that were ever used to seal in a world, and all numbers with each of them, by all lives of everybody."""
+
+    def __init__(self) -> None:
+        self._used: set[tuple[bytes, int]] = set()
+
+    def cipher(self, key: bytes) -> Cipher:
+        """What a sender encrypts with; raises Violation when a number serves for the second time."""
+        return _WatchedCipher(key, self._used)
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+
+class _WatchedCipher(Cipher):
+    __slots__ = ("_key", "_used")
+
+    def __init__(self, key: bytes, used: set[tuple[bytes, int]]) -> None:
+        super().__init__(key)
+        self._key = key
+        self._used = used
+
+    def seal(self, number: int, text: bytes | memoryview, beside: bytes) -> bytes:
+        if (self._key, number) in self._used:
+            raise Violation("nonces", f"a key is used with the number {number} for the second time")
+        self._used.add((self._key, number))
+        return super().seal(number, text, beside)

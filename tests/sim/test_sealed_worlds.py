@@ -1,0 +1,127 @@
+"""Seeded worlds with groups that change; and what seals broken on purpose, which some seed among few must show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from chappe.permissions.rules import Group
+from chappe.sealing.epochs import GroupKeys, Keeper
+from chappe.sealing.held import HeldGroups
+from chappe.sealing.in_log import RecordSealing
+from chappe.sealing.messages import Lives
+from chappe.sealing.primitives import public_of
+from chappe.sealing.records import Opener, Sealer
+from chappe.sealing.ring import Ring
+from chappe.sim.scenarios.sealed.mesh import SealedMesh
+from chappe.sim.scenarios.sealed.scenario import Sealed
+from chappe.sim.sealing import private_of
+from chappe.sim.world import Settings
+
+CHUNK = 5
+KINDS = (Sealed, SealedMesh)
+Kind = type[Sealed] | type[SealedMesh]
+
+
+@pytest.mark.parametrize(  # the command plays more of them
+    ("kind", "first"), [*((Sealed, first) for first in range(0, 20, CHUNK)), (SealedMesh, 0), (SealedMesh, CHUNK)]
+)
+def test_every_promise_is_kept(kind: Kind, first: int) -> None:
+    failed = {seed: found for seed in range(first, first + CHUNK) if (found := kind(seed).play().failure) is not None}
+
+    assert failed == {}  # replay with: python -m chappe.sim --scenario sealed --seed N -v
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_plays_the_same_world_every_time(kind: Kind) -> None:
+    assert kind(7).play() == kind(7).play()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_world_without_faults_has_what_is_looked_at(kind: Kind) -> None:
+    worlds = [kind(seed, Settings(disturb=False, members=2)) for seed in range(4)]
+
+    assert [world.play().failure for world in worlds] == [None] * 4
+    assert sum(world.secrets.opened for world in worlds)
+    assert sum(world.forgeries.refused for world in worlds)
+    assert sum(len(world.nonces) for world in worlds)
+
+
+def caught(kind: Kind, promise: str, seeds: Iterable[int] = range(12)) -> None:
+    failures = [kind(seed).play().failure or "" for seed in seeds]
+    assert any(each.startswith(promise) for each in failures), failures
+
+
+def test_a_number_that_is_used_up_by_what_is_published_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = Sealer.seal
+
+    def numbered(self: Sealer, secret: Any, topic: str, partition: str, span: Any, *rest: Any) -> tuple[bytes, ...]:
+        self._number = span.base
+        return seal(self, secret, topic, partition, span, *rest)
+
+    monkeypatch.setattr(Sealer, "seal", numbered)
+    caught(Sealed, "nonces", range(4))
+
+
+def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at: True)
+    caught(Sealed, "forgeries", range(4))
+
+
+def test_keys_for_who_has_left_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    rotated = Keeper.rotated
+
+    def generous(self: Keeper, keys: GroupKeys, members: Any, salt: bytes, now: Any) -> Any:
+        gone = keys.members() - members.keys() if keys.epochs else set()
+        return rotated(self, keys, {**members, **{name: public_of(private_of(name)) for name in gone}}, salt, now)
+
+    monkeypatch.setattr(Keeper, "rotated", generous)
+    caught(Sealed, "epochs", range(6))
+
+
+def test_who_seals_for_one_that_has_left_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = HeldGroups.refusal
+
+    def careless(self: HeldGroups, group: Group) -> str:
+        found = refusal(self, group)
+        return "" if "is older than the permissions" in found else found
+
+    monkeypatch.setattr(HeldGroups, "refusal", careless)
+    caught(Sealed, "secrets", [22])
+
+
+def test_batches_of_another_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chappe.sealing.records.beside", lambda head, topic, partition: head)
+    caught(Sealed, "forgeries", range(6))
+
+
+def test_another_who_writes_on_in_a_partition_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Opener, "_disordered", lambda self, frame, topic, partition: "")
+    caught(Sealed, "forgeries")
+
+
+def test_records_that_are_not_sealed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecordSealing, "seal", lambda self, topic, body, now_us, partition="", place=None: body)
+    caught(Sealed, "secrets", range(3))
+
+
+def test_messages_that_come_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lives, "refusal", lambda self, frame: "")
+    caught(SealedMesh, "forgeries", range(3))
+
+
+def test_numbers_that_all_groups_share_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for the keys of one group came to nothing once something of another one had been opened."""
+    refusal = Lives.refusal
+
+    class Shared:
+        def __init__(self, frame: Any) -> None:
+            self._frame, self.group = frame, ""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._frame, name)
+
+    monkeypatch.setattr(Lives, "refusal", lambda self, frame: refusal(self, Shared(frame)))  # type: ignore[arg-type]
+    caught(SealedMesh, "delivery", [15])
