@@ -17,6 +17,7 @@ SOURCE: Final = Path(__file__).parent.parent / "src"
 
 # Each part of the tree, by its longest matching name, and the parts that it may import besides itself.
 BASE: Final = {
+    "chappe.compiled",
     "chappe.errors",
     "chappe.defaults",
     "chappe.limits",
@@ -66,7 +67,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.deadlines": BASE,
     **PURE,
     **MEMBER,
-    "chappe.arrow": {*BASE, "chappe.log.batch"},
+    "chappe.arrow": {*BASE, "chappe.log.batch", "chappe.log.record"},
     "chappe.system": BASE,
     "chappe.storage": {*FEATURES, "chappe.system"},
     "chappe.transports": {*FEATURES, "chappe.system", "chappe.storage"},

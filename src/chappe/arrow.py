@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, UsageError
-from chappe.log.batch import HEADERS, Batch, Column, decode_headers
+from chappe.log.batch import HEADERS, Batch, decode_headers
+from chappe.log.record import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

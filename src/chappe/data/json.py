@@ -322,7 +322,7 @@ def _time(text: str) -> Timestamp:
     return Timestamp(seconds * UNITS_NS["s"] + int((found[2] or "").ljust(9, "0")))
 
 
-def _real(number: float) -> Value:
+def _real(number: int | float) -> Value:  # "float" alone would be compiled to one on the way in, without its digits
     if type(number) is int and (abs(number) > 1 << 1023 or int(float(number)) != number):
         raise InvalidData(f"{_shown(number)} is not a real: it would lose digits")
     return float(number)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
+from chappe.compiled import interpreted
 from chappe.data import scalars
 from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
 from chappe.defaults import VALUE_DEPTH_MAX
@@ -50,6 +51,7 @@ SortKey: TypeAlias = tuple[Any, ...]  # a tag and what the order compares; hasha
 T = TypeVar("T")
 
 
+@interpreted
 class ContainerKey(tuple[Any, ...]):
     """The sort key of a vector, set or table. Equal keys are written alike, as each tag has one Python type."""
 

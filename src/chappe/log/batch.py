@@ -33,13 +33,15 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 from crc32c import crc32c
 
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
 from chappe.errors import ProtocolError, Sealed, UsageError
+from chappe.log.record import Column
+from chappe.log.record import Headers as Headers
+from chappe.log.record import Record as Record
 
 MAGIC: Final = b"CB\x01"
 HEADER: Final = struct.Struct("<3sBIQIIqq")
@@ -59,32 +61,6 @@ PLACED_LATER: Final = 2  # the first byte of what is sealed, where offsets are g
 PLACE_AT: Final = 72  # ... and put there
 SEALED: Final = 32
 _ALL_FLAGS: Final = KEYS | KEY_NULLS | TIMESTAMPS | HEADERS | VALUE_NULLS
-
-Headers = tuple[tuple[str, bytes], ...]
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record as a user sees it.
-
-    ``timestamp`` is in microseconds since 1970 UTC; ``partition`` is the address of its producer. A Struct is made
-    in half the time of a tuple with names, which is what a loop over single records mostly does.
-    """
-
-    topic: str
-    partition: str
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-class Column(NamedTuple):
-    """A binary column as raw buffers: bitmap (or None), positions, data."""
-
-    validity: memoryview | None
-    positions: memoryview
-    data: memoryview
 
 
 def encode_headers(headers: Headers) -> bytes:
