@@ -197,6 +197,7 @@ class ChainLimits:
     again_s: float = 0.2  # entries that were not acknowledged are sent again
     window: int = 65_536  # commands that are not committed; the head takes no more, and clients ask again
     window_bytes: int = 32 * MIB  # the same in bytes
+    ahead_bytes: int = 16 * MIB  # entries that a successor was sent and has not acknowledged; one message may pass it
     append_bytes: int = 1 * MIB  # entries in one message, and in one write; one entry may pass it
     log_bytes: int = 64 * MIB  # kept behind a snapshot, or as much as that has; then the next one is made
     piece_bytes: int = 256 * KIB  # of a snapshot in one message
@@ -204,6 +205,8 @@ class ChainLimits:
     state_bytes_max: int = 1 << 30  # a larger snapshot is not taken
     sessions_max: int = 10_000  # clients that are remembered; the least recently used one gives way
     session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
+    pause_s: float = 60.0  # the time from one command to the next counts as so long at most, where sessions get older
+    results_bytes: int = 64 * MIB  # of results that clients may not have, of all; then the oldest ones are forgotten
     session_window: int = 1_024  # commands of one client whose results it may not have; further ones wait
     reads_max: int = 10_000  # that wait to be confirmed; further ones are not answered, and are asked again
     reads_bytes: int = 32 * MIB  # the same in bytes

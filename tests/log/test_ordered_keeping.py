@@ -103,8 +103,10 @@ def test_what_is_handed_over_settles_when_it_is_on_disk() -> None:
 
 def test_a_member_that_has_much_to_write_is_full_until_it_is_written() -> None:
     member = Kept(bytes_max=1_000)
-    member.place(0, bytes(1_000))
-    assert member.keeping.full
+    member.place(0, bytes(400))
+    assert not member.keeping.full
+    member.place(1, b"")
+    assert member.keeping.full  # small ones take memory, too
     member.keeping.hand_over(shown=False)
     actions = member.go()
     member.look()
@@ -279,17 +281,23 @@ def test_a_joiner_keeps_no_more_than_its_bound_while_it_reads_the_rest() -> None
     other, joiner = Kept("other"), Kept("joiner", bytes_max=1_000)
     other.keep(0, b"a", partition=PARTITION)
     joiner.keeping.begin([End("hello", PARTITION, 1)])
-    for base in range(1, 6):
+    joiner.go()
+    most = ways = 0
+    for base in range(1, 101):
         joiner.place(base, bytes(400))
         other.keep(base, bytes(400), partition=PARTITION)
-    joiner.keeping.hand_over(shown=False)
-    joiner.go()
-    assert sum(len(each.raw) for way in joiner.keeping._ways.values() for each in way.waiting) <= 1_000
+        joiner.keeping.hand_over(shown=False)
+        joiner.look()
+        most = max(most, joiner.keeping.held_bytes)
+        ways = max(ways, len(joiner.keeping._order))
+    assert most <= 1_000
+    assert ways <= 3  # nor of what it is to wait for
 
     joiner.serve(other, joiner.meet(other))
     joiner.settle(joiner.look())
     joiner.look()
 
-    assert joiner.values == [b"a", *[bytes(400)] * 5]
+    assert joiner.values == [b"a", *[bytes(400)] * 100]
     assert joiner.keeping.complete
     assert joiner.keeping.settled == joiner.keeping.mark()
+    assert joiner.keeping.held_bytes == 0

@@ -79,7 +79,7 @@ class State:
         cores = tuple(
             None if core is None else (
                 core.story(), core.life, tuple(core.log.after(core.log.base)), core.aligned, str(core.next),
-                str(core._joiner), core.replica.snapshot(), core._upstream, len(core.serving._reads),
+                str(core.joining.joiner), core.replica.snapshot(), core._upstream, len(core.serving._reads),
             )
             for core in self.cores
         )  # fmt: skip

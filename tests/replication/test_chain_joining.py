@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.replication.test_chain_elsewhere import Slow
 from tests.replication.test_chain_parts import Sum, opened
 
-from chappe.limits import CHAIN_LIMITS
+from chappe.core import Report
+from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import State, Tell
+from chappe.replication.chain.actions import Action, State, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
-from chappe.replication.chain.joining import Giver
-from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open
+from chappe.replication.chain.events import GaveUp, TooLarge
+from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open, Piece
+from chappe.replication.chain.transfer import Giver
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
 
 
-def joiner() -> ChainServer:
+def joiner(machine: Sum | None = None, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
-    return ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0)
+    return ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine or Sum(), now=0.0, limits=limits)
+
+
+def tail(machine: Sum | None = None, limits: ChainLimits = CHAIN_LIMITS, others: int = 1) -> ChainServer:
+    """The only member of a chain of several servers, with one entry."""
+    named = others + 1
+    decided = configuration.encode(Configuration(((0, 1),), tuple(range(11, 11 + named)), (False,) * named, False))
+    core = ChainServer(0, tuple("abc")[:named], 1, Memory(11, 1, decided), machine or Sum(), now=0.0, limits=limits)
+    core.aligned = True  # as the head of a configuration that it has entered
+    core.handle_request("client", Open(b"n"), 0.0, 1)
+    core.flush(0.0)
+    return core
+
+
+def appends(actions: list[Action]) -> list[Append]:
+    """Those with entries."""
+    found = [each.message for each in actions if isinstance(each, Tell)]
+    return [each for each in found if isinstance(each, Append) and each.entries]
 
 
 def test_a_joiner_acknowledges_what_the_tail_sends() -> None:
@@ -114,3 +134,84 @@ def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -
     core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 1.25)
     core.handle_message(1, Join(1, 2, 0, True), 1.25)
     assert core.flush(1.25) == [Tell(1, Append(1, 0, (Entry(1, 1, 0, 0, 0, b"n"),), 1, 1, True))]
+
+
+def test_a_joiner_whose_disk_is_behind_takes_nothing_more_and_says_so() -> None:
+    machine = Slow()
+    core = joiner(machine)
+    core.handle_message(1, Append(1, 0, (OPEN,), 1, 1, True), 0.0)
+    machine.full = True
+
+    core.handle_message(1, Append(1, 1, (FIVE,), 2, 2, False), 0.0)
+
+    assert core.flush(0.0) == [Tell(1, Ack(1, 3, 1, 1, 1, full=True))]
+    assert "its disk is behind" in core.joining.why
+    late = Giver(State(9, 1, opened().snapshot()), 1, CHAIN_LIMITS).first()
+    assert core.handle_message(1, late, 0.0) == []
+    assert not [each for each in core.handle_timeout(0.1) if isinstance(each, Tell) and isinstance(each.message, Join)]
+    machine.full = False
+    core.handle_message(1, Append(1, 1, (FIVE,), 2, 2, False), 0.2)
+    assert core.flush(0.2) == [Tell(1, Ack(1, 3, 2, 2, 2))]
+
+
+def test_a_joiner_that_takes_nothing_is_sent_nothing_and_is_given_up_after_a_while() -> None:
+    core = tail()
+    core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 0.0)
+    core.handle_message(1, Join(1, 2, 0, True), 0.0)
+    assert len(appends(core.flush(0.0))) == 1
+    core.handle_message(1, Ack(1, 2, 0, 0, 0, full=True), 0.0)
+
+    told, reports = [], []
+    for step in range(1, 60):
+        core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), step / 8)
+        core.handle_message(1, Ack(1, 2, 0, 0, 0, full=True), step / 8)
+        actions = core.handle_timeout(step / 8)
+        reports += [each.event for each in actions if isinstance(each, Report) and isinstance(each.event, GaveUp)]
+        told += appends(core.flush(step / 8))
+
+    assert told == []
+    assert reports == [GaveUp("b")]
+    assert core.log_most == core.log_bytes
+    core.handle_message(1, Join(1, 2, 0, True), 8.0)
+    assert len(appends(core.flush(8.0))) == 1
+
+
+def test_who_takes_nothing_keeps_nobody_else_from_joining_for_long() -> None:
+    core = tail(others=2)
+    core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 0.0)
+    core.handle_message(1, Join(1, 2, 0, True), 0.0)
+    core.flush(0.0)
+
+    given = []
+    for step in range(1, 60):
+        core.handle_message(1, Ack(1, 2, 0, 0, 0, full=True), step / 8)
+        for place in (1, 2):
+            core.handle_message(place, Beat(1, 11 + place, 1 + place, 0, 0, 0, 1), step / 8)
+        core.handle_message(2, Join(1, 3, 0, True), step / 8)
+        core.handle_timeout(step / 8)
+        given += [(each.server, step) for each in core.flush(step / 8) if isinstance(each, Tell) and appends([each])]
+
+    assert {server for server, _ in given} == {2}
+    assert 40 <= given[0][1] <= 43  # after five seconds
+
+
+def test_a_state_that_is_too_large_is_reported_by_both_and_asked_for_seldom() -> None:
+    limits = replace(CHAIN_LIMITS, state_bytes_max=3, log_bytes=1)
+    core, other = tail(limits=limits), joiner(limits=limits)
+    core.log.shorten(1)  # the joiner cannot begin without a state
+    size = len(core.replica.transfer())
+
+    actions = core.handle_message(1, Join(1, 2, 0, True), 0.0)
+
+    assert [each.event for each in actions if isinstance(each, Report)] == [TooLarge("b", size, 3)]
+    (piece,) = [each.message for each in actions if isinstance(each, Tell)]
+    assert isinstance(piece, Piece)
+    assert not core.joining.gives
+    assert other.handle_message(1, piece, 0.0) == [Report(TooLarge("c", size, 3))]
+    assert other.handle_message(1, piece, 0.0) == []
+    assert f"the state has {size:,} bytes, of 3" in other.joining.why
+    asked = [
+        step for step in range(700)
+        for each in other.handle_timeout(step / 10) if isinstance(each, Tell) and isinstance(each.message, Join)
+    ]  # fmt: skip
+    assert 600 <= min(asked) <= 602

@@ -70,7 +70,7 @@ def test_an_old_tail_that_answers_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_committing_what_others_lack_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChainServer, "_commit", lambda self: self._apply(self.log.end) if self.head else None)
+    monkeypatch.setattr(ChainServer, "_commit", lambda self: self.apply(self.log.end) if self.head else None)
     with pytest.raises(Broken, match="is committed in"):
         under_way()
 

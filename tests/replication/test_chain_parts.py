@@ -13,7 +13,6 @@ from chappe.replication.chain import configuration, messages
 from chappe.replication.chain.actions import State
 from chappe.replication.chain.client import ChainClient, Finished, Send
 from chappe.replication.chain.configuration import NOBODY, Configuration
-from chappe.replication.chain.joining import Giver, Taker
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.membership import APART, Known, wanted
 from chappe.replication.chain.messages import (
@@ -39,6 +38,7 @@ from chappe.replication.chain.messages import (
 )
 from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.transfer import Giver, Taker
 
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
 
@@ -52,7 +52,7 @@ ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
         (Beat(1, 2, 3, 4, 5, 6, 7), "99a46265617401020304050607c2"),
         (Resume(1, ((2, 3),), 4), "94a6726573756d650191920203 04".replace(" ", "")),
         (Append(1, 2, (ENTRY,), 3, 4, True), "97a6617070656e6401029196 03cd03e8010201c402646f0304c3".replace(" ", "")),
-        (Ack(1, 2, 3, 4, 5), "96a361636b0102030405"),
+        (Ack(1, 2, 3, 4, 5, True), "97a361636b0102030405c3"),
         (Join(1, 2, 3, True), "95a46a6f696e010203c3"),
         (Piece(1, 2, 3, 4, 5, 6, b"x"), "98a57069656365010203040506c40178"),
         (Want(1, 2, 3, 4), "95a477616e7401020304"),
@@ -67,6 +67,10 @@ def test_what_servers_say_and_its_bytes(message: messages.Link, vector: str) -> 
     for end in range(len(frame)):
         with pytest.raises(ProtocolError):
             messages.decode_between(frame[:end])
+
+
+def test_an_older_server_that_acknowledges_takes_more() -> None:
+    assert messages.decode_between(bytes.fromhex("96a361636b0102030405")) == Ack(1, 2, 3, 4, 5, full=False)
 
 
 @pytest.mark.parametrize(

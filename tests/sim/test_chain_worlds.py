@@ -13,6 +13,7 @@ from chappe.replication.chain import core, membership
 from chappe.replication.chain.actions import Action, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
 from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import Replica
@@ -84,7 +85,7 @@ def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
 def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
     def commit(self: ChainServer) -> None:
         if self.head:
-            self._apply(self.safe)
+            self.apply(self.safe)
 
     patch.setattr(ChainServer, "_commit", commit)
 
@@ -139,15 +140,15 @@ def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
 
 def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement of a former life counts for the next one, which may have nothing."""
-    handle = ChainServer._handle_join
+    handle = Joining.handle_join
 
-    def join(self: ChainServer, sender: int, message: Join, now: float) -> Any:
+    def join(self: Joining, sender: int, message: Join, now: float) -> Any:
         found = handle(self, sender, message, now)
-        if self._joiner is not None and self._joiner.known:
-            self._joiner.synced = self.log.end
+        if self.joiner is not None and self.joiner.known:
+            self.joiner.synced = self._server.log.end
         return found
 
-    patch.setattr(ChainServer, "_handle_join", join)
+    patch.setattr(Joining, "handle_join", join)
 
 
 LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*, [a-e] has|differ at|no single copy"

@@ -14,6 +14,7 @@ from chappe.log.ordered.machine import OrderedLog
 from chappe.log.sources import Key
 from chappe.log.store import LogStore
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.joining import Joining
 from chappe.sim.scenarios.ordered.scenario import Ordered
 from chappe.sim.world import Settings
 
@@ -77,9 +78,14 @@ def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
     def commit(self: ChainServer) -> None:
         if self.head:
-            self._apply(self.log.end)
+            self.apply(self.log.end)
 
     patch.setattr(ChainServer, "_commit", commit)
+
+
+def takes_all_that_comes(patch: pytest.MonkeyPatch) -> None:
+    """Who joins, however far its store is behind."""
+    patch.setattr(Joining, "full", property(lambda self: False))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,7 @@ def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
         (takes_in_who_lacks_records, 4, "has forgotten"),
         (appends_whatever_was_expected, 0, "no single copy"),
         (lets_go_of_what_the_disk_refuses, 5, "not settled"),
+        (takes_all_that_comes, 82, "holds .* bytes that are not on disk"),
         (shows_what_is_not_committed, 0, "commits .*, [a-e] has"),
     ],
 )

@@ -6,7 +6,9 @@ between its two halves, which may run on threads of their own. The machine of th
 ``OrderedStore``, takes it: the tail publishes it, and every member writes it.
 
 A batch is held here until it is on disk, as a disk may refuse it, and until what comes before it is there: a member
-that joins has the machine's state first, and reads the records from the stores of the others, as any store does.
+that joins has the machine's state first, and reads the records from the stores of the others, as any store does. If
+too much is held, a member confirms nothing more, and one that joins takes nothing more from the chain; while that one
+reads the rest from others it lets go of what is held, and reads that from them as well.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from chappe.log.store import LogStore
 LOOK_S: Final = 0.02  # so often it is seen whether what was handed to the store is on disk
 OTHERS_S: Final = 10.0  # who joins hears by then of all stores that are there, and what each has
 PATIENCE_S: Final = 0.5  # who asks where partitions end waits so long at most for what is confirmed and not on disk
+BATCH_BYTES: Final = 500  # a batch takes about so much memory beside its bytes
 ASKING_MAX: Final = 1_000  # who waits for that; a further one is told what is on disk
 
 
@@ -69,7 +72,7 @@ class _Way:
 
 
 class Keeping:
-    """See the module. ``bytes_max``: if more is not on disk yet the member confirms nothing more for now."""
+    """See the module. ``bytes_max``: if more is held here the member confirms nothing more for now."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -77,12 +80,12 @@ class Keeping:
         self._begins_to_live = True  # what is applied now was committed by a former life
         self._fresh: list[Placed] = []  # applied, and not handed over yet
         self._number = 0  # of the batch that was applied last
-        self._bytes = 0  # of all batches that were ever applied ...
+        self._came = 0  # bytes of all batches that were ever applied ...
         # -- in between: one half puts in, the other takes out
         self._queue: deque[_Item] = deque()
         # -- of the store's half
-        self._written = 0  # ... and of those that are on disk
-        self._order: deque[tuple[int, Key, int, int]] = deque()  # on their way: number, partition, end and bytes
+        self._went = 0  # ... and of those that are not held any more
+        self._order: deque[tuple[int, Key | None, int]] = deque()  # numbers, partitions and ends; None: of all goals
         self._given = 0  # the number of the last of these
         self._ways: dict[Key, _Way] = {}
         self._goals: dict[Key, int] = {}  # where partitions have to end, of the state that this life began with
@@ -95,7 +98,7 @@ class Keeping:
     def place(self, placed: Placed) -> None:
         """See ``Keeper``."""
         self._number += 1
-        self._bytes += len(placed.batch.raw)
+        self._came += _size(placed.batch)
         if self._begins_to_live:
             self._queue.append(_Shown(placed, False))
         else:
@@ -122,9 +125,14 @@ class Keeping:
         return self._number
 
     @property
+    def held_bytes(self) -> int:
+        """Of batches that are not on disk yet, with what they take beside."""
+        return self._came - self._went
+
+    @property
     def full(self) -> bool:
         """See ``Elsewhere``."""
-        return self._bytes - self._written > self._bytes_max
+        return self.held_bytes > self._bytes_max
 
     @property
     def complete(self) -> bool:
@@ -165,18 +173,17 @@ class Keeping:
         actions = self.go_on(store, now)
         for key in list(self._ways):
             actions += self._give(store, key, now)
-        while self._order:
-            number, key, end, size = self._order[0]
-            if store.stored(key) < end:
-                break
-            self._order.popleft()
-            self._written += size
-            self.settled = number
         for key, end in list(self._goals.items()):
             if now - self._goals_at >= OTHERS_S and store.others_begin(key) >= end:  # nobody keeps anything of it
                 store.begin_at(key, end, now)
             if store.stored(key) >= end:
                 del self._goals[key]
+        while self._order:
+            number, place, end = self._order[0]
+            if self._goals if place is None else store.stored(place) < end:
+                break
+            self._order.popleft()
+            self.settled = number
         return actions
 
     def _set_goals(self, store: LogStore, ends: Sequence[End], now: float) -> None:
@@ -188,18 +195,26 @@ class Keeping:
     def _take(self, placed: Placed) -> None:
         key, batch = (placed.topic, placed.partition), placed.batch
         self._given += 1
-        self._order.append((self._given, key, batch.next, len(batch.raw)))
-        way = self._ways.setdefault(key, _Way())
-        way.waiting.append(batch)
-        if self._goals and self.full:  # what comes while a joiner reads the rest is with the others as well
-            self._goals[key] = batch.next
+        self._order.append((self._given, key, batch.next))
+        self._ways.setdefault(key, _Way()).waiting.append(batch)
+        if self._goals and self.full:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """What comes while a joiner reads the rest is with the others as well: it is read from them."""
+        for _, key, end in self._order:
+            if key is not None:
+                self._goals[key] = max(self._goals.get(key, 0), end)
+        self._order = deque([(self._given, None, 0)])
+        for way in self._ways.values():
+            self._went += sum(map(_size, way.waiting))
             way.waiting.clear()
 
     def _give(self, store: LogStore, key: Key, now: float) -> list[Action]:
         """Have the store write what follows what it has."""
         way, stored, next_ = self._ways[key], store.stored(key), store.next_offset(key)
         while way.given and way.given[0].next <= stored:
-            way.given.popleft()
+            self._went += _size(way.given.popleft())
         if way.given and way.given[-1].next > next_:  # the disk has refused it
             way.waiting.extendleft(reversed(way.given))
             way.given.clear()
@@ -216,6 +231,10 @@ class Keeping:
         if not way.waiting and not way.given:
             del self._ways[key]
         return actions
+
+
+def _size(batch: Batch) -> int:
+    return len(batch.raw) + BATCH_BYTES
 
 
 def _shown(store: LogStore, placed: Placed) -> list[Action]:

@@ -23,7 +23,7 @@ from chappe.replication.chain.actions import Action, Applied, Change, Loaded, St
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
-from chappe.replication.chain.joining import Giver, Taker
+from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.membership import Known, Wanted, wanted
 from chappe.replication.chain.messages import (
@@ -42,31 +42,15 @@ from chappe.replication.chain.messages import (
     Resume,
     Want,
 )
+from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.replica import Machine, Replica
 from chappe.replication.chain.serving import Serving
 
 PATIENT_BEATS: Final = 20  # after a restart of all members those who are back wait so long for the others
 JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
-STUCK_BEATS: Final = 10  # a joiner for which no piece of a state came asks for another one
 DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
 STAGGER_BEATS: Final = 3  # servers propose one after the other
-
-
-@dataclass(slots=True)
-class Next:
-    """Who gets what this server has: its successor, or at the tail somebody who joins."""
-
-    place: int
-    life: int
-    sent: int = 0  # up to this entry
-    acked: int = 0
-    synced: int = 0
-    known: bool = False  # it has said where its log ends
-    common: int = 0  # up to there their logs are the same: found when it was asked
-    told: tuple[int, int] = (-1, -1)
-    moved_at: float = 0.0
-    giver: Giver | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +113,17 @@ class ChainServer:
             self.replica.begin()
         self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
         if state is not None:
-            self._mind_size(state)
+            self.mind_size(len(state.data))
         self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
-        self._apply(min(loaded.committed, self.log.end), answers=False)
+        self.apply(min(loaded.committed, self.log.end), answers=False)
         # -- the disk
         self._writing: Change | None = None
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
         self._state: State | None = None  # to be written instead of all
-        self._elsewhere = machine if isinstance(machine, Elsewhere) else None
+        self.elsewhere = machine if isinstance(machine, Elsewhere) else None
         self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
         self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
         self._noted = loaded.committed
@@ -148,11 +132,9 @@ class ChainServer:
         self.aligned = False  # its log is a part of its predecessor's
         self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
         self._upstream = 0  # so far all members before it are synced
-        self._acked: tuple[int, int, int] | None = None  # what the predecessor was told last
-        self.next: Next | None = None
-        self._joiner: Next | None = None
-        self._taker = Taker(limits)
-        self._taken = self._stuck = 0
+        self._acked: tuple[int, int, int, bool] | None = None  # what the predecessor was told last
+        self.next: Neighbour | None = None
+        self.joining = Joining(self, limits)
         self.holds = False  # it commits nothing until the next configuration
         # -- who is to be a member
         self._asked: dict[int, bool] = {}
@@ -177,7 +159,7 @@ class ChainServer:
         """The last entry that is as safe here as the chain promises."""
         if not self.configuration.durable:
             return self.log.end
-        elsewhere = self._elsewhere
+        elsewhere = self.elsewhere
         if elsewhere is None:
             return self.synced
         if not self.member and (not elsewhere.complete or elsewhere.settled < self._owed):
@@ -197,13 +179,7 @@ class ChainServer:
     @property
     def log_most(self) -> int:
         """So many bytes the log may have before a state takes its place."""
-        return JOINER_TIMES * self.log_bytes if self._gives else self.log_bytes
-
-    @property
-    def _gives(self) -> bool:
-        """Whether somebody gets from here what it needs to join."""
-        joiner = self._joiner
-        return joiner is not None and (joiner.known or joiner.giver is not None)
+        return JOINER_TIMES * self.log_bytes if self.joining.gives else self.log_bytes
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
@@ -274,7 +250,7 @@ class ChainServer:
         actions += [Tell(place, self._beat(now)) for place in self.peers.others]
         actions += self._consider(now)
         self._repeat(now)
-        return actions + self._join(now) + self.serving.repeat()
+        return actions + self.joining.look(now) + self.joining.ask(now) + self.serving.repeat()
 
     def handle_written(self, now: float) -> list[Action]:
         """The change that was to be written is on disk."""
@@ -321,11 +297,13 @@ class ChainServer:
         self._commit()
         actions, self._answers = self._answers, []
         actions += self._write(now)
-        for target in (self.next, self._joiner):
+        synced = self.safe if self.head else min(self.safe, self._upstream)
+        for target in (self.next, self.joining.joiner):
             if target is not None:
-                actions += self._feed(target, now)
+                found = target.feed(self.log, self.number, synced, self.committed, now)
+                actions += [Tell(target.place, each) for each in found]
         if self.aligned and not self.head:
-            ack = (self.log.end, self.safe, self.committed)
+            ack = (self.log.end, self.safe, self.committed, self.joining.full)
             if ack != self._acked:
                 self._acked = ack
                 actions.append(Tell(self._before(), Ack(self.number, self.life, *ack)))
@@ -334,9 +312,9 @@ class ChainServer:
     def _commit(self) -> None:
         """The tail commits what all have."""
         if self.tail and self.aligned and not self.holds:
-            self._apply(min(self.safe, math.inf if self.head else self._upstream))
+            self.apply(self.safe if self.head else min(self.safe, self._upstream))
 
-    def _apply(self, upto: float, *, answers: bool = True) -> None:
+    def apply(self, upto: int, *, answers: bool = True) -> None:
         """Everything up to there is committed."""
         while self.committed < min(upto, self.log.end):
             self.committed += 1
@@ -354,7 +332,7 @@ class ChainServer:
     def _shorten(self) -> None:
         """Make a state of the log when it is long."""
         upto = self.committed if self.next is None else min(self.committed, self.next.acked)
-        if self._gives and self.log.bytes <= self.log_most:
+        if self.joining.gives and self.log.bytes <= self.log_most:
             return  # who joins is to find what follows the state that it gets
         if self._unsettled is not None:
             self._settle(upto)
@@ -369,14 +347,14 @@ class ChainServer:
             self.log.shorten(upto)
             return
         state = State(upto, self.log.term(upto), self.replica.snapshot())
-        self._unsettled = (0 if self._elsewhere is None else self._elsewhere.mark(), state)
+        self._unsettled = (0 if self.elsewhere is None else self.elsewhere.mark(), state)
         self._settle(upto)
 
     def _settle(self, upto: int) -> None:
         """A state takes the log's place as soon as all that it means is on disk."""
         assert self._unsettled is not None
         mark, state = self._unsettled
-        elsewhere = self._elsewhere
+        elsewhere = self.elsewhere
         if elsewhere is not None and self.place not in self.configuration.places and not elsewhere.complete:
             self._owed = (
                 mark  # nobody relies on a joiner: its log is not to hold all that comes while it reads the rest
@@ -386,11 +364,21 @@ class ChainServer:
             self._unsettled = None
             self.log.shorten(state.index)
             self._state = state
-            self._mind_size(state)
+            self.mind_size(len(state.data))
 
-    def _mind_size(self, state: State) -> None:
+    def mind_size(self, size: int) -> None:
         """Have the log be as long as a large state: states would cost more than what they spare, and be out of date."""
-        self.log_bytes = max(self._limits.log_bytes, len(state.data))
+        self.log_bytes = max(self._limits.log_bytes, size)
+
+    def take_state(self, state: State) -> None:
+        """Begin anew with a state of the tail."""
+        self.replica.restore(state.index, state.data)
+        self.mind_size(len(state.data))
+        self.log = Log(state.index, state.term)
+        self.committed = state.index
+        self._written = self.synced = 0
+        self._cut, self._state, self._unsettled = None, state, None
+        self.aligned = False
 
     def _write(self, now: float) -> list[Action]:
         if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
@@ -427,13 +415,11 @@ class ChainServer:
             case Ack():
                 self._handle_ack(sender, message, now)
             case Join():
-                return self._handle_join(sender, message, now)
+                return self.joining.handle_join(sender, message, now)
             case Piece():
-                return self._handle_piece(sender, message)
+                return self.joining.handle_piece(sender, message, now)
             case Want():
-                joiner = self._joiner
-                if joiner is not None and joiner.place == sender and joiner.giver is not None:
-                    return [Tell(sender, each) for each in joiner.giver.more(message)]
+                return self.joining.handle_want(sender, message, now)
             case Confirm():
                 return self._confirm(sender, message)
             case Confirmed():
@@ -453,7 +439,7 @@ class ChainServer:
         base = max(message.committed, log.base) if common is None else common
         if base > log.end:
             return
-        target.known, target.common, target.sent, target.acked, target.moved_at = True, base, base, base, now
+        target.begin(base, now)
 
     def _handle_append(self, sender: int, message: Append) -> list[Action]:
         if self.head or sender != self._before():
@@ -469,10 +455,10 @@ class ChainServer:
             self._floor = self.log.end
         if message.base > self.log.end:
             return actions  # one before is on its way, or lost
-        for entry in message.entries[self.log.end - message.base :]:
+        for entry in () if self.joining.full else message.entries[self.log.end - message.base :]:
             self.log.append(entry)
         self._upstream = max(self._upstream, message.synced)
-        self._apply(message.committed)
+        self.apply(message.committed)
         self._acked = None
         return actions
 
@@ -489,112 +475,21 @@ class ChainServer:
         return [Report(ThrewAway(base + 1, last))]
 
     def _handle_ack(self, sender: int, message: Ack, now: float) -> None:
-        for target in (self.next, self._joiner):
+        for target in (self.next, self.joining.joiner):
             if target is None or (target.place, target.life) != (sender, message.life):
                 continue
-            if not target.known or message.end > self.log.end:
-                continue
-            if message.end > target.acked:
-                target.acked, target.moved_at = message.end, now
-            target.synced = max(target.synced, message.synced)
-            if target is self.next:
-                self._apply(message.committed)
-
-    def _feed(self, target: Next, now: float) -> list[Action]:
-        """What somebody does not have yet."""
-        if not target.known or target.giver is not None:
-            return []
-        synced = self.safe if self.head else min(self.safe, self._upstream)
-        if target.sent < self.log.base:
-            target.known = False  # the log is gone that it needs: it asks again, and gets a state
-            return []
-        actions: list[Action] = []
-        while True:
-            entries = self.log.after(target.sent, self._limits.append_bytes)
-            if not entries and target.told == (synced, self.committed):
-                return actions
-            message = Append(self.number, target.sent, entries, synced, self.committed, target.sent == target.common)
-            actions.append(Tell(target.place, message))
-            if target.sent == target.acked:
-                target.moved_at = now
-            target.sent += len(entries)
-            target.told = (synced, self.committed)
+            if target.handle_ack(message, self.log.end, now) and target is self.next:
+                self.apply(message.committed)
 
     def _repeat(self, now: float) -> None:
         """What may have been lost is said again."""
         self._acked = None
-        if self._joiner is not None and self.peers.beat(self._joiner.place, now) is None:
-            self._joiner = None  # when it is heard again it asks again
-        for target in (self.next, self._joiner):
-            if target is not None and target.known:
-                target.told = (-1, -1)
-                if target.sent > target.acked and now - target.moved_at >= self._limits.again_s:
-                    target.sent, target.moved_at = target.acked, now
+        for target in (self.next, self.joining.joiner):
+            if target is not None:
+                target.repeat(now)
         if self.member and not self.aligned:
             resume = Resume(self.number, self.log.runs(), self.committed)
             self._answers.append(Tell(self._before(), resume))
-
-    # -- joining ----------------------------------------------------------------------------------------------
-
-    def _join(self, now: float) -> list[Action]:
-        """Who is not a member asks the tail for what it lacks."""
-        configuration = self.configuration
-        if not self.number or self.place in configuration.places or configuration.out[self.place]:
-            return []
-        tail = configuration.places[-1]
-        want = self._taker.want()
-        if want is not None:
-            self._stuck = 0 if self._taker.size != self._taken else self._stuck + 1
-            self._taken = self._taker.size
-            if self._stuck < STUCK_BEATS:
-                return [Tell(tail, want)]
-            self._taker, self._stuck = Taker(self._limits), 0
-        return [Tell(tail, Join(self.number, self.life, self.committed, not self.aligned))]
-
-    def _handle_join(self, sender: int, message: Join, now: float) -> list[Action]:
-        configuration = self.configuration
-        if not self.tail or not self.aligned or sender in configuration.places or configuration.out[sender]:
-            return []
-        joiner = self._joiner
-        if joiner is not None and joiner.place != sender and self.peers.mutual(joiner.place, now) is not None:
-            return []  # one after the other
-        if joiner is None or (joiner.place, joiner.life) != (sender, message.life):
-            joiner = self._joiner = Next(sender, message.life)
-        if joiner.known and (not message.lost or now - joiner.moved_at < self._limits.again_s):
-            return []
-        if self.log.base <= message.committed <= self.log.end:
-            joiner.known, joiner.giver = True, None
-            joiner.common = joiner.sent = joiner.acked = message.committed
-            joiner.synced, joiner.moved_at = 0, now
-            return []
-        joiner.known = False
-        if joiner.giver is None or joiner.giver.index < self.log.base:
-            state = State(self.committed, self.log.term(self.committed), self.replica.transfer())
-            joiner.giver = Giver(state, self.number, self._limits)
-            self._mind_size(state)
-        return [Tell(sender, joiner.giver.first())]
-
-    def _handle_piece(self, sender: int, message: Piece) -> list[Action]:
-        configuration = self.configuration
-        if self.place in configuration.places or sender != configuration.places[-1]:
-            return []
-        if message.index <= self.committed:
-            return []
-        if self.aligned and message.index <= self.log.end:  # it has that, and more: what was acknowledged has to stay
-            self._apply(message.index)
-            return [Tell(sender, Join(self.number, self.life, self.committed, False))]
-        state = self._taker.take(message)
-        if state is None:
-            want = self._taker.want()
-            return [] if want is None else [Tell(sender, want)]
-        self.replica.restore(state.index, state.data)
-        self._mind_size(state)
-        self.log = Log(state.index, state.term)
-        self.committed = state.index
-        self._written = self.synced = 0
-        self._cut, self._state, self._unsettled = None, state, None
-        self.aligned = False
-        return [Tell(sender, Join(self.number, self.life, self.committed, True))]
 
     # -- reads, for others ------------------------------------------------------------------------------------
 
@@ -640,7 +535,8 @@ class ChainServer:
         configuration = self._be_in(value.decode(decided))
         for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
             del self._asked[place]
-        self.holds, self.next, self._joiner, self._taker = False, None, None, Taker(self._limits)
+        self.holds, self.next = False, None
+        self.joining.entered()
         self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
         self._trouble_at = self._gone_at = math.inf
         self.aligned = self.head
@@ -648,7 +544,7 @@ class ChainServer:
         if self.member and not self.tail:
             places = configuration.places
             after = places[places.index(self.place) + 1]
-            self.next = Next(after, configuration.life(after), moved_at=now)
+            self.next = Neighbour(after, configuration.life(after), self._limits, now)
         if self.member and not self.head:
             self._repeat(now)
         self._beat_at = now
@@ -678,7 +574,7 @@ class ChainServer:
             return []
         alive = [place for place, life in self.configuration.chain if place in beats and beats[place].life == life]
         self._gone_at = math.inf if alive else min(self._gone_at, now)
-        actions = self._tell_why(found.why)
+        actions = self._tell_why(found.why or self.joining.why)
         if found.configuration is None and not found.why and self.number and not self.agreement.untouched:
             found = Wanted(self.configuration)  # a vote that nobody ended keeps reads from being confirmed
         if found.configuration is None:
@@ -704,13 +600,9 @@ class ChainServer:
 
     def _take_in(self, now: float) -> list[Action]:
         """The tail has somebody join who has everything, and commits nothing until that is decided."""
-        joiner, configuration = self._joiner, self.configuration
-        if joiner is None or not joiner.known or self.holds or not self.tail or not self.aligned:
-            return []
-        beat = self.peers.mutual(joiner.place, now)
-        if beat is None or beat.life != joiner.life or beat.disk != configuration.disks[joiner.place] or beat.leaves:
-            return []
-        if joiner.synced < self.committed:
+        configuration = self.configuration
+        joiner = None if self.holds or not self.tail or not self.aligned else self.joining.complete(now)
+        if joiner is None:
             return []
         chain = (*configuration.chain, (joiner.place, joiner.life))
         self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable)

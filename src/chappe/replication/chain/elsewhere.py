@@ -20,7 +20,7 @@ class Elsewhere(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether so much is not written yet that this member confirms nothing more for now."""
+        """Whether so much is not written yet that a member confirms nothing more, and who joins takes nothing more."""
         ...
 
     @property

@@ -59,6 +59,31 @@ class Joins:
 
 
 @dataclass(frozen=True, slots=True)
+class GaveUp:
+    """This server, the tail, goes on without another that would join; it asks again by itself when it can."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} does not join for now: its disk has been behind for too long"
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """The state has more bytes than go to a server that would join."""
+
+    name: str
+    size: int
+    most: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} cannot join: the state has {self.size:,} bytes, of {self.most:,} that can be taken;"
+            " have the machine keep less, or on a disk of its own"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ThrewAway:
     """Entries that were never committed are gone from this server's log."""
 

@@ -1,83 +1,200 @@
-"""The state on its way from the tail to a joiner: in pieces, each when there is room for it, checked as a whole."""
+"""How somebody joins a chain: it asks the tail for what it lacks, and becomes the tail when it has everything.
+
+Both sides are here: what a tail does for one who joins, one after the other, and what a server does that is not a
+member. What of the log or of a state is under way is in ``neighbour`` and ``transfer``.
+"""
 
 from __future__ import annotations
 
-from crc32c import crc32c
+import math
+from typing import Final, Protocol
 
+from chappe.core import Report
 from chappe.limits import ChainLimits
-from chappe.replication.chain.actions import State
-from chappe.replication.chain.messages import Piece, Want
+from chappe.replication.agreement.core import Agreement
+from chappe.replication.chain.actions import Action, State, Tell
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.elsewhere import Elsewhere
+from chappe.replication.chain.events import GaveUp, TooLarge
+from chappe.replication.chain.log import Log
+from chappe.replication.chain.messages import Join, Piece, Want
+from chappe.replication.chain.neighbour import Neighbour
+from chappe.replication.chain.peers import Peers
+from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.transfer import Giver, Taker
+
+STUCK_BEATS: Final = 10  # a joiner for which no piece of a state came asks for another one
+TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether it is smaller by now
 
 
-class Giver:
-    """One state, on its way to one joiner."""
+class Server(Protocol):
+    """What is asked of the server that this is a part of."""
 
-    def __init__(self, state: State, number: int, limits: ChainLimits) -> None:
-        self.index = state.index
-        self._state = state
-        self._number = number
+    life: int
+    number: int
+    names: tuple[str, ...]
+    configuration: Configuration
+    place: int
+    committed: int
+    aligned: bool
+    member: bool
+    tail: bool
+    log: Log
+    replica: Replica
+    agreement: Agreement
+    peers: Peers
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """The part of its machine that lies elsewhere, if there is one."""
+        ...
+
+    def take_state(self, state: State) -> None:
+        """Begin anew with a state."""
+        ...
+
+    def apply(self, upto: int) -> None:
+        """Everything up to there is committed."""
+        ...
+
+    def mind_size(self, size: int) -> None:
+        """The state has so many bytes."""
+        ...
+
+
+class Joining:
+    """See the module."""
+
+    def __init__(self, server: Server, limits: ChainLimits) -> None:
+        self._server = server
         self._limits = limits
-        self._check = crc32c(state.data)
-        self._sent = 0
-        self._wanted = -1
+        self.joiner: Neighbour | None = None  # at the tail
+        # -- of who joins
+        self._taker = Taker(limits)
+        self._taken = self._stuck = 0
+        self._asks_at = -math.inf
+        self._hindered = ""
 
-    def first(self) -> Piece:
-        """The first piece tells what there is; the others are asked for."""
-        self._sent, self._wanted = max(self._sent, self._limits.piece_bytes), -1
-        return self._piece(0)
+    def entered(self) -> None:
+        """Another configuration is in force."""
+        self.joiner, self._taker = None, Taker(self._limits)
 
-    def more(self, want: Want) -> list[Piece]:
-        """What there is room for. Who asks for the same again did not get it."""
-        if want.index != self.index:
+    # -- at the tail ------------------------------------------------------------------------------------------
+
+    @property
+    def gives(self) -> bool:
+        """Whether somebody gets from here what it needs to join."""
+        joiner = self.joiner
+        return joiner is not None and (joiner.known or joiner.giver is not None)
+
+    def handle_join(self, sender: int, message: Join, now: float) -> list[Action]:
+        """Somebody asks for what it lacks."""
+        server, configuration = self._server, self._server.configuration
+        if not server.tail or not server.aligned or sender in configuration.places or configuration.out[sender]:
             return []
-        if want.offset <= self._wanted:
-            self._sent = want.offset
-        self._wanted = want.offset
-        found = []
-        while self._sent < min(len(self._state.data), want.credit):
-            found.append(self._piece(self._sent))
-            self._sent += self._limits.piece_bytes
-        return found
+        joiner = self.joiner
+        if joiner is not None and joiner.place != sender and server.peers.mutual(joiner.place, now) is not None:
+            return []  # one after the other
+        if joiner is None or (joiner.place, joiner.life) != (sender, message.life):
+            joiner = self.joiner = Neighbour(sender, message.life, self._limits)
+        if joiner.known and (not message.lost or now - joiner.moved_at < self._limits.again_s):
+            return []
+        if server.log.base <= message.committed <= server.log.end:
+            joiner.begin(message.committed, now)
+            return []
+        joiner.lost()
+        joiner.moved_at = now
+        if joiner.giver is None or joiner.giver.index < server.log.base:
+            state = State(server.committed, server.log.term(server.committed), server.replica.transfer())
+            server.mind_size(len(state.data))
+            joiner.giver = Giver(state, server.number, self._limits)
+            if len(state.data) > self._limits.state_bytes_max:
+                self.joiner = None  # it is told how large that is, and asks much later again
+                too_large = TooLarge(server.names[sender], len(state.data), self._limits.state_bytes_max)
+                return [Tell(sender, joiner.giver.first()), Report(too_large)]
+        return [Tell(sender, joiner.giver.first())]
 
-    def _piece(self, offset: int) -> Piece:
-        state = self._state
-        data = state.data[offset : offset + self._limits.piece_bytes]
-        return Piece(self._number, state.index, state.term, len(state.data), self._check, offset, data)
+    def handle_want(self, sender: int, message: Want, now: float) -> list[Action]:
+        """Somebody has room for more of the state that it gets."""
+        joiner = self.joiner
+        if joiner is None or joiner.place != sender or joiner.giver is None:
+            return []
+        joiner.moved_at = now
+        return [Tell(sender, each) for each in joiner.giver.more(message)]
 
+    def look(self, now: float) -> list[Action]:
+        """Let go of who is not heard any more, or takes nothing for long: it asks again when it is back."""
+        joiner, server = self.joiner, self._server
+        if joiner is None:
+            return []
+        if server.peers.beat(joiner.place, now) is None:
+            self.joiner = None
+        elif now - (joiner.full_at if joiner.giver is None else joiner.moved_at) >= self._limits.slow_s:
+            self.joiner = None
+            return [Report(GaveUp(server.names[joiner.place]))]
+        return []
 
-class Taker:
-    """What has come of a state. Pieces may be lost and come out of order: those that are missing are asked for."""
-
-    def __init__(self, limits: ChainLimits) -> None:
-        self._limits = limits
-        self._first: Piece | None = None
-        self._have: list[bytes] = []
-        self.size = 0
-
-    def take(self, piece: Piece) -> State | None:
-        """One more piece; the state if it is whole and right. A newer state begins anew."""
-        if piece.size > self._limits.state_bytes_max:
+    def complete(self, now: float) -> Neighbour | None:
+        """Who has everything that is committed, and is to become the tail."""
+        joiner, server = self.joiner, self._server
+        if joiner is None or not joiner.known or joiner.synced < server.committed:
             return None
-        first = self._first
-        if first is None or (first.index, first.term, first.check, first.size) != (
-            piece.index, piece.term, piece.check, piece.size,
-        ):  # fmt: skip
-            if piece.offset:
-                return None
-            self._first, self._have, self.size = piece, [], 0
-        if piece.offset != self.size:
+        beat = server.peers.mutual(joiner.place, now)
+        if beat is None or beat.life != joiner.life or beat.disk != server.configuration.disks[joiner.place]:
             return None
-        self._have.append(piece.data)
-        self.size += len(piece.data)
-        if self.size < piece.size:
-            return None
-        data = b"".join(self._have)
-        self._first, self._have, self.size = None, [], 0
-        return State(piece.index, piece.term, data) if crc32c(data) == piece.check else None
+        return None if beat.leaves else joiner
 
-    def want(self) -> Want | None:
-        """What to ask for next; None: nothing has come yet."""
-        first, limits = self._first, self._limits
-        if first is None:
-            return None
-        return Want(first.number, first.index, self.size, self.size + limits.pieces_ahead * limits.piece_bytes)
+    # -- of who joins -----------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether this server joins and can take nothing for now, as what it has does not get onto its disk."""
+        elsewhere = self._server.elsewhere
+        return elsewhere is not None and elsewhere.full and not self._server.member
+
+    @property
+    def why(self) -> str:
+        """Why this server does not join, if it knows."""
+        if self._server.place in self._server.configuration.places:
+            return ""
+        return "its disk is behind: it takes nothing more until that has caught up" if self.full else self._hindered
+
+    def ask(self, now: float) -> list[Action]:
+        """Who is not a member asks the tail for what it lacks."""
+        server, configuration = self._server, self._server.configuration
+        if not server.number or server.place in configuration.places or configuration.out[server.place]:
+            return []
+        if self.full or now < self._asks_at:
+            return []
+        tail = configuration.places[-1]
+        want = self._taker.want()
+        if want is not None:
+            self._stuck = 0 if self._taker.size != self._taken else self._stuck + 1
+            self._taken = self._taker.size
+            if self._stuck < STUCK_BEATS:
+                return [Tell(tail, want)]
+            self._taker, self._stuck = Taker(self._limits), 0
+        return [Tell(tail, Join(server.number, server.life, server.committed, not server.aligned))]
+
+    def handle_piece(self, sender: int, message: Piece, now: float) -> list[Action]:
+        """A piece of a state has come."""
+        server, configuration, limits = self._server, self._server.configuration, self._limits
+        if server.place in configuration.places or sender != configuration.places[-1]:
+            return []
+        if message.index <= server.committed or self.full:
+            return []
+        if server.aligned and message.index <= server.log.end:  # it has that: what was acknowledged has to stay
+            server.apply(message.index)
+            return [Tell(sender, Join(server.number, server.life, server.committed, False))]
+        if message.size > limits.state_bytes_max:
+            self._asks_at = now + TOO_LARGE_S
+            too_large = TooLarge(server.names[server.place], message.size, limits.state_bytes_max)
+            told, self._hindered = self._hindered == str(too_large), str(too_large)
+            return [] if told else [Report(too_large)]
+        state = self._taker.take(message)
+        if state is None:
+            want = self._taker.want()
+            return [] if want is None else [Tell(sender, want)]
+        self._hindered = ""
+        server.take_state(state)
+        return [Tell(sender, Join(server.number, server.life, server.committed, True))]

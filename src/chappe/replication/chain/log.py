@@ -44,6 +44,11 @@ class Log:
                 return tuple(entries[start:place])
         return tuple(entries[start:])
 
+    @staticmethod
+    def size(entries: Sequence[Entry]) -> int:
+        """What entries count for, in bytes."""
+        return sum(map(_size, entries))
+
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Of each term the last entry, oldest first; the base counts as one."""
         found = [(self.base_term, self.base)]

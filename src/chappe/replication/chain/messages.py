@@ -87,13 +87,17 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag="ack"):
-    """To the predecessor: it has everything up to ``end``; up to ``committed`` it is confirmed."""
+    """To the predecessor: it has everything up to ``end``; up to ``committed`` it is confirmed.
+
+    ``full``: of who joins, and takes no entries for now, as its disk is behind.
+    """
 
     number: Word
     life: Word
     end: Word
     synced: Word
     committed: Word
+    full: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):

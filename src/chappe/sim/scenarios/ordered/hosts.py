@@ -129,6 +129,7 @@ class OrderedServer(Speaks, ServerHost):
         super().__init__(world, name)
         self.keeping: Keeping = world.keepings[name]
         self.keeping.live()
+        self.held_first = self.keeping.held_bytes  # all that its log has: that is longer only for a large state
         self.records = world.records[name]
         self.records.restarted(False)
         self.address = f"{name}/{self.life}"
@@ -234,7 +235,7 @@ class OrderedServer(Speaks, ServerHost):
     def _next(self) -> None:
         self._job = self._jobs.popleft() if self._jobs else None
         if self._job is not None:
-            delay = self.disk.write_s * (0.5 + self.world.rng.random())
+            delay = self.world.store_s.get(self.name, self.disk.write_s) * (0.5 + self.world.rng.random())
             self.world.clock.after(delay, self._stored, self._job)
 
     def _stored(self, job: log.Write) -> None:
@@ -305,6 +306,7 @@ class Writer(ClientHost):
         outcome, result = event.outcome
         if outcome == EXPIRED:
             self.world.expired += 1
+            self.world.see("on_expired", self)
             return
         answer = decode_answer(result)
         if isinstance(answer, Layout):

@@ -30,6 +30,9 @@ from chappe.sim.scenarios.ordered.hosts import Lines, OrderedServer, Reader, Wri
 from chappe.sim.world import Checker, Settings
 
 READERS = 2
+STALLS = 0.5  # in so many worlds the disk of a store stalls, and not that of its chain ...
+STALL_S = 8.0  # ... for so long: its member is taken out, and joins meanwhile
+UNCOMMITTED_BYTES = 10_000  # more than all writers have under way at once
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,10 @@ class OneOrder(Checker["Ordered"]):
                 stored = host.records.partition(model.TOPIC.decode(), name)
                 if stored is None or stored.next < end:
                     self.fail(f"{host.name} has forgotten {core.log.base} entries, and its store ends before {end}")
+
+        most = self.world.held_most + host.held_first
+        if host.keeping.held_bytes > most:
+            self.fail(f"{host.name} holds {host.keeping.held_bytes} bytes that are not on disk, of {most}")
 
     def on_stored(self, host: OrderedServer) -> None:
         """A store has done something: it has nothing that is not committed."""
@@ -171,8 +178,11 @@ class Ordered(Chains):
             LOG_LIMITS, batch_bytes=rng.choice((300, 64 * 1024)), read_bytes_max=rng.choice((200, 1 << 20)),
             heads_page=rng.choice((1, 10_000)), small_batch_bytes=rng.choice((0, 8 * 1024)),
         )  # fmt: skip
+        # Who is full may have one message more, and what was not committed then.
+        self.held_most = self.waiting_bytes + self.limits.append_bytes + UNCOMMITTED_BYTES
         self.records = {name: SimDisk(f"{seed}-{name}") for name in self.servers}
         self.lines = Lines(self)
+        self.store_s: dict[str, float] = {}  # how long a write takes at a store that stalls
         self.keepings: dict[str, Keeping] = {}
         self.ends = [0] * model.PARTITIONS  # of the partitions, as far as anything is committed
 
@@ -207,7 +217,21 @@ class Ordered(Chains):
                 at = self.rng.random() * until
                 self.clock.at(at, reader.crash)
                 self.clock.at(at + 0.3, reader.restart)
-        return super().plan(until)
+        planned = super().plan(until)
+        if self.settings.disturb and self.rng.random() < STALLS:
+            name = self.rng.choice(self.servers)
+            at = self.rng.random() * until / 2
+            self.clock.at(at, self._stall, name, STALL_S)
+            self.clock.at(at + STALL_S, self._stall, name, 0.0)
+        return planned
+
+    def _stall(self, name: str, write_s: float) -> None:
+        self.store_s = {name: write_s} if write_s else {}
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        super().heal()
+        self.store_s.clear()
 
 
 def _ends(machine: OrderedLog) -> list[int]:

@@ -1,0 +1,118 @@
+"""Who gets what a server has: its successor, or at the tail somebody who joins; and what of it is under way.
+
+Entries go out as they come, up to a bound that the neighbour has not acknowledged: so one that is slow costs no more
+than that. What was lost is sent again from the last one that is known to be there, one message first and the others
+when that is acknowledged: so what is sent to one that stands still is little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from chappe.limits import ChainLimits
+from chappe.replication.chain.log import Log
+from chappe.replication.chain.messages import Ack, Append, Entry
+from chappe.replication.chain.transfer import Giver
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """One life of another server.
+
+    Args:
+        place: Of it.
+        life: Of it.
+        limits: Of the chain.
+        moved_at: When it last had more than before, or was sent something while nothing was under way.
+    """
+
+    place: int
+    life: int
+    limits: ChainLimits = field(repr=False)
+    moved_at: float = 0.0
+    sent: int = 0  # up to this entry
+    acked: int = 0
+    synced: int = 0
+    known: bool = False  # it has said where its log ends
+    common: int = 0  # up to there their logs are the same: found when it was asked
+    giver: Giver | None = None  # it gets a state first
+    full_at: float = math.inf  # since when it takes no entries
+    _told: tuple[int, int] = (-1, -1)
+    _under_way: deque[tuple[int, int]] = field(default_factory=deque)  # of each message its last entry and its bytes
+    _bytes: int = 0  # of these
+    _careful: bool = False  # something was lost: one message after the other until more is acknowledged
+
+    def begin(self, base: int, now: float) -> None:
+        """It has the same log up to there, and gets what follows."""
+        self.known, self.giver = True, None
+        self.common = self.acked = self.sent = base
+        self.synced, self.moved_at, self.full_at = 0, now, math.inf
+        self._back()
+
+    def lost(self) -> None:
+        """What it lacks is not in the log any more."""
+        self.known = False
+
+    def handle_ack(self, message: Ack, end: int, now: float) -> bool:
+        """It says how far it is, of a log that ends here; returns whether that can be."""
+        if not self.known or message.end > end:
+            return False
+        if message.end > self.acked:
+            self.acked, self.moved_at, self._careful = message.end, now, False
+            while self._under_way and self._under_way[0][0] <= message.end:
+                self._bytes -= self._under_way.popleft()[1]
+            self.sent = max(self.sent, message.end)
+        self.synced = max(self.synced, message.synced)
+        if not message.full:
+            self.full_at = math.inf
+        elif self.full_at == math.inf:
+            self.full_at = now
+            self._back()  # it has left what was under way
+        return True
+
+    def feed(self, log: Log, number: int, synced: int, committed: int, now: float) -> list[Append]:
+        """What it does not have yet, as far as that may be under way, and how far those before are.
+
+        If the log does not have that any more the neighbour is not ``known``: it asks again, and gets a state.
+        """
+        if not self.known or self.giver is not None:
+            return []
+        if self.sent < log.base:
+            self.lost()
+            return []
+        found: list[Append] = []
+        while True:
+            entries = self._next(log)
+            if not entries and self._told == (synced, committed):
+                return found
+            found.append(Append(number, self.sent, entries, synced, committed, self.sent == self.common))
+            if self.sent == self.acked:
+                self.moved_at = now
+            self._told = (synced, committed)
+            if entries:
+                size = log.size(entries)
+                self.sent += len(entries)
+                self._under_way.append((self.sent, size))
+                self._bytes += size
+
+    def repeat(self, now: float) -> None:
+        """What may have been lost is said again."""
+        if self.known:
+            self._told = (-1, -1)
+            if self.sent > self.acked and now - self.moved_at >= self.limits.again_s:
+                self.moved_at = now
+                self._back()
+
+    def _next(self, log: Log) -> tuple[Entry, ...]:
+        waits = self.full_at < math.inf or self._bytes >= self.limits.ahead_bytes
+        if waits or (self._careful and self._under_way):
+            return ()
+        return log.after(self.sent, self.limits.append_bytes)
+
+    def _back(self) -> None:
+        self._careful = self.sent > self.acked
+        self.sent = self.acked
+        self._under_way.clear()
+        self._bytes = 0
