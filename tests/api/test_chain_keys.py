@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,8 @@ def test_who_may_write_writes_and_who_may_read_reads(
         assert chain.read(b"", timeout=PATIENCE_S) == b"1"
         with pytest.raises(NotPermitted, match="reader may not write orders"):
             chain.call(b"two", timeout=PATIENCE_S)
+        assert chain.pending == 0
+        assert chain.member.core.next_timeout() == math.inf  # nothing is asked again and again
         with pytest.raises(NotPermitted, match="reader may not administer orders"):
             chain.remove("b", timeout=PATIENCE_S)
         assert chain.status(timeout=PATIENCE_S)["a"] is not None

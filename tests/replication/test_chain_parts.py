@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from chappe.core import Report
@@ -37,7 +39,7 @@ from chappe.replication.chain.messages import (
     Want,
 )
 from chappe.replication.chain.reading import ReadingRounds
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import RESULT_BYTES, Replica
 from chappe.replication.chain.transfer import Giver, Taker
 
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
@@ -177,6 +179,57 @@ def test_a_session_ends_by_the_times_in_the_log() -> None:
     assert replica.apply(4, Entry(1, 21_000_001, 1, 2, 0, b"5")) == (EXPIRED, b"")
 
 
+def test_a_clock_that_jumps_ahead_ends_no_session_and_a_jump_counts_as_a_short_pause() -> None:
+    replica = opened(session_s=100.0, pause_s=60.0)
+    day_us = 86_400_000_000
+    replica.apply(2, Entry(1, day_us, 0, 0, 0, b"other"))
+    assert replica.now_us == day_us  # the machine is told what the head wrote
+    assert replica.apply(3, Entry(1, day_us, 1, 1, 0, b"5")) == (OK, b"5")
+    other = Replica(Sum(), replica._limits)
+    other.restore(3, replica.snapshot())
+    for each in (replica, other):
+        each.apply(4, Entry(1, 2 * day_us, 0, 0, 0, b"third"))
+        assert each.last(1) == 1
+        each.apply(5, Entry(1, 3 * day_us, 0, 0, 0, b"fourth"))
+        assert each.last(1) is None
+
+
+def test_results_have_a_bound_in_bytes_and_the_oldest_of_who_is_least_active_go() -> None:
+    replica = opened(results_bytes=3 * (RESULT_BYTES + 1))
+    replica.apply(2, Entry(1, 1_000_000, 0, 0, 0, b"other"))
+    for index, seq in ((3, 1), (4, 2)):
+        replica.apply(index, Entry(1, 1_000_000, 1, seq, 0, b"1"))
+    for index, seq in ((5, 1), (6, 2)):
+        replica.apply(index, Entry(1, 1_000_000, 2, seq, 0, b"1"))
+
+    assert [replica.result(1, seq) for seq in (1, 2)] == [(EXPIRED, b""), (OK, b"2")]
+    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [(OK, b"3"), (OK, b"4"), None]
+    for index, seq in ((7, 3), (8, 4), (9, 5)):
+        replica.apply(index, Entry(1, 1_000_000, 2, seq, 0, b"1"))
+    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [(EXPIRED, b""), (EXPIRED, b""), (OK, b"5")]
+    assert replica.result(1, 2) == (EXPIRED, b"")
+    assert replica.last(1) == 2  # the session goes on
+    assert replica.apply(10, Entry(1, 1_000_000, 2, 6, 5, b"1")) == (OK, b"8")
+    assert replica.result(2, 5) is None  # the client has said that it has that
+    replica.apply(11, Entry(1, 1_000_000, 2, 7, 6, b"1" + b"0" * 500))  # more than all may have, by itself
+    assert replica.result(2, 7) is not None
+    other = Replica(Sum(), replica._limits)
+    other.restore(11, replica.snapshot())
+    assert other._result_bytes == replica._result_bytes
+    for each in (replica, other):
+        each.apply(12, Entry(1, 1_000_000, 0, 0, 0, b"third"))
+    assert other.snapshot() == replica.snapshot()
+
+
+def test_a_state_of_the_first_version_is_restored() -> None:
+    replica = Replica(Sum(), CHAIN_LIMITS)
+    sessions = [(1, (3, 2_000_000, {2: (OK, b"5"), 3: (OK, b"6")}))]
+    replica.restore(9, msgspec.msgpack.encode((5_000_000, sessions, b"6")))
+    assert [replica.result(1, seq) for seq in (1, 2, 3)] == [None, (OK, b"5"), (OK, b"6")]
+    assert replica.apply(10, Entry(1, 6_000_000, 1, 4, 3, b"1")) == (OK, b"7")
+    assert replica._result_bytes == RESULT_BYTES + 1
+
+
 def test_of_too_many_sessions_the_least_recently_used_one_ends() -> None:
     replica = opened(sessions_max=2)
     replica.apply(2, Entry(1, 1_000_000, 0, 0, 0, b"other"))
@@ -222,6 +275,21 @@ def test_reads_that_wait_have_a_bound_in_bytes() -> None:
     assert not reads.add("a", 4, b"1", 0)
     reads.clear()
     assert reads.add("a", 4, b"1234567", 0)
+
+
+def test_a_read_that_comes_again_waits_once() -> None:
+    reads = ReadingRounds(2, 100)
+    for _ in range(10):
+        assert reads.add("a", 1, b"q", 0)
+    assert reads.add("b", 1, b"q", 0)
+    reads.ask()
+    reads.vote(0, 1, 1)
+    assert [(each.client, each.token) for each in reads.ready(0)] == [("a", 1), ("b", 1)]
+    assert reads.add("a", 1, b"q", 0)  # asked for again since
+    assert len(reads) == 1
+    reads.clear()
+    assert reads.add("a", 1, b"q", 0)
+    assert len(reads) == 1
 
 
 def test_two_logs_have_in_common_what_the_same_terms_have_numbered() -> None:
@@ -379,6 +447,31 @@ def test_commands_of_a_session_that_is_over_end_so_and_the_next_one_opens_anothe
 
     assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == [Report(Finished(token, (EXPIRED, b"")))]
     assert client.do(b"two", 0.0)[1] == [Send(0, Open(b"n1"))]
+
+
+def test_a_result_that_is_forgotten_ends_no_session_of_a_client_that_has_it() -> None:
+    client = ChainClient(1, b"n", now=0.0)
+    client.do(b"one", 0.0)
+    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 0.0)
+
+    assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == []
+
+    assert client.do(b"two", 0.0)[1] == [Send(0, Do(7, 2, 1, b"two"))]
+
+
+def test_what_is_abandoned_is_never_said_again() -> None:
+    client = ChainClient(1, b"n", now=0.0)
+    client.do(b"one", 0.0)
+    client.read(b"q", 0.0)
+    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+
+    client.abandon()
+
+    assert client.next_timeout() == math.inf
+    assert client.handle_timeout(10.0) == []
+    assert client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 10.0) == []
+    assert client.do(b"two", 10.0)[1] == [Send(0, Open(b"n1"))]
 
 
 def test_no_servers_are_an_error_at_once() -> None:

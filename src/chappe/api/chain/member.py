@@ -293,10 +293,10 @@ class ChainMember:
         if isinstance(answer, Refused):
             self._refusals[place] = answer.why
             if place == (self.core.members or (place,))[0]:
-                for token in list(self._asked):
-                    self.core.withdraw(token)
-                    self.forget(token)
-                    self._asked[token].answer(NotPermitted(answer.why))
+                self.core.abandon()  # it would be refused again and again
+                self._sizes, self._bytes = {}, 0
+                for each in list(self._asked.values()):
+                    each.answer(NotPermitted(answer.why))
         elif self._questions.get(answer.token, (-1, None))[0] == place:
             self._questions[answer.token] = (place, answer)
 

@@ -123,6 +123,12 @@ class ChainClient:
         self._unsent.remove(token)
         return True
 
+    def abandon(self) -> None:
+        """Repeat nothing of what was asked, whatever becomes of it, and begin anew with the next command."""
+        self._end_session()
+        self._commands, self._reads = {}, {}
+        self._unsent.clear()
+
     def handle_answer(self, server: int, message: Answer, now: float) -> list[ClientAction]:
         """A server has answered."""
         match message:
@@ -196,6 +202,8 @@ class ChainClient:
             return []
         self._used_at = now
         if message.outcome == EXPIRED:
+            if message.seq not in self._by_seq:
+                return []  # it was answered before: its result may be forgotten, and the session goes on
             over = [token for token, each in self._commands.items() if each.seq]
             self._end_session()
             for token in over:

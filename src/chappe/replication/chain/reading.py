@@ -39,6 +39,7 @@ class ReadingRounds:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._reads: deque[Waiting] = deque()
+        self._known: set[tuple[Hashable, int]] = set()  # whose they are, and their tokens
         self._votes: set[int] = set()
         self._passed = 0  # the newest round that a majority answered
         self.round = 0
@@ -48,10 +49,13 @@ class ReadingRounds:
         return len(self._reads)
 
     def add(self, client: Hashable, token: int, query: bytes, need: int) -> bool:
-        """One more; it counts on the next question. False: there is no room."""
+        """One more, which counts on the next question; one that waits already stays. False: there is no room."""
+        if (client, token) in self._known:
+            return True
         if len(self._reads) >= self._most or self._bytes + len(query) > self._bytes_max:
             return False
         self._bytes += len(query)
+        self._known.add((client, token))
         self._reads.append(Waiting(client, token, query, self.round + 1, need))
         return True
 
@@ -99,6 +103,7 @@ class ReadingRounds:
             if first.round > self._passed or not 0 <= first.need <= applied:
                 break
             found.append(self._reads.popleft())
+            self._known.discard((first.client, first.token))
             self._bytes -= len(first.query)
         return found
 
@@ -106,6 +111,7 @@ class ReadingRounds:
         """Take all: nobody can answer them here."""
         found = list(self._reads)
         self._reads.clear()
+        self._known.clear()
         self._bytes = 0
         self.asking = False
         return found

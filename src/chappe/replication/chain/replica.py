@@ -1,7 +1,8 @@
 """The state that a chain replicates: a user's machine, and what its clients were answered.
 
 Everything here depends on the committed entries alone, so it is the same at all members, byte for byte. Time is what
-the head wrote into the entries.
+the head wrote into the entries. Sessions get older by the same times, but a jump from one entry to the next counts as a
+short pause: a clock that is wrong must not end them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from chappe.limits import ChainLimits
 from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome
 
 REASON_BYTES_MAX: Final = 1_000
+RESULT_BYTES: Final = 100  # counted for each result that is kept, beside its own
 
 
 class Machine(Protocol):
@@ -60,14 +62,16 @@ class FiledMachine(Protocol):
 
 class _Session(msgspec.Struct, array_like=True):
     last: int  # its newest command
-    used_us: int
-    results: dict[int, Outcome]  # those that the client may not have
+    used_us: int  # by the clock of ages
+    results: dict[int, Outcome]  # those that the client may not have: of its newest commands, without a gap
+    done: int = -1  # it said that it has those up to here; -1: in a state of an older version
 
 
 class _Kept(msgspec.Struct, array_like=True):
     now_us: int
     sessions: list[tuple[int, _Session]]  # least recently used first
     machine: bytes
+    age_us: int = -1  # the clock of ages; -1: a state of an older version, whose ages are by ``now_us``
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Kept)
@@ -82,8 +86,12 @@ class Replica:
         self.asked = False  # the machine was asked to do the last entry
         self._limits = limits
         self._session_us = int(limits.session_s * 1_000_000)
+        self._pause_us = int(limits.pause_s * 1_000_000)
         self.now_us = 0
+        self._age_us = 0
         self._sessions: dict[int, _Session] = {}  # least recently used first
+        self._holding: dict[int, None] = {}  # those with results, in the same order
+        self._result_bytes = 0  # of all results
         self._timed = machine if isinstance(machine, TimedMachine) else None
         self._filed = machine if isinstance(machine, FiledMachine) else None
 
@@ -102,29 +110,35 @@ class Replica:
         assert index == self.applied + 1
         self.applied = index
         self.asked = False
-        self.now_us = max(self.now_us, entry.at_us)
+        before, self.now_us = self.now_us, max(self.now_us, entry.at_us)
+        self._age_us += min(self.now_us - before, self._pause_us)
         self._forget()
         if not entry.session:
-            self._sessions[index] = _Session(0, self.now_us, {})
+            self._sessions[index] = _Session(0, self._age_us, {}, 0)
             while len(self._sessions) > self._limits.sessions_max:
-                self._sessions.pop(next(iter(self._sessions)))
+                self._end(next(iter(self._sessions)))
             return OK, b""
         session = self._sessions.pop(entry.session, None)
         if session is None:
             return EXPIRED, b""
         self._sessions[entry.session] = session  # the most recently used one
-        session.used_us = self.now_us
-        results = session.results  # of the newest commands, without a gap
-        for seq in range(session.last - len(results) + 1, min(entry.done, session.last) + 1):
-            del results[seq]
+        session.used_us = self._age_us
+        session.done = max(session.done, min(entry.done, session.last))
+        while session.results and (first := next(iter(session.results))) <= session.done:
+            self._drop(session, first)
         if entry.seq <= session.last:
-            return results.get(entry.seq)
+            self._hold(entry.session, session)
+            return session.results.get(entry.seq)
         assert entry.seq == session.last + 1, f"command {entry.seq} of session {entry.session} after {session.last}"
         session.last = entry.seq
         self.asked = True
         outcome = self._do(entry.command)
         if entry.seq > entry.done:
-            results[entry.seq] = outcome
+            session.results[entry.seq] = outcome
+            self._result_bytes += _size(outcome)
+        else:
+            session.done = entry.seq
+        self._hold(entry.session, session)
         return outcome
 
     def read(self, query: bytes) -> Outcome:
@@ -140,9 +154,11 @@ class Replica:
         return None if found is None else found.last
 
     def result(self, session: int, seq: int) -> Outcome | None:
-        """What became of a command that is done, if that is still known."""
+        """What became of a command: None if it is not done, or the client has it; EXPIRED if it was forgotten."""
         found = self._sessions.get(session)
-        return None if found is None else found.results.get(seq)
+        if found is None or not found.done < seq <= found.last:
+            return None
+        return found.results.get(seq, (EXPIRED, b""))
 
     def snapshot(self) -> bytes:
         """All of it, for the disk here."""
@@ -160,9 +176,15 @@ class Replica:
             raise ProtocolError(f"the state of a chain does not decode: {error}") from None
         self.machine.restore(kept.machine)
         self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
+        self._age_us = kept.now_us if kept.age_us < 0 else kept.age_us
+        for session in self._sessions.values():
+            if session.done < 0:
+                session.done = session.last - len(session.results)
+        self._holding = {number: None for number, each in self._sessions.items() if each.results}
+        self._result_bytes = sum(_size(each) for found in self._sessions.values() for each in found.results.values())
 
     def _packed(self, machine: bytes) -> bytes:
-        return msgspec.msgpack.encode(_Kept(self.now_us, list(self._sessions.items()), machine))
+        return msgspec.msgpack.encode(_Kept(self.now_us, list(self._sessions.items()), machine, self._age_us))
 
     def _do(self, command: bytes) -> Outcome:
         if self._timed is not None:
@@ -174,13 +196,39 @@ class Replica:
 
     def _forget(self) -> None:
         """Sessions that nobody has used for long are over."""
-        until = self.now_us - self._session_us
+        until = self._age_us - self._session_us
         sessions = self._sessions
         while sessions:
             first = next(iter(sessions))
             if sessions[first].used_us >= until:
                 return
-            del sessions[first]
+            self._end(first)
+
+    def _end(self, session: int) -> None:
+        found = self._sessions.pop(session)
+        self._result_bytes -= sum(map(_size, found.results.values()))
+        self._holding.pop(session, None)
+
+    def _hold(self, number: int, session: _Session) -> None:
+        """It was used last. If there is too much of all results, the oldest of who was used least recently go."""
+        self._holding.pop(number, None)
+        if session.results:
+            self._holding[number] = None
+        while self._result_bytes > self._limits.results_bytes and self._holding:
+            least = next(iter(self._holding))
+            found = self._sessions[least]
+            if least == number and len(found.results) == 1:
+                return  # the one that was just made
+            self._drop(found, next(iter(found.results)))
+            if not found.results:
+                del self._holding[least]
+
+    def _drop(self, session: _Session, seq: int) -> None:
+        self._result_bytes -= _size(session.results.pop(seq))
+
+
+def _size(outcome: Outcome) -> int:
+    return RESULT_BYTES + len(outcome[1])
 
 
 def _bounded(result: bytes) -> Outcome:

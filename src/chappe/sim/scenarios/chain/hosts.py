@@ -291,6 +291,7 @@ class ClientHost(ChainHost):
         outcome, result = event.outcome
         if outcome == EXPIRED:
             self.world.expired += 1
+            self.world.see("on_expired", self)
             return  # whether it was done, nobody knows
         operation.ended = self.world.now
         operation.outcome = machine.result(result)

@@ -81,6 +81,8 @@ class ChainWorld(World):
                 session_s=rng.choice((3.0, 3_600.0)), session_window=rng.choice((1, 3, 1_024)),
                 slow_s=rng.choice((1.0, 5.0)),
             )  # fmt: skip
+            if self.limits.session_s < CHAIN_LIMITS.session_s:
+                self.limits = replace(self.limits, results_bytes=400)
         self.busy_s = rng.choice((0.02, 0.1, 0.5))
         self.history: list[Operation] = []
         self.expired = 0
@@ -241,6 +243,13 @@ class Once(Checker[ChainWorld]):
             same = next(each for each in self.world.checkers if isinstance(each, Same))
             same.seen.add(number)
 
+    def on_expired(self, host: ClientHost) -> None:
+        """A client was told that its session is over: that must have a reason, and a wrong clock is none."""
+        limits = self.world.limits
+        most = (limits.sessions_max, limits.session_s, limits.results_bytes)
+        if most == (CHAIN_LIMITS.sessions_max, CHAIN_LIMITS.session_s, CHAIN_LIMITS.results_bytes):
+            self.fail(f"{host.name} has lost its session, which nobody else was in the way of")
+
     def unsettled(self) -> str | None:
         """Look whether all are there."""
         same = next(each for each in self.world.checkers if isinstance(each, Same))
@@ -355,7 +364,8 @@ class ChainFaults:
         self.world.clock.after(0.2, self._restart, member)
 
     def _set_clock(self) -> None:
-        self.world.clock.wall_jump_us += self.world.rng.choice((-10_000_000, 1_000_000))
+        long = self.world.limits.session_s >= CHAIN_LIMITS.session_s
+        self.world.clock.wall_jump_us += self.world.rng.choice((-10_000_000, 7_200_000_000 if long else 1_000_000))
 
     def _lose_disk(self) -> None:
         """A server loses its disk while all others are well."""
