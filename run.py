@@ -6,10 +6,15 @@ python3 run.py test [...]      the whole test suite, in two processes; or what a
 python3 run.py check           format, lint and types
 python3 run.py docs            the documentation as a site, in site/; says where to open it
 python3 run.py chappe ...      any command of chappe
+python3 run.py compile         compile chappe's hot parts with the C compiler that is here
 
 The environment is the folder .venv beside this file. It is made on the first run, and made anew when
 pyproject.toml or the Python version has changed since. test and check add the development tools to it, docs what
 builds the site; that done, docs needs no network.
+
+Where a C compiler is, the first demo or command of chappe also starts compile, in the background and with the lowest
+priority. demo and chappe use what it made from then on, for as long as the sources are what it was made of; test and
+check run the sources. With CHAPPE_PURE=1 nothing is compiled, and nothing that was is used.
 """
 
 import sys
@@ -19,7 +24,9 @@ try:
     import os
     import shutil
     import subprocess
+    import sysconfig
     from pathlib import Path
+    from typing import IO
 except KeyboardInterrupt:
     sys.exit(130)
 
@@ -34,6 +41,9 @@ if sys.platform == "win32":
 PROJECT = Path(__file__).resolve().parent
 VENV = PROJECT / ".venv"
 STAMP = VENV / "chappe-stamp"
+COMPILED = VENV / "compiled"  # a folder in it for each state of the sources that was compiled
+COMPILE_LOCK = VENV / "compile.lock"
+COMPILE_LOG = VENV / "compile.log"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
 EXTRAS = "arrow,connect,dashboard,demo,pandas,rocksdb,spark,tls,web"
@@ -54,8 +64,8 @@ def main(arguments: list[str]) -> int:
         print(__doc__.strip())
         return 0 if arguments else 2
     command, rest = arguments[0], arguments[1:]
-    if command not in ("demo", "test", "check", "docs", "chappe"):
-        return _complain(f"unknown command {command!r}; choose demo, test, check, docs or chappe")
+    if command not in ("demo", "test", "check", "docs", "chappe", "compile"):
+        return _complain(f"unknown command {command!r}; choose demo, test, check, docs, chappe or compile")
     try:
         problem = _set_up(NEEDS.get(command, ""))
     except KeyboardInterrupt:
@@ -69,6 +79,9 @@ def main(arguments: list[str]) -> int:
         return _become([str(PYTHON), "-m", "pytest", *(rest or TWO_WORKERS)])
     if command == "docs":
         return _become([str(PYTHON), str(PROJECT / "website" / "build.py")])
+    if command == "compile":
+        return _compile()
+    _use_compiled()
     return _become([str(PYTHON), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
 
 
@@ -105,7 +118,8 @@ def _set_up(group: str) -> str:
     _say(f"installing {what} into .venv (once; about {size} MB are fetched, allow some minutes)")
     # pip's progress goes to standard error: standard output belongs to the command that follows.
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
-    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *_packages(group)]
+    groups = (*_packages(group), *(_packages("compile") if _has_compiler() else ()))
+    wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *groups]
     if subprocess.call(wanted, stdout=sys.stderr, stdin=subprocess.DEVNULL):
         return _why_pip_failed(pip)
     STAMP.write_text(stamp + "\n", encoding="utf-8")
@@ -173,6 +187,84 @@ def _check() -> int:
         code = subprocess.call([str(PYTHON), "-m", *command], cwd=PROJECT)
         if code:
             return code
+    return 0
+
+
+def _has_compiler() -> bool:
+    """Whether compiling is worth a try; tools/compile.py finds out whether it works."""
+    pure = os.environ.get("CHAPPE_PURE", "0") not in ("", "0")
+    command = (sysconfig.get_config_var("CC") or "cc").split()
+    return not pure and shutil.which(command[0]) is not None
+
+
+def _place() -> Path:
+    """Where what is compiled of the sources as they are lies, or will lie."""
+    state = hashlib.sha256(sys.version.encode())
+    for path in sorted((*(PROJECT / "src").rglob("*.py"), PROJECT / "tools" / "compile.py")):
+        state.update(f"{path.relative_to(PROJECT)}\0".encode() + path.read_bytes() + b"\0")
+    return COMPILED / state.hexdigest()[:16]
+
+
+def _use_compiled() -> None:
+    """Have what follows run compiled if that was made of these sources; the first time, start making it."""
+    if not _has_compiler():
+        return
+    place = _place()
+    if place.is_dir():
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))
+    elif COMPILED.is_dir():
+        if any(COMPILED.iterdir()) and not _is_compiling():
+            _say("the sources have changed since they were compiled, so they run as they are; to mend: run.py compile")
+    else:
+        COMPILED.mkdir()
+        with COMPILE_LOG.open("wb") as log:
+            subprocess.Popen(
+                ["nice", "-n", "19", str(PYTHON), str(PROJECT / "run.py"), "compile"],
+                cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        _say(f"compiling hot parts in the background, for the runs after this one ({COMPILE_LOG} has more)")
+
+
+def _is_compiling() -> bool:
+    with COMPILE_LOCK.open("w") as lock:
+        return not _take(lock)
+
+
+def _take(lock: IO[str]) -> bool:
+    """Whether nobody else compiles; for as long as the file is open nobody else will."""
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _compile() -> int:
+    """Compile what is hot of the sources as they are; the exit code."""
+    COMPILED.mkdir(exist_ok=True)
+    with COMPILE_LOCK.open("w") as lock:
+        if not _take(lock):
+            return _complain("another run compiles already")
+        place = _place()
+        if place.is_dir():
+            _say(f"these sources are compiled already, in {place}")
+            return 0
+        new = COMPILED / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        former = sorted(COMPILED.iterdir(), key=lambda each: each.stat().st_mtime)
+        code = subprocess.call([str(PYTHON), "-m", "tools.compile", str(new)], cwd=PROJECT, stdin=subprocess.DEVNULL)
+        if code:
+            shutil.rmtree(new, ignore_errors=True)
+            return code
+        if place != _place():
+            shutil.rmtree(new)
+            return _complain("the sources changed while they were compiled; run the same command again")
+        new.rename(place)
+        for each in former[:-1]:  # the last one may still be run by somebody
+            shutil.rmtree(each, ignore_errors=True)
+    _say("demo and chappe run compiled from now on")
     return 0
 
 

@@ -6,8 +6,11 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,6 +18,8 @@ from tests.endpoints import make as make
 from tests.towers import store as store
 from tests.towers import tower as tower
 from tests.waiting import Clock
+
+from chappe.data import binary
 
 settings.register_profile("chappe", deadline=None)  # a busy machine is no bug
 settings.load_profile("chappe")
@@ -29,6 +34,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         spark = item.get_closest_marker("spark") is not None
         item.add_marker(pytest.mark.xdist_group("spark" if spark else item.nodeid.partition("::")[0]))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+if not binary.__file__.endswith(".py"):  # a compiled copy is tried
+
+    @pytest.fixture
+    def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        """Skips the tests that put something else into what is compiled, which keeps to its own."""
+        put = monkeypatch.setattr
+
+        def put_or_skip(target: Any, *others: Any, **more: Any) -> None:
+            holder = target if hasattr(target, "__module__") or isinstance(target, ModuleType) else type(target)
+            name = target.rpartition(".")[0] if isinstance(target, str) else _module_of(holder)
+            if not (getattr(sys.modules.get(name), "__file__", None) or ".py").endswith(".py"):
+                pytest.skip(f"{name} is compiled")
+            put(target, *others, **more)
+
+        monkeypatch.setattr = put_or_skip  # type: ignore[method-assign]
+        return monkeypatch
+
+
+def _module_of(holder: Any) -> str:
+    return str(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__)
 
 
 class _Defects(logging.Handler):

@@ -5,10 +5,11 @@
 
 The version stands in one place, pyproject.toml. *Unreleased* in CHANGELOG.md becomes the version with the date, and an
 empty one is begun above it. UPGRADING.md gets what whoever upgrades must know: the changes and removals, and for what
-is on disk the formats that this version writes. Then the wheel and the sdist are built twice, and refused if their
-bytes differ; they are in dist/. Only what was built is committed; else all files are as they were. A tree with changes
-that are not committed is refused, and so is a version that is not later than the last one. Nothing is published and
-nothing is tagged: the last line says how.
+is on disk the formats that this version writes. Then the sdist and two wheels are built twice, and refused if their
+bytes differ; they are in dist/. One wheel is compiled, for this Python and platform, the other pure, for all; where
+nothing can be compiled, or with CHAPPE_PURE=1, there is the pure one alone. Only what was built is committed; else all
+files are as they were. A tree with changes that are not committed is refused, and so is a version that is not later
+than the last one. Nothing is published and nothing is tagged: the last line says how.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     except Refused as error:
         print(f"release: {error}", file=sys.stderr)
         return 1
-    print(f"next: python -m tools.try_wheel dist/chappe-{asked.version}-py3-none-any.whl && git tag v{asked.version}")
+    print(f"next: python -m tools.try_wheel dist/chappe-{asked.version}-*.whl && git tag v{asked.version}")
     return 0
 
 
@@ -131,7 +132,7 @@ def _take_back(root: Path, changed: Iterable[str]) -> None:
 
 
 def build_twice(root: Path, into: Path, at: int) -> list[Path]:
-    """Build wheel and sdist, and again in another directory; both are the same. Raises Refused.
+    """Build both wheels and the sdist, and again in another directory; all are the same. Raises Refused.
 
     Args:
         at: The time of all that is in them, in seconds since 1970: whoever builds the commit has it from there.
@@ -139,7 +140,9 @@ def build_twice(root: Path, into: Path, at: int) -> list[Path]:
     epoch = str(at)
     with tempfile.TemporaryDirectory() as other:
         for each in (into, Path(other)):
-            _run(root, sys.executable, "-m", "hatchling", "build", "-d", str(each), SOURCE_DATE_EPOCH=epoch)
+            build = (sys.executable, "-m", "hatchling", "build", "-d", str(each))
+            _run(root, *build, SOURCE_DATE_EPOCH=epoch)
+            _run(root, *build, "-t", "wheel", SOURCE_DATE_EPOCH=epoch, CHAPPE_PURE="1")
         names = sorted(each.name for each in Path(other).iterdir())
         for name in names:
             if _digest(into / name) != _digest(Path(other) / name):

@@ -1,11 +1,12 @@
-"""Install the wheel in new environments, with each extra alone and all together, and see that it works in each.
+"""Install wheels in new environments, with each extra alone and all together, and see that they work in each.
 
     python -m tools.try_wheel dist/chappe-0.1.0-py3-none-any.whl                all extras, with this Python
     python -m tools.try_wheel dist/*.whl --python python3.12 --python python3.13
     python -m tools.try_wheel dist/*.whl --extra '' --extra arrow               only these; '' is none
 
-In each: what the extra is for is imported, `chappe --version` names what is there, and `chappe doctor` finds nothing
-that fails. Environments are made in a directory that is removed; with all extras it takes some minutes for each Python.
+In each: what the extra is for is imported, `chappe --version` names what is there and says whether the wheel is a
+compiled one, and `chappe doctor` finds nothing that fails. Environments are made in a directory that is removed; with
+all extras it takes some minutes for each Python.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 import tomllib
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +48,7 @@ FOR: Final = {
 def main(arguments: list[str]) -> int:
     """Try what is asked for; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.try_wheel", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, nargs="+")
     parser.add_argument("--python", action="append", metavar="PYTHON", help="an interpreter; this one by default")
     parser.add_argument(
         "--extra", action="append", metavar="EXTRA", help="each alone; all, and all together, by default"
@@ -54,15 +56,12 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     extras = asked.extra if asked.extra is not None else ["", *all_extras(), ALL]
     failed = 0
-    for python in asked.python or [sys.executable]:
-        for extra in extras:
-            began = time.monotonic()
-            problem = try_one(python, asked.wheel.absolute(), extra)
-            failed += bool(problem)
-            print(
-                f"{python} {extra or 'without extras'}: {problem or 'ok'} ({time.monotonic() - began:.0f} s)",
-                flush=True,
-            )
+    for wheel, python, extra in product(asked.wheel, asked.python or [sys.executable], extras):
+        began = time.monotonic()
+        problem = try_one(python, wheel.absolute(), extra)
+        failed += bool(problem)
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"{wheel.name}, {python} {extra or 'without extras'}: {problem or 'ok'} ({took})", flush=True)
     return 1 if failed else 0
 
 
@@ -99,6 +98,8 @@ def try_one(python: str, wheel: Path, extra: str) -> str:
                 text = (done.stderr or done.stdout).strip().splitlines()
                 said = [each for each in text if each.startswith("failed")] or text[-3:]
                 return f"{' '.join(command[-2:])} ended with {done.returncode}: {' / '.join(said)}"
+            if command[-1] == "--version" and ("Python alone" in done.stdout) != wheel.name.endswith("-any.whl"):
+                return f"it says of itself: {done.stdout}"
     return ""
 
 

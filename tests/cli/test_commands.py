@@ -280,7 +280,16 @@ def test_doctor_passes_here_and_fails_where_something_is_wrong(shell: Shell, tmp
     done = shell.run("doctor", "--json")
     checks = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, checks
-    assert {check["name"] for check in checks} >= {"python", "zeromq", "port", "clock", "disk", "sync", "java"}
+    assert {check["name"] for check in checks} >= {
+        "python",
+        "compiled",
+        "zeromq",
+        "port",
+        "clock",
+        "disk",
+        "sync",
+        "java",
+    }
     assert [check["found"] for check in checks if check["name"] == "port"] == [
         f"127.0.0.1:{port}: a tower answers" for port in facts["tower"].split(":")[1:]
     ]
@@ -302,6 +311,7 @@ def test_version_help_and_completion(shell: Shell) -> None:
     assert re.fullmatch(r"chappe \d+\.\d+\.\d+\S*", first)
     assert python.startswith(f"{platform.python_implementation()} {platform.python_version()}, ")
     assert re.match(r"compiled parts: libzmq 4\.\d\.\d with CURVE, CRC-32C in (hard|soft)ware, SQLite 3\.", compiled)
+    assert re.search(r"; chappe itself: (Python alone|\d+ modules compiled \(data.*\))$", compiled)
     assert extras[0].startswith("extras: arrow, ")
     told = shell.run("--help").stdout.decode()
     for command in ("demo", "up", "tower", "store", "produce", "consume", "topics", "doctor"):

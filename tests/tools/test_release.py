@@ -54,6 +54,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, "a")
     for name in ("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"):
         monkeypatch.setenv(name, "a@example.org")
+    monkeypatch.setenv("CHAPPE_PURE", "1")  # what is compiled is the same each time, too, but takes minutes
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # somebody may have git sign commits, or run hooks
     root = tmp_path / "tree"
     (root / "src" / "chappe").mkdir(parents=True)
@@ -62,6 +63,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / "src" / package / "__init__.py").write_text("")
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, root)
+    shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     project = root / "pyproject.toml"
     project.write_text(release._LINE.sub('version = "0.1.0"', project.read_text()))
     (root / "CHANGELOG.md").write_text(CHANGELOG)
@@ -180,8 +182,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             (root / junk).write_text(str(number))
         command = [sys.executable, "-m", "hatchling", "build", "-d", str(root / "out")]
         subprocess.run(
-            command, cwd=root, env=os.environ | {"SOURCE_DATE_EPOCH": "1800000000"}, check=True, capture_output=True
-        )
+            command, cwd=root, check=True, capture_output=True,
+            env=os.environ | {"SOURCE_DATE_EPOCH": "1800000000", "CHAPPE_PURE": "1"},
+        )  # fmt: skip
         made.append(root / "out")
     return made
 

@@ -80,6 +80,7 @@ def doctor(
 def all_checks(directory: Path, tower: str, listen: str) -> Iterator[Check]:
     """Run every check, the quick ones first."""
     yield check_python()
+    yield check_compiled()
     yield check_zeromq()
     yield check_interface(listen)
     yield from check_ports(tower)
@@ -95,6 +96,13 @@ def check_python() -> Check:
 
     found = f"Python {platform.python_version()}, chappe {__version__}, {platform.platform(terse=True)}"
     return Check("python", "ok", found)
+
+
+def check_compiled() -> Check:
+    """How much of chappe is compiled; without it all works, slower."""
+    from chappe.cli.version import itself
+
+    return Check("compiled", "ok", itself())
 
 
 def check_zeromq() -> Check:

@@ -7,8 +7,12 @@ import re
 import sqlite3
 import ssl
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
 from typing import Final
+
+import chappe
 
 _EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'``
     r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""
@@ -19,12 +23,22 @@ def lines() -> Iterator[str]:
     """The first is the version alone; the others say more."""
     yield f"chappe {version('chappe')}"
     yield f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield f"compiled parts: {', '.join(_compiled())}; chappe itself is Python alone"
+    yield f"compiled parts: {', '.join(_compiled())}; chappe itself: {itself()}"
     there, missing = _extras()
     if there:
         yield f"extras: {', '.join(there)}"
     if missing:
         yield f"extras that are not installed: {', '.join(missing)}"
+
+
+def itself() -> str:
+    """How much of chappe runs compiled here: ``Python alone``, or how many modules of which parts."""
+    package = Path(chappe.__file__).parent
+    made = [each.relative_to(package) for suffix in EXTENSION_SUFFIXES for each in package.rglob(f"*{suffix}")]
+    if not made:
+        return "Python alone"
+    parts = sorted({each.parts[0] if len(each.parts) > 1 else each.name.partition(".")[0] for each in made})
+    return f"{len(made)} modules compiled ({', '.join(parts)})"
 
 
 def _compiled() -> Iterator[str]:

@@ -1,0 +1,141 @@
+"""Compiled and pure are one source: they give the same bytes, the same errors, and play the same worlds.
+
+``CHAPPE_COMPILED`` names a directory that ``python -m tools.compile`` has made; without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests import sides
+
+from chappe.data import binary
+from chappe.log.batch import encode_batch
+
+COMPILED: Final = os.environ.get("CHAPPE_COMPILED", "")
+ROOT: Final = Path(__file__).parent.parent
+HEX: Final = re.compile(r'"((?:[0-9a-f]{2}){2,2000})"')
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not COMPILED, reason="CHAPPE_COMPILED names no compiled copy (python -m tools.compile DIR)"),
+    pytest.mark.skipif(not binary.__file__.endswith(".py"), reason="this side is not the pure one"),
+]
+
+
+def _vectors() -> list[bytes]:
+    """Everything in hexadecimal that was captured from the originals."""
+    files = sorted((ROOT / "tests" / "vectors").glob("*/*.json"))
+    return sorted({bytes.fromhex(each) for file in files for each in HEX.findall(file.read_text())})
+
+
+def _made() -> list[bytes]:
+    """Batches, since the originals know none."""
+    full = encode_batch(
+        3, [b"one", None, b""], 5, timestamps=[5, 7, 6], keys=[b"k", None, b"l"], headers=[(("h", b"v"),), (), ()]
+    )
+    return [encode_batch(0, [b"x"], 1), full]
+
+
+VECTORS: Final = [*_vectors(), *_made()]
+
+
+class Other:
+    """The compiled side, in a process of its own."""
+
+    def __init__(self) -> None:
+        env = os.environ | {"PYTHONPATH": os.pathsep.join((COMPILED, str(ROOT)))}
+        command = [sys.executable, "-m", "tests.sides"]
+        self._process = subprocess.Popen(
+            command, env=env, cwd=COMPILED, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.file = self._hear()
+
+    def answer(self, task: str, raw: bytes) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{task} {raw.hex()}\n")
+        self._process.stdin.flush()
+        return self._hear()
+
+    def end(self) -> None:
+        self._process.communicate()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().removesuffix("\n")
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[Other]:
+    made = Other()
+    yield made
+    made.end()
+
+
+def _same(other: Other, task: str, raw: bytes) -> None:
+    assert other.answer(task, raw) == sides.answer(task, raw).encode("unicode_escape").decode()
+
+
+def test_the_other_side_is_compiled(other: Other) -> None:
+    assert other.file.startswith(COMPILED)
+    assert not other.file.endswith(".py")
+
+
+@pytest.mark.parametrize("task", sides.TASKS)
+def test_both_make_the_same_of_what_the_originals_sent(other: Other, task: str) -> None:
+    for raw in VECTORS:
+        _same(other, task, raw)
+
+
+@settings(max_examples=100)
+@given(task=st.sampled_from(sorted(sides.TASKS)), data=st.data())
+def test_both_make_the_same_of_what_was_damaged(other: Other, task: str, data: st.DataObject) -> None:
+    for _ in range(10):
+        raw = bytearray(data.draw(st.sampled_from(VECTORS)))
+        place = data.draw(st.integers(0, len(raw) - 1))
+        raw[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+        _same(other, task, bytes(raw))
+
+
+@settings(max_examples=200)
+@given(task=st.sampled_from(sorted(sides.TASKS)), raw=st.binary(max_size=64))
+def test_both_make_the_same_of_any_bytes(other: Other, task: str, raw: bytes) -> None:
+    _same(other, task, raw)
+
+
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 65), 1 << 65) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(max_size=3), some, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(thing=JSON, kind=st.sampled_from(["count", "integer", "real", "timespan", "timestamp", "port", "address"]))
+def test_both_read_the_same_json(other: Other, thing: object, kind: str) -> None:
+    import json
+
+    _same(other, "json", json.dumps(thing).encode())
+    _same(other, "json", json.dumps({"@data-type": kind, "data": thing}).encode())
+
+
+@pytest.mark.parametrize("scenario", ["log", "mesh", "kv", "chain"])
+def test_both_play_the_same_world(scenario: str) -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-m", "chappe.sim", "--scenario", scenario, "--seed", "11", "-v"],
+            env=os.environ | {"PYTHONPATH": path}, cwd=COMPILED, capture_output=True, text=True, check=True,
+        ).stdout
+        for path in (str(ROOT / "src"), COMPILED)
+    ]  # fmt: skip
+    assert len(told[0].splitlines()) > 50
+    assert told[0] == told[1]
