@@ -88,13 +88,13 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.cli": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.reading", "chappe.bridges", "chappe.spark", "chappe.web", "chappe.benchmark", "chappe.subscribers"),
-        "chappe.dashboard",
+        *("chappe.dashboard", "chappe.observing"),
     },
     # of pipelines what they write about themselves, of the web who may be let in, and of groups how far they are
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
-        "chappe.storage.positions",
+        *("chappe.storage.positions", "chappe.mesh.link_reports"),
         *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },
     "chappe.web": {*FACES, *HERE},

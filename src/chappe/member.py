@@ -37,9 +37,11 @@ from chappe.mesh.actions import Deliver, Flush
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
 from chappe.mesh.filters import Filter, matches
-from chappe.mesh.messages import COMMAND, NOBODY, Message
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, Reporting, StoreReport
+from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 _NOTHING: Final[tuple[MeshAction, ...]] = ()
+_REPORTS: Final = -1  # the subscriber that hears questions about links
 
 
 class Serve(msgspec.Struct, frozen=True):
@@ -291,7 +293,10 @@ class Member:
         self._full: set[int] = set()  # who has none
         self.parts: dict[int, KvPart] = {}
         self.hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
-        self.last_subscriber = 0
+        self.reporting = Reporting()
+        self.last_subscriber = _REPORTS
+        self.hearing[_REPORTS] = self._asked_of_links
+        endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
         self.record: Record | None = None  # is told of every command that is published to all who want it
         self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
         self.seals: Seals | None = None  # seals what data stores say, where somebody can
@@ -303,7 +308,7 @@ class Member:
     def handle_frames(self, conn: int, frames: Sequence[bytes], now: float, wall_ns: int) -> Sequence[Action]:
         """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
         actions = self.endpoint.handle_frames(conn, frames, now)
-        if not self.parts:
+        if not actions:
             return actions
         handled, defect = self._hand_on(actions, now, wall_ns)
         if defect is not None:  # the actions that follow are carried out first
@@ -317,7 +322,7 @@ class Member:
         actions = method(*args, now=now)
         if self.note_filter is not None:
             self.note_filter(self.router.subscriptions.filter)
-        if not actions or not self.parts:
+        if not actions:
             return actions
         handled, defect = self._hand_on(actions, now, wall_ns)
         if defect is not None:
@@ -393,6 +398,23 @@ class Member:
                 for part in list(self.parts.values()):
                     found += part.handle_gone(action.event.peer_id, now, wall_ns)
         return found, defect
+
+    def _asked_of_links(self, messages: list[Message], now: float, wall_ns: int) -> list[Action]:
+        """Somebody wants to know how much goes over our links."""
+        rules = self.router.rules
+        flushes: dict[int, Flush] = {}
+        for message in messages:
+            if message.topic != ASK_LINKS or message.origin == NOBODY or message.receiver != self.endpoint.own_id:
+                continue  # what is published to all is no question: everybody would answer
+            if rules is not None and not rules.administers_as(message.origin):
+                continue
+            roles = [each.role for each in self.parts.values()]
+            stores = [StoreReport(e.name, e.kind == "master", len(e.engine.entries), e.age_s(now)) for e in roles]
+            answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now)
+            if answer and self.router.room((LINKS_TOLD,), message.origin):
+                for flush in self.router.publish(LINKS_TOLD, answer, DATA, message.origin, now):
+                    flushes[flush.conn] = flush
+        return list(flushes.values())
 
     def _look_at_network(self, now: float, wall_ns: int) -> list[Action]:
         self._seen = self.router.settled

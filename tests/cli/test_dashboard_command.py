@@ -57,6 +57,19 @@ def test_a_dashboard_beside_up_shows_its_store_and_ends_with_it_however_that_end
     until(lambda: not is_open(facts["dashboard"]))
 
 
+def test_numbers_for_prometheus_say_what_the_snapshot_says(shell: Shell) -> None:
+    facts = said(shell.start("up", "--tower", "127.0.0.1:0", "--json"))
+    url = said(shell.start("dashboard", "--at", "0", "--tower", facts["tower"], "--json"))["url"]
+
+    def numbers() -> str:
+        with urllib.request.urlopen(f"{url}metrics", timeout=PATIENCE_S) as answer:
+            assert answer.headers.get_content_type() == "text/plain"
+            return str(answer.read().decode())
+
+    until(lambda: 'chappe_members{kind="store",level="good"} 1.0' in numbers())
+    assert "# TYPE chappe_topic_written_total counter" in numbers()
+
+
 def test_a_dashboard_ends_also_if_who_started_it_ended_before_pages_could_be_opened(shell: Shell) -> None:
     shell.env["CHAPPE_DASHBOARD_BESIDE"] = "1"
     process = shell.start("dashboard", "--at", "0", "--tower", "127.0.0.1:1", "--json")

@@ -7,22 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.api.chain_rig import new_configuration, serving
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Endpoint, MapServer, Producer, Store, Tower
+from chappe import Consumer, Endpoint, MapServer, Producer, Retention, Store, Tower
 from chappe.dashboard.sources.chains import ChainSource
-from chappe.dashboard.sources.log import LogSource
+from chappe.dashboard.sources.log import LogSource, kept_of
 from chappe.dashboard.sources.maps import MapSource
 from chappe.dashboard.sources.mesh import MeshSource
 from chappe.dashboard.sources.pipelines import PipelineSource, pipeline_of
 from chappe.dashboard.watching import Watching
 from chappe.errors import TimedOut
-from chappe.observing.snapshot import Member, Part, Snapshot, Topic
+from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
+from chappe.observing.observer import Observer
+from chappe.observing.snapshot import Link, Member, Part, Snapshot, Topic
 from chappe.spark.pipeline.progress import Lag, Numbers
-from chappe.spark.pipeline.states import State, States, started_at
+from chappe.spark.pipeline.states import Failure, State, States, started_at
 
 
 @pytest.fixture
@@ -125,9 +128,73 @@ def test_the_mesh_tells_of_endpoints_links_and_data_stores(stack: ExitStack) -> 
     assert own.sent is not None
     assert own.sent > 0
     (other,) = [each for each in found.links if source.endpoint.id not in each.ends]
-    assert other.sent is None  # of links of others nobody tells how much goes over them
+    assert set(other.ends) == {hub.id, far.id}
     (store,) = found.keepings
     assert (store.name, store.masters, store.copies) == ("prices", (hub.id,), (far.id,))
+
+
+def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(stack: ExitStack) -> None:
+    hub = stack.enter_context(Endpoint())
+    far = stack.enter_context(Endpoint())
+    port = hub.listen()
+    far.peer("127.0.0.1", port)
+    master = stack.enter_context(hub.attach_master("prices"))
+    master.put("a", 1)
+    stack.enter_context(far.attach_clone("prices", stale_s=-1))
+    source = MeshSource([("127.0.0.1", port)])
+    watching = stack.enter_context(Watching([source], look_s=0.05))
+
+    def link(snapshot: Snapshot) -> Link:
+        return next(each for each in snapshot.links if source.endpoint.id not in each.ends)
+
+    def told(snapshot: Snapshot) -> bool:
+        return len(snapshot.links) == 2 and link(snapshot).received is not None and snapshot.keepings[0].entries == 1
+
+    before = link(seen(watching, told))
+    assert before.tls is False
+    assert watching.snapshot().keepings[0].ages == (0.0,)
+    one, other = (hub, far) if before.ends[0] == hub.id else (far, hub)
+    stack.enter_context(other.subscribe("a"))
+    until(lambda: one.publish("a", 1))
+
+    later = seen(watching, lambda s: len(s.links) == 2 and (link(s).sent or 0) > (before.sent or 0))
+    assert link(later).waiting == link(later).waiting_back == 0
+    master.close()
+    seen(watching, lambda s: s.keepings and s.keepings[0].ages and (s.keepings[0].ages[0] or 0.0) > 0.0)
+
+
+def test_who_is_published_a_question_like_anything_else_does_not_answer(stack: ExitStack) -> None:
+    hub, looking = stack.enter_context(Endpoint()), stack.enter_context(Endpoint())
+    stack.enter_context(hub.subscribe("<$>/links"))  # so that it gets it
+    looking.peer("127.0.0.1", hub.listen())
+    answers = stack.enter_context(looking.subscribe("<$>/links/told"))
+    until(lambda: looking.try_publish(ASK_LINKS, ask(1)))
+
+    looking.try_publish(ASK_LINKS, ask(2), UUID(hub.id).bytes)
+
+    answer = answers.get(timeout=PATIENCE_S)
+    assert answer is not None
+    assert parse_report(answer.payload).number == 2
+
+
+def test_stores_tell_what_they_keep(stack: ExitStack, tmp_path: Path) -> None:
+    tower = stack.enter_context(Tower("127.0.0.1:0"))
+    kept = [("readings*", Retention(age_s=7 * 86_400.0, bytes=1 << 30))]
+    stack.enter_context(Store(tmp_path / "store", tower=tower.address, retention=kept))
+    producer = stack.enter_context(Producer("readings", tower=tower.address))
+    producer.send(b"x")
+    producer.send(b"y", topic="other")
+    producer.flush()
+    source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
+    watching = stack.enter_context(Watching([source], look_s=0.1))
+
+    found = seen(watching, lambda s: len(s.topics) == 2)
+
+    assert [each.retention for each in found.topics] == [
+        "everything, for ever", "the last 7 days, 1.0 GiB at most",
+    ]  # fmt: skip
+    assert kept_of("a", [("a", None, None, 5), ("*", 60.0, None, None)]) == "5 records at most"
+    assert kept_of("b", [("a", None, None, 5), ("*", 60.0, None, None)]) == "the last 1 minute"
 
 
 def test_a_peer_that_the_user_named_and_that_is_not_there_is_a_problem(stack: ExitStack) -> None:
@@ -196,6 +263,29 @@ def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     assert pipeline.page == "http://here:4040"
     state.page = "javascript:alert(1)"
     assert pipeline_of(state).page == ""
+
+
+def test_a_pipeline_that_ended_with_an_error_is_told_of_until_it_is_started_again(tmp_path: Path) -> None:
+    states = States(tmp_path)
+    states.fail(Failure("p", "/p.toml", "no column\n named x", "2026-01-01T00:00:00Z", "/p.log"))
+    (tmp_path / "broken.failed").write_text("[]")
+
+    observer = Observer()
+    part = PipelineSource(states).look()
+    observer.take("pipelines", part, 0.0, 0)
+    observer.take("pipelines", part, 10.0, 10_000_000)
+
+    (pipeline,) = part.pipelines
+    assert (pipeline.stage, pipeline.error) == ("failed", "no column named x")
+    assert pipeline.error_at == "2026-01-01T00:00:00Z"
+    (problem,) = observer.snapshot(10.0, 10_000_000).problems
+    assert problem.text == "Pipeline p ended with an error: no column named x"
+    assert problem.mend.endswith("chappe pipeline run /p.toml")
+    started = started_at(os.getpid())
+    assert started is not None
+    with states.claim(State("p", "/p.toml", os.getpid(), started, "2026-01-01")):
+        assert [each.error for each in PipelineSource(states).look().pipelines] == [""]
+    assert PipelineSource(states).look() == Part()
 
 
 class Stuck:

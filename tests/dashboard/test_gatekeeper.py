@@ -130,6 +130,13 @@ def test_beyond_this_machine_a_token_is_asked_for_and_kept_in_a_cookie() -> None
     assert ask(host, token=TOKEN, kind="websocket", path=CHANNEL)[0]["type"] == "websocket.close"
 
 
+def test_a_program_brings_the_token_in_a_header() -> None:
+    host = ("host", "graph.example:8788")
+    assert ask(host, ("authorization", f"Bearer {TOKEN}"), token=TOKEN)[0]["status"] == 200
+    for wrong in ("Bearer wrong", TOKEN, f"Basic {TOKEN}"):
+        assert ask(host, ("authorization", wrong), token=TOKEN)[0]["status"] == 403
+
+
 def test_a_redirect_leads_nowhere_else() -> None:
     sent = ask(HERE, token=TOKEN, path="//evil.example/", query=f"token={TOKEN}")
 

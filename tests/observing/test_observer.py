@@ -185,7 +185,7 @@ def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
 
     assert set(texts) == {
         "Group team is 150,000 records behind in topic a.",
-        "5,000 messages wait on the link between t and s.",
+        "5,000 messages wait at t for s.",
         "Query q of pipeline p is 120 s behind.",
         "Data store prices has clones and no master in reach: it can be read, not written.",
     }

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -26,11 +26,14 @@ from chappe.cli.console import Terminated, exit_code, say, warn
 from chappe.cli.metrics import MetricsServer
 from chappe.cli.screen import Fitting, Screen
 from chappe.cli.units import human_bytes
+from chappe.dashboard.sources.pipelines import query_of
 from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.observing import snapshot
+from chappe.observing.numbers import of_pipelines
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.running import Running
-from chappe.spark.pipeline.states import State, States, started_at
+from chappe.spark.pipeline.states import Failure, State, States, started_at
 
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
 HEAD: Final = "bold cyan"
@@ -237,6 +240,9 @@ class Run:
         """Say how it ended; returns the exit code."""
         error = running.error
         if error is not None:
+            file = str(self.pipeline.file.absolute())
+            with suppress(OSError):  # it is told anyway
+                self.states.fail(Failure(self.pipeline.name, file, str(error), _now(), str(log)))
             if self.json and not isinstance(error, PipelineInvalid):
                 self._print(event="failed", pipeline=self.pipeline.name, error=str(error))
             if isinstance(error, ChappeError) and not isinstance(error, UsageError):
@@ -264,22 +270,9 @@ def _now() -> str:
 
 
 HOST: Final = "127.0.0.1"
+
+
 # Name, meaning, and the number of it; all with the labels pipeline and query.
-GAUGES: Final = (
-    ("rows_in_per_second", "Rows a second that arrived before the newest batch", "rows_in_s"),
-    ("rows_processed_per_second", "Rows a second that the newest batch processed", "rows_processed_s"),
-    ("batch_seconds", "Duration of the newest batch", "batch_s"),
-    ("batch", "Number of the newest batch", "batch"),
-    ("state_rows", "Rows in the state of the query", "state_rows"),
-    ("state_bytes", "Memory that the state takes, as Spark estimates it", "state_bytes"),
-)
-COUNTERS: Final = (
-    ("rows", "Rows processed since the pipeline was started", "rows"),
-    ("batches", "Batches done since the pipeline was started", "batches"),
-    ("late_rows", "Rows left out because they came after the watermark", "late_rows"),
-)
-
-
 class Metrics:
     """Serves ``/metrics`` until closed, to whom ``office`` lets in; ``address`` is where, also if port 0 was asked for.
 
@@ -307,6 +300,8 @@ class Metrics:
 
 
 class _Collector:
+    """Makes metrics of what the pipeline tells of itself, by the snapshot contract."""
+
     def __init__(self, pipeline: str, running: Running) -> None:
         self._pipeline = pipeline
         self._running = running
@@ -314,31 +309,15 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        up = GaugeMetricFamily("chappe_pipeline_up", "1 while the queries run", labels=["pipeline"])
-        up.add_metric([self._pipeline], float(self._running.stage == "running"))
-        yield up
-        numbers = self._running.numbers
-        for names, family in ((GAUGES, GaugeMetricFamily), (COUNTERS, CounterMetricFamily)):
-            for name, meaning, number in names:
-                metric = family(f"chappe_pipeline_{name}", meaning, labels=["pipeline", "query"])
-                for each in numbers:
-                    metric.add_metric([self._pipeline, each.query], float(getattr(each, number)))
-                yield metric
-        yield from self._lag(numbers)
-
-    def _lag(self, numbers: list[Numbers]) -> Iterator[Any]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        labels = ["pipeline", "query", "topic"]
-        records = GaugeMetricFamily("chappe_pipeline_lag_records", "Records not read yet", labels=labels)
-        seconds = GaugeMetricFamily("chappe_pipeline_lag_seconds", "How old the read end is", labels=labels)
-        for each in numbers:
-            for lag in each.lag:
-                records.add_metric([self._pipeline, each.query, lag.topic], lag.records)
-                if lag.seconds is not None:
-                    seconds.add_metric([self._pipeline, each.query, lag.topic], lag.seconds)
-        yield records
-        yield seconds
+        queries = tuple(query_of(each) for each in self._running.numbers)
+        told = snapshot.Pipeline(self._pipeline, self._running.stage, os.getpid(), "", "", "", queries=queries)
+        for each in of_pipelines([told]):
+            made = (GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily)(
+                each.name, each.meaning, labels=each.labels
+            )
+            for labels, value in each.samples:
+                made.add_metric(labels, value)
+            yield made
 
 
 def parse_address(text: str) -> tuple[str, int]:

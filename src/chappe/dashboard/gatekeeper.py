@@ -16,7 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, urlencode
 
-from chappe.api.serving import Office, may_be_dialled
+from chappe.api.serving import BEARER, Office, may_be_dialled
 from chappe.errors import NotPermitted
 from chappe.system import time
 
@@ -111,6 +111,9 @@ class Gatekeeper:
     def _known(self, scope: Scope) -> bool:
         if self._named_in_address(scope) or any(self._fits(each) for each in _cookies(scope, self._cookie)):
             return True
+        for each in _headers(scope, b"authorization"):  # of programs
+            if each.lower().startswith(BEARER) and self._fits(each[len(BEARER) :].strip()):
+                return True
         certificate = str(scope.get("state", {}).get(CERTIFIED, ""))
         return bool(certificate) and self._administers(certificate, [])
 

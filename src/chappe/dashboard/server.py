@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -21,6 +21,7 @@ from chappe.api.serving import Office, server_tls
 from chappe.dashboard.gatekeeper import Gatekeeper
 from chappe.dashboard.looks import Looks
 from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.observing.numbers import Family, of_snapshot
 from chappe.observing.snapshot import to_json
 from chappe.security import Keys, Security, Tls, is_loopback
 
@@ -29,6 +30,9 @@ try:
     from fastapi import FastAPI, Response
     from nicegui import app as pages_app
     from nicegui import core, ui
+    from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     from chappe.dashboard.connections import SILENT_MAX, PageHttp
     from chappe.dashboard.pages.frame import root
@@ -101,6 +105,23 @@ def url(host: str, port: int, token: str | None, *, tls: bool = False) -> str:
     return f"http{'s' if tls else ''}://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
 
 
+def as_text(families: Iterable[Family]) -> bytes:
+    """Numbers as Prometheus reads them."""
+
+    class Made:
+        def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+            for each in families:
+                kind = GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily
+                made = kind(each.name, each.meaning, labels=each.labels)
+                for labels, value in each.samples:
+                    made.add_metric(labels, value)
+                yield made
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Made())
+    return generate_latest(registry)
+
+
 def serve(
     looks: Looks,
     listener: socket.socket,
@@ -125,7 +146,11 @@ def serve(
     def snapshot() -> Response:
         return Response(to_json(looks.watching.snapshot()), media_type="application/json")
 
+    def metrics() -> Response:
+        return Response(as_text(of_snapshot(looks.watching.snapshot())), media_type=CONTENT_TYPE)
+
     made.add_api_route("/snapshot.json", snapshot, methods=["GET"])
+    made.add_api_route("/metrics", metrics, methods=["GET"])
     core.app.config.socket_io_js_transports = ["websocket"]
     ui.run_with(
         made,

@@ -148,6 +148,10 @@ class KvClone(KvRole):
         """Writes whose outcome is not known yet, or not shown: at most twice ``KvLimits.writes_max``."""
         return len(self._writes.pending)
 
+    def age_s(self, now: float) -> float:
+        """See ``KvRole``."""
+        return self._following.age_s(now)
+
     def unreadable(self) -> StaleData | None:
         """Why it may not be read."""
         return None if self._following.unreadable is None else self._following.stale()

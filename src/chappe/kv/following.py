@@ -94,6 +94,10 @@ class Following:
         """Of a snapshot that comes: how many of its entries are here, and how many there are."""
         return None if self._receiving is None else (self._receiving.taken, self._receiving.offer.entries)
 
+    def age_s(self, now: float) -> float:
+        """For how many seconds the data has not been up to date; 0 if it is."""
+        return max(0.0, now - self._stale_from)
+
     def stale(self) -> StaleData:
         """Why it may not be read."""
         coming = "" if self.coming is None else "; {:,} of {:,} entries of its master have come".format(*self.coming)

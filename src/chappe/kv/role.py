@@ -87,6 +87,10 @@ class KvRole(ABC):
         self._requests = 0
         self._waits: dict[int, float] = {}  # await_idle: until when
 
+    def age_s(self, now: float) -> float:
+        """For how many seconds it has not been up to date; 0 if it is."""
+        return 0.0
+
     # -- looks --------------------------------------------------------------------------------------------------
 
     @property

@@ -170,6 +170,8 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     scrubbed_us: Offset = 0  # when the store had last read and checked all that it keeps, since 1970; 0: never
     refusals: list[tuple[Text, Text, Offset]] = []  # identity, verb and how often: to who may administer, if since is 0
     format: Offset = FIRST_FORMAT  # of the store that answers: one of before there were formats does not say it
+    retention: list[tuple[Text, float | None, int | None, int | None]] | None = None  # to whom and when as refusals:
+    # pattern, age in seconds, bytes, records, in their order; None: it is not said
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""

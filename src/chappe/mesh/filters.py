@@ -14,6 +14,7 @@ Filter: TypeAlias = tuple[bytes, ...]
 
 NOTHING: Final[Filter] = ()
 EVERYTHING: Final[Filter] = (b"",)
+ASK_LINKS: Final = b"<$>/links/ask"  # every endpoint hears it, and nobody has to be told (``mesh.link_reports``)
 LOCAL_PREFIX: Final = b"<$>/local/"  # topics of one endpoint with itself: never announced, refused from outside
 _FEW: Final = 16  # up to here startswith() is faster than a search
 
@@ -35,7 +36,7 @@ def union(filters: Iterable[Filter]) -> Filter:
 
 def announced(topics: Iterable[bytes]) -> Filter:
     """Return the filter that peers are told for a subscription to ``topics``: without those of the endpoint itself."""
-    return minimal([topic for topic in topics if not topic.startswith(LOCAL_PREFIX)])
+    return minimal([topic for topic in topics if topic != ASK_LINKS and not topic.startswith(LOCAL_PREFIX)])
 
 
 def matches(wanted: Filter, topic: bytes) -> bool:

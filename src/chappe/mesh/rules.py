@@ -31,7 +31,16 @@ from uuid import UUID
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import COMMAND
 from chappe.permissions.decisions import REMEMBERED_MAX, Decisions, Verbs
-from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, FORWARD, PUBLISH, SUBSCRIBE, WRITE, Permissions
+from chappe.permissions.rules import (
+    ADMINISTER,
+    ATTACH_CLONE,
+    ATTACH_MASTER,
+    FORWARD,
+    PUBLISH,
+    SUBSCRIBE,
+    WRITE,
+    Permissions,
+)
 
 JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file
 _TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.topics`` has them
@@ -47,6 +56,7 @@ _WRITERS: Final[Verbs] = (WRITE, ATTACH_MASTER, FORWARD)
 _CLONES: Final[Verbs] = (ATTACH_CLONE, ATTACH_MASTER, FORWARD)
 _MASTERS: Final[Verbs] = (ATTACH_MASTER, FORWARD)
 _FORWARDERS: Final[Verbs] = (FORWARD,)
+_ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
 
 
 class MeshRules:
@@ -169,6 +179,11 @@ class MeshRules:
         """Whether messages of a topic may be sent to an endpoint."""
         name = self._names.get(endpoint)
         return name is None or not self.getting(name, topic)
+
+    def administers_as(self, endpoint: bytes) -> bool:
+        """Whether an endpoint is one of an identity that may administer all topics."""
+        name = self._names.get(endpoint)
+        return name is not None and self._decisions.may_all(name, _ADMINISTRATORS, "")
 
     def wanted_as(self, endpoint: bytes, filter: Filter) -> Filter:
         """As ``wanted``."""

@@ -159,7 +159,8 @@ def _edges(links: Sequence[Link], home: dict[str, str]) -> list[Edge]:
         if b < a:
             a, b, there, back = b, a, back, there
         known = found.get((a, b, link.kind), Edge(a, b, link.kind, 0, 0.0, 0.0, 0))
+        waiting = known.waiting + link.waiting + link.waiting_back
         found[a, b, link.kind] = Edge(
-            a, b, link.kind, known.links + 1, known.there + there, known.back + back, known.waiting + link.waiting
-        )
+            a, b, link.kind, known.links + 1, known.there + there, known.back + back, waiting
+        )  # fmt: skip
     return sorted(found.values(), key=lambda each: (-(each.there + each.back), each.a, each.b))

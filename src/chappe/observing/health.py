@@ -12,6 +12,7 @@ from chappe.observing.snapshot import Link, Part, Pipeline, Problem, Topic
 
 LAG_MAX: Final = 100_000  # records; a reader that is further behind than this is a problem
 PIPELINE_LAG_S: Final = 60.0
+STALE_S: Final = 10.0  # a clone that has not been up to date for so long is a problem
 HELD_BACK_MAX: Final = 1_000  # messages that wait for one peer
 TELLS_MAX: Final = 20  # problems of one kind; further ones are one sentence
 
@@ -22,6 +23,8 @@ def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]
     found += _few(_lagging(topics), "readers are far behind", "look at the topics by lag")
     found += _few(_held_back(each for part in parts for each in part.links), "links are full", "look at the map")
     found += _few(_pipelines(each for part in parts for each in part.pipelines), "queries lag", "look at pipelines")
+    found += _few(_failed(each for part in parts for each in part.pipelines), "pipelines failed", "look at pipelines")
+    found += _few(_stale(parts), "clones are stale", "look at data stores")
     found += _few(_masterless(parts), "data stores have no master", "look at data stores")
     members = [each for part in parts for each in part.members]
     heard = any(each.kind == "tower" and each.level == "good" for each in members)
@@ -59,13 +62,14 @@ def _lagging(topics: Iterable[Topic]) -> Iterable[Problem]:
 
 def _held_back(links: Iterable[Link]) -> Iterable[Problem]:
     for link in links:
-        if link.waiting >= HELD_BACK_MAX:
-            yield Problem(
-                f"full {link.ends[0]} {link.ends[1]}",
-                "warning",
-                f"{link.waiting:,} messages wait on the link between {link.ends[0][:8]} and {link.ends[1][:8]}.",
-                "The one that takes them is too slow: have it subscribe to less, or give it more of a processor.",
-            )
+        for (one, other), waiting in ((link.ends, link.waiting), (link.ends[::-1], link.waiting_back)):
+            if waiting >= HELD_BACK_MAX:
+                yield Problem(
+                    f"full {one} {other}",
+                    "warning",
+                    f"{waiting:,} messages wait at {one[:8]} for {other[:8]}.",
+                    "The one that takes them is too slow: have it subscribe to less, or give it more of a processor.",
+                )
 
 
 def _pipelines(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
@@ -78,6 +82,30 @@ def _pipelines(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
                     f"Query {query.name} of pipeline {pipeline.name} is {query.lag_s:.0f} s behind.",
                     "It takes in more than it gets done: give Spark more cores, or lighten the query.",
                 )
+
+
+def _stale(parts: Sequence[Part]) -> Iterable[Problem]:
+    for part in parts:
+        for each in part.keepings:
+            for copy, age_s in zip(each.copies, each.ages, strict=False):
+                if age_s is not None and age_s >= STALE_S:
+                    yield Problem(
+                        f"stale {each.name} {copy}",
+                        "warning",
+                        f"The clone of data store {each.name} at {copy[:8]} is not up to date for {age_s:.0f} s.",
+                        "Look whether its master runs and can be reached from there; what is read there is old.",
+                    )
+
+
+def _failed(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
+    for pipeline in pipelines:
+        if pipeline.error:
+            yield Problem(
+                f"failed {pipeline.name}",
+                "failed",
+                f"Pipeline {pipeline.name} ended with an error: {pipeline.error}",
+                f"Mend that and start it again: chappe pipeline run {pipeline.file}",
+            )
 
 
 def _masterless(parts: Sequence[Part]) -> Iterable[Problem]:

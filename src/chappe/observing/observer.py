@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from chappe.observing.health import problems_of
-from chappe.observing.lines import Lines, Point
+from chappe.observing.lines import RATE_S, Lines, Point
 from chappe.observing.snapshot import (
     HISTORY_MAX,
     LINKS_MAX,
@@ -32,6 +32,8 @@ from chappe.observing.snapshot import (
 )
 
 TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
+LINK_SERIES_MAX: Final = 2 * LINKS_MAX
+LINK_POINTS_MAX: Final = 12  # enough for a rate
 LAST_S: Final = 300.0  # of lines
 STEP_S: Final = 2.0
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
@@ -47,6 +49,7 @@ class Observer:
         self._topics: OrderedDict[str, Topic] = OrderedDict()  # the one that changed last is last
         self._topics_left_out: set[str] = set()
         self._lines = Lines()
+        self._links = Lines(LINK_SERIES_MAX, LINK_POINTS_MAX)
         self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
         self._problems: dict[str, Problem] = {}
         self._problems_left_out = 0
@@ -66,7 +69,7 @@ class Observer:
         for link in part.links:
             for way, count in (("sent", link.sent), ("received", link.received)):
                 if count is not None:
-                    self._lines.note((way, *link.ends), count, now)
+                    self._links.note((way, *link.ends), count, now)
         if before is not None:
             self._history.extend(_changes(before.members, part.members, wall_us))
         self._judge(wall_us)
@@ -151,10 +154,11 @@ class Observer:
     def _with_rates(self, link: Link, now: float) -> Link:
         if link.sent is None and link.received is None:
             return link
+        over_s = max(RATE_S, 2 * link.every_s)
         return msgspec.structs.replace(
             link,
-            sent_per_s=None if link.sent is None else self._lines.rate(("sent", *link.ends), now),
-            received_per_s=None if link.received is None else self._lines.rate(("received", *link.ends), now),
+            sent_per_s=None if link.sent is None else self._links.rate(("sent", *link.ends), now, over_s),
+            received_per_s=None if link.received is None else self._links.rate(("received", *link.ends), now, over_s),
         )
 
     def _judge(self, wall_us: int) -> None:

@@ -59,7 +59,10 @@ class Link(msgspec.Struct, frozen=True):
         received: The other way.
         sent_per_s: Filled in by the observer, of the last seconds.
         received_per_s: The same.
-        waiting: Messages held back, as the other takes less than is sent.
+        waiting: Messages held back at the first, as the second takes less than is sent.
+        waiting_back: The same at the second.
+        tls: Whether it is encrypted; None: nobody told.
+        every_s: How often its counters are looked at, in seconds; 0: at each look.
         note: Such as ``original``, ``dialled``, ``only one end tells of it``.
     """
 
@@ -70,6 +73,9 @@ class Link(msgspec.Struct, frozen=True):
     sent_per_s: float | None = None
     received_per_s: float | None = None
     waiting: int = 0
+    waiting_back: int = 0
+    tls: bool | None = None
+    every_s: float = 0.0
     note: str = ""
 
 
@@ -97,6 +103,7 @@ class Topic(msgspec.Struct, frozen=True):
         writers: Its partitions by name; each belongs to one producer. At most ``NAMES_MAX``.
         stores: Ids of the members that hold it.
         readers: Those who tell how far they are.
+        retention: What stores keep of it, in words; empty: nobody told.
         live: Whether somebody listens to it live just now; None: nobody knows.
         per_s: Records a second over the last seconds; filled in by the observer.
     """
@@ -111,6 +118,7 @@ class Topic(msgspec.Struct, frozen=True):
     writers: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     readers: tuple[Reader, ...] = ()
+    retention: str = ""
     live: bool | None = None
     per_s: float = 0.0
 
@@ -126,7 +134,8 @@ class Keeping(msgspec.Struct, frozen=True):
     Args:
         masters: Ids of the endpoints, or servers, that decide; of a chain its head.
         copies: Ids of the endpoints that have a clone; of a map nobody tells; of a chain the others, in their order.
-        entries: How many there are, where this observer looks inside; else None.
+        entries: How many there are, where the master told; else None.
+        ages: Of each of the copies for how many seconds it has not been up to date, 0 if it is; None: nobody told.
         note: How it is, where that is known.
     """
 
@@ -136,10 +145,22 @@ class Keeping(msgspec.Struct, frozen=True):
     copies: tuple[str, ...] = ()
     entries: int | None = None
     note: str = ""
+    ages: tuple[float | None, ...] = ()
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a query is behind in one topic; ``seconds`` None: unknown."""
+
+    topic: str
+    records: int
+    seconds: float | None
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One streaming query of a pipeline; rates are rows a second. ``lag_s`` None: unknown."""
+    """One streaming query of a pipeline; rates are rows a second. ``lag_s`` None: unknown.
+
+    ``rows`` and ``batches`` are those since it was started; ``lags`` are by topic.
+    """
 
     name: str
     batch: int
@@ -152,10 +173,13 @@ class Query(msgspec.Struct, frozen=True):
     state_bytes: int
     lag_records: int
     lag_s: float | None
+    rows: int = 0
+    batches: int = 0
+    lags: tuple[Lag, ...] = ()
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """A pipeline that runs on this machine."""
+    """A pipeline that runs on this machine, or ended there with an ``error``, and when."""
 
     name: str
     stage: str
@@ -166,6 +190,8 @@ class Pipeline(msgspec.Struct, frozen=True):
     page: str = ""  # Spark's own page, where it tells of one
     log: str = ""
     queries: tuple[Query, ...] = ()
+    error: str = ""
+    error_at: str = ""
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -73,6 +73,7 @@ class MeshNode:
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
         self.member = Member(core)
+        self.member.reporting.tls = security is not None
         self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
         self.tapped: Callable[[int, list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.turns = Turns(self._handle, self._due, self._halted)

@@ -42,6 +42,7 @@ from chappe.transports.gate import user_of
 
 logger = logging.getLogger(__name__)
 
+POLICIES_TOLD: Final = 100  # of the retention, the first ones
 CLOSE_S: Final = 30.0  # a write under way at close may take this long
 
 
@@ -77,6 +78,7 @@ class StoreNode:
         self._gate = meeting.gate
         self._staged = staged
         self._retention = list(retention)
+        self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
         self._closing = machine.current().event()
         kept = recover(staged, storage)
         self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
@@ -149,14 +151,9 @@ class StoreNode:
         if refusal is not None:
             return [Reply(raw[0], raw[1], refusal)]
         actions = self._handle_query(raw, guard.asked(request))
-        if (
-            self._gate is not None
-            and isinstance(request, HeadsRequest)
-            and not request.since
-            and guard.administers(who)
-        ):
-            refusals = self._gate.refusals.listed()
-            actions = [_with_refusals(each, refusals) for each in actions]
+        if isinstance(request, HeadsRequest) and not request.since and guard.administers(who):
+            refusals = [] if self._gate is None else self._gate.refusals.listed()
+            actions = [_with(each, refusals=refusals, retention=self._policies) for each in actions]
         return [
             replace(each, answer=guard.told(who, each.answer)) if isinstance(each, Reply) else each for each in actions
         ]
@@ -165,7 +162,10 @@ class StoreNode:
         request = _request_of(frames)
         if isinstance(request, ErrorAnswer):
             return [Reply(frames[0], frames[1], request)]
-        return self._handle_query(frames, request)
+        actions = self._handle_query(frames, request)
+        if isinstance(request, HeadsRequest) and not request.since:
+            actions = [_with(each, retention=self._policies) for each in actions]
+        return actions
 
     def _handle_query(self, frames: list[bytes], request: Request) -> Sequence[Action]:
         if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
@@ -295,10 +295,11 @@ class StoreNode:
         return self.core.handle_retained(now)
 
 
-def _with_refusals(action: Action, refusals: list[tuple[str, str, int]]) -> Action:
+def _with(action: Action, **more: object) -> Action:
+    """A list with what is told besides."""
     if not isinstance(action, Reply) or not isinstance(action.answer, HeadsAnswer):
         return action
-    return replace(action, answer=msgspec.structs.replace(action.answer, refusals=refusals))
+    return replace(action, answer=msgspec.structs.replace(action.answer, **more))
 
 
 def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:

@@ -82,6 +82,7 @@ class StoreClient:
         own(self)
         self.endpoint = endpoint
         self.refusals: list[tuple[str, str, int]] = []  # identity, verb, how often; as it last said to administrators
+        self.retention: list[tuple[str, float | None, int | None, int | None]] | None = None  # likewise
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
@@ -191,7 +192,7 @@ class StoreClient:
             answer, _ = self._ask_for(HeadsAnswer, HeadsRequest(encode_topic(topic_prefix), since))
             found += answer.infos()
             if not since:
-                self.refusals = answer.refusals
+                self.refusals, self.retention = answer.refusals, answer.retention
             since = answer.version
             self.scrubbed_us = answer.scrubbed_us
             if not answer.more:

@@ -167,9 +167,17 @@ def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -
         "masters": ", ".join(names.get(one, one) for one in each.masters) or "nobody in reach",
         "copies": ", ".join(names.get(one, one) for one in each.copies),
         "entries": ("", -1) if each.entries is None else (f"{each.entries:,}", each.entries),
-        "note": each.note,
+        "note": each.note or _ages(each),
         "chosen": chosen == (each.kind, each.name),
     }
+
+
+def _ages(each: Keeping) -> str:
+    """How old what clones have is, in words."""
+    old = [age for age in each.ages if age]
+    if old:
+        return f"{len(old):,} of {len(each.copies):,} clones not up to date, for {max(old):.0f} s"
+    return "clones are up to date" if each.ages and None not in each.ages else ""
 
 
 def _change(each: Changed, number: int) -> dict[str, Any]:

@@ -250,9 +250,15 @@ def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
     sent, received = link.sent_per_s, link.received_per_s
     if not first:
         sent, received = received, sent
-    parts = [SAID[link.kind], link.note]
+    waiting, back = link.waiting, link.waiting_back
+    if not first:
+        waiting, back = back, waiting
+    tls = {True: "TLS", False: "no TLS", None: ""}[link.tls]
+    parts = [SAID[link.kind], link.note, tls]
     if sent is not None and received is not None:
         parts.append(f"{rate(sent)} frames/s sent, {rate(received)} received")
-    if link.waiting:
-        parts.append(f"held back: {many(link.waiting, 'message')}")
+    if waiting:
+        parts.append(f"held back here: {many(waiting, 'message')}")
+    if back:
+        parts.append(f"held back there: {many(back, 'message')}")
     return f"link to {other.kind} {other.name}", "; ".join(filter(None, parts))

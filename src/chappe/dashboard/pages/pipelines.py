@@ -23,6 +23,7 @@ class _Card:
                 ui.label(pipeline.name).classes("title")
                 self._stage = ui.label("")
             self._facts = ui.label("").classes("soft")
+            self._error = ui.label("").classes("failed-text value")
             if pipeline.page:
                 ui.link("Spark's own page", pipeline.page, new_tab=True)
             self._table = Table(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
@@ -30,11 +31,13 @@ class _Card:
     def show(self, pipeline: Pipeline) -> None:
         running = pipeline.stage == "running"
         self._stage.text = pipeline.stage
-        self._stage.classes(replace="good-text" if running else "warning-text")
-        self._facts.text = (
-            f"process {pipeline.pid}, since {pipeline.since}, told at {pipeline.updated or 'no time yet'}; "
-            f"{pipeline.file}; what Spark says: {pipeline.log}"
-        )
+        colour = "good-text" if running else "failed-text" if pipeline.error else "warning-text"
+        self._stage.classes(replace=colour)
+        there = f"process {pipeline.pid}, since {pipeline.since}, told at {pipeline.updated or 'no time yet'}; "
+        gone = f"ended at {pipeline.error_at}; "
+        self._facts.text = f"{gone if pipeline.error else there}{pipeline.file}; what Spark says: {pipeline.log}"
+        self._error.text = f"Its last error: {pipeline.error}" if pipeline.error else ""
+        self._error.set_visibility(bool(pipeline.error))
         self._table.show([_row(each) for each in pipeline.queries])
 
 

@@ -169,6 +169,7 @@ class _Details:
             [
                 f"written by {_some(topic.writers, topic.partitions)}",
                 f"kept by {_some([names.get(each, each) for each in topic.stores], len(topic.stores))}",
+                f"kept of it: {topic.retention or 'nobody tells for how long'}",
                 f"read by {groups or 'no group that keeps its positions on this machine'}; {live}",
             ]
         )

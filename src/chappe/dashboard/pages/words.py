@@ -50,6 +50,14 @@ def ago(at_us: int, now_us: int) -> str:
     return f"{seconds:.0f} s ago"
 
 
+def duration(seconds: float) -> str:
+    """How long, in the largest unit that fits."""
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return f"{seconds / length:,.3g} {unit}{'' if seconds == length else 's'}"
+    return f"{seconds:,.3g} s"
+
+
 def many(count: int, what: str) -> str:
     """``1 record``, ``2 records``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from chappe.api.log.looking import LogMember, LogWatch
+from chappe.dashboard.pages.words import duration, size
 from chappe.dashboard.sources.missed import Missed
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
@@ -185,8 +186,18 @@ class LogSource:
             writers=tuple(readable(each) for each in sorted(parts)[:NAMES_MAX]),
             stores=tuple(sorted(stores)[:NAMES_MAX]),
             readers=readers[:NAMES_MAX],
+            retention=self._retention(name, parts.values()),
             live=any(name.startswith(each) for each in live),
         )
+
+    def _retention(self, topic: str, parts: Iterable[Known]) -> str:
+        """What stores keep of a topic, in words; where they differ, each of it."""
+        found: dict[str, None] = {}
+        for endpoint in sorted({endpoint for each in parts for endpoint in each.holders}):
+            client = self._view.client(endpoint)
+            if client is not None and client.retention is not None:
+                found[kept_of(topic, client.retention)] = None
+        return ", or at other stores ".join(found)
 
     def _lags(self) -> dict[str, tuple[Reader, ...]]:
         """Who committed how far, by topic: records between that and what stores have."""
@@ -278,6 +289,19 @@ def _member(seen: LogMember, away: set[str]) -> Member:
         seen.endpoint,
         facts=(("address", readable(seen.address)),),
     )
+
+
+def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None, int | None]]) -> str:
+    """What a store keeps of a topic by its policies, of which the first that fits counts, in words."""
+    for pattern, age_s, limit_bytes, records in retention:
+        if Filter.parse(pattern).matches(topic):
+            said = [
+                *([f"the last {duration(age_s)}"] if age_s is not None else []),
+                *([f"{size(limit_bytes)} at most"] if limit_bytes is not None else []),
+                *([f"{records:,} records at most"] if records is not None else []),
+            ]
+            return ", ".join(said) or "everything, for ever"
+    return "everything, for ever"
 
 
 def _short(store_id: str) -> str:

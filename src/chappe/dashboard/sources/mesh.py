@@ -1,24 +1,46 @@
 """The mesh: what an endpoint sees of it that forwards nothing; and the data stores, by what endpoints listen to.
 
-Of its own links it knows the counters; of all others that they are there, from the link states of their ends.
+Of its own links it knows the counters. Of all others it knows that they are there, from the link states of their ends,
+and asks these what their counters are and how their data stores are, some of them at each look. Originals do not tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
+
+import msgspec
 
 from chappe import Endpoint
-from chappe.mesh.network import Network, NetworkEndpoint
+from chappe.api.mesh.subscriber import Subscriber
+from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
+from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
 from chappe.security import Keys, Security
 
 RETRY_S: Final = 2.0
 KEEPINGS_MAX: Final = 1_000
+ASKED_MAX: Final = 20  # endpoints that are asked at one look, in turn
+KEPT_S: Final = 10.0  # what one told counts for so long behind the time at which it is asked again
+TOLD_MAX: Final = 1_000  # answers that may wait; then the oldest are dropped
 # where the master and the clones of a store listen: chappe.kv.topics
 MASTER: Final = "/<$>/data/master"
 CLONE: Final = "/<$>/data/clone"
 GATEWAY: Final = "<$>/gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What an endpoint told of itself, and when."""
+
+    at: float
+    tls: bool | None
+    links: dict[str, LinkReport]
+    report: Report
 
 
 class MeshSource:
@@ -37,12 +59,28 @@ class MeshSource:
     ) -> None:
         self.endpoint = Endpoint(security=security, forwarding=False)
         self._named = named
+        self._tls = self.endpoint.node.member.reporting.tls
+        self._told: dict[str, _Told] = {}
+        self._turn = 0  # where among all endpoints it is asked next
+        self._every_s = 0.0  # how often each is asked
+        self._number = 0
+        self._silenced = ""  # why nobody can be asked
+        self._answers: Subscriber | None = None
+        try:
+            self._answers = self.endpoint.subscribe(
+                LINKS_TOLD.decode(), on_full="drop_oldest", messages_max=TOLD_MAX, bytes_max=16 << 20
+            )
+        except NotPermitted as error:
+            self._silenced = str(error)
         for host, port in peers:
             self.endpoint.peer_nosync(host, port, retry_s=RETRY_S)
 
     def look(self) -> Part:
         """See ``Source``."""
         network = self.endpoint.topology()
+        now = time.monotonic()
+        self._hear(network, now)
+        self._ask(network)
         peers = self.endpoint.peers()
         counted = {
             each.id: (each.sent, each.received, each.buffered, each.original) for each in peers if each.id is not None
@@ -66,17 +104,28 @@ class MeshSource:
             if own in counted:
                 sent, received, waiting, original = counted[own]
                 note = "protocol of the original" if original else "protocol of chappe"
-                links.append(Link((network.id, own), "mesh", sent, received, waiting=waiting, note=note))
+                other = self._told.get(own)
+                back = other.links.get(network.id) if other is not None else None
+                links.append(
+                    Link(
+                        (network.id, own), "mesh", sent, received, waiting=waiting, note=note, tls=self._tls,
+                        waiting_back=back.waiting if back is not None else 0,
+                    )
+                )  # fmt: skip
             else:
-                links.append(Link(link.ends, "mesh", note=note))
+                links.append(self._between(link, note))
         notes = []
+        if self._silenced:
+            notes.append(f"how much goes over links of others, and how old clones are, nobody tells: {self._silenced}")
+        elif self._every_s > 1.0:
+            notes.append(f"endpoints are asked about their links and data stores every {self._every_s:.0f} s")
         if network.endpoints_left_out or network.links_left_out:
             less = f"{network.endpoints_left_out:,} endpoints and {network.links_left_out:,} links"
             notes.append(f"of the mesh {less} are left out")
         return Part(
             members=tuple(members),
             links=tuple(links),
-            keepings=tuple(data_stores(network)[:KEEPINGS_MAX]),
+            keepings=tuple([self._as_told(each) for each in data_stores(network)[:KEEPINGS_MAX]]),
             problems=tuple(problems),
             notes=tuple(notes),
         )
@@ -84,6 +133,66 @@ class MeshSource:
     def close(self) -> None:
         """See ``Source``."""
         self.endpoint.close()
+
+    # -- what others tell -----------------------------------------------------------------------------
+
+    def _ask(self, network: Network) -> None:
+        """Ask some, in turn."""
+        there = sorted(each.id for each in network.endpoints if each.distance and not each.original)
+        self._every_s = len(there) / ASKED_MAX
+        if self._silenced or not there:
+            return
+        for step in range(min(ASKED_MAX, len(there))):
+            self._number += 1
+            receiver = UUID(there[(self._turn + step) % len(there)]).bytes
+            try:
+                self.endpoint.try_publish(ASK_LINKS, ask(self._number), receiver)
+            except Unreachable:
+                continue
+            except NotPermitted as error:
+                self._silenced = str(error)
+                return
+        self._turn = (self._turn + ASKED_MAX) % len(there)
+
+    def _hear(self, network: Network, now: float) -> None:
+        """Take what was told, each of itself; and forget who has left, or has told nothing for long."""
+        if self._answers is None:
+            return
+        there = {each.id for each in network.endpoints}
+        for message in self._answers.get_many(TOLD_MAX, 0):
+            try:
+                report = parse_report(message.payload)
+            except (ProtocolError, ChappeError):
+                continue
+            teller = message.origin or message.sender
+            self._told[teller] = _Told(now, report.tls, {each.peer: each for each in report.links}, report)
+        until = now - KEPT_S - 2 * self._every_s
+        self._told = {each: told for each, told in self._told.items() if each in there and told.at >= until}
+
+    def _between(self, link: NetworkLink, note: str) -> Link:
+        """A link of others, as its ends tell of it."""
+        first, second = (self._told.get(each) for each in link.ends)
+        there = first.links.get(link.ends[1]) if first is not None else None
+        back = second.links.get(link.ends[0]) if second is not None else None
+        sent = there.sent if there is not None else back.received if back is not None else None
+        received = there.received if there is not None else back.sent if back is not None else None
+        tls = first.tls if first is not None else second.tls if second is not None else None
+        return Link(
+            link.ends, "mesh", sent, received, waiting=there.waiting if there is not None else 0,
+            waiting_back=back.waiting if back is not None else 0, tls=tls, every_s=self._every_s, note=note,
+        )  # fmt: skip
+
+    def _as_told(self, store: Keeping) -> Keeping:
+        """A data store with what its master and clones tell of it."""
+        counts = (count for each in store.masters for count, _ in self._of(each, store.name, master=True))
+        ages = [next((age for _, age in self._of(each, store.name, master=False)), None) for each in store.copies]
+        return msgspec.structs.replace(store, entries=next(counts, None), ages=tuple(ages))
+
+    def _of(self, endpoint: str, store: str, *, master: bool) -> Iterator[tuple[int, float]]:
+        told = self._told.get(endpoint)
+        for each in told.report.stores if told is not None else ():
+            if each.master is master and readable(each.name) == store:
+                yield each.entries, each.age_s
 
 
 def data_stores(network: Network) -> list[Keeping]:

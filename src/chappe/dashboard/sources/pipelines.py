@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from chappe.observing.snapshot import Member, Part, Pipeline, Query, readable
+from chappe.observing.snapshot import Lag, Member, Part, Pipeline, Query, readable
 from chappe.spark.pipeline.progress import Numbers
-from chappe.spark.pipeline.states import State, States
+from chappe.spark.pipeline.states import Failure, State, States
 
 PIPELINES_MAX: Final = 200
 
@@ -24,6 +24,8 @@ class PipelineSource:
         """See ``Source``."""
         running = self._states.running()
         found = [pipeline_of(each) for each in running[:PIPELINES_MAX]]
+        alive = {each.name for each in running}
+        ended = [each for each in self._states.failures() if each.name not in alive]
         members = tuple(
             Member(
                 f"pipeline {each.name}", "pipeline", each.name, f"process {each.pid}", each.stage,
@@ -33,7 +35,8 @@ class PipelineSource:
         )  # fmt: skip
         left_out = len(running) - len(found)
         notes = (f"{left_out:,} pipelines are left out",) if left_out > 0 else ()
-        return Part(members=members, pipelines=tuple(found), notes=notes)
+        failed = [_ended(each) for each in ended]
+        return Part(members=members, pipelines=(*found, *failed), notes=notes)
 
     def close(self) -> None:
         """See ``Source``."""
@@ -41,24 +44,7 @@ class PipelineSource:
 
 def pipeline_of(state: State) -> Pipeline:
     """A pipeline as it tells of itself."""
-    queries = []
-    for given in state.queries:
-        numbers = Numbers.from_dict(given)
-        queries.append(
-            Query(
-                name=readable(numbers.query),
-                batch=numbers.batch,
-                batch_rows=numbers.batch_rows,
-                batch_s=numbers.batch_s,
-                in_per_s=numbers.rows_in_s,
-                done_per_s=numbers.rows_processed_s,
-                late_rows=numbers.late_rows,
-                state_rows=numbers.state_rows,
-                state_bytes=numbers.state_bytes,
-                lag_records=numbers.lag_records,
-                lag_s=numbers.lag_s,
-            )
-        )
+    queries = [query_of(Numbers.from_dict(each)) for each in state.queries]
     return Pipeline(
         name=readable(state.name),
         stage=readable(state.stage),
@@ -69,6 +55,41 @@ def pipeline_of(state: State) -> Pipeline:
         page=_page(state.page),
         log=readable(state.log),
         queries=tuple(queries),
+    )
+
+
+def query_of(numbers: Numbers) -> Query:
+    """A query as its pipeline counts."""
+    return Query(
+        name=readable(numbers.query),
+        batch=numbers.batch,
+        batch_rows=numbers.batch_rows,
+        batch_s=numbers.batch_s,
+        in_per_s=numbers.rows_in_s,
+        done_per_s=numbers.rows_processed_s,
+        late_rows=numbers.late_rows,
+        state_rows=numbers.state_rows,
+        state_bytes=numbers.state_bytes,
+        lag_records=numbers.lag_records,
+        lag_s=numbers.lag_s,
+        rows=numbers.rows,
+        batches=numbers.batches,
+        lags=tuple(Lag(readable(each.topic), each.records, each.seconds) for each in numbers.lag),
+    )
+
+
+def _ended(failure: Failure) -> Pipeline:
+    """One that ended with an error, and has not been started since."""
+    return Pipeline(
+        name=readable(failure.name),
+        stage="failed",
+        pid=0,
+        since="",
+        updated=readable(failure.at),
+        file=readable(failure.file),
+        log=readable(failure.log),
+        error=readable(failure.error),
+        error_at=readable(failure.at),
     )
 
 

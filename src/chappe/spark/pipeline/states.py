@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from chappe.system.disk import FileLock
 STATE_BYTES_MAX: Final = 1 << 20
 SAME_START_S: Final = 2.0  # start times are told by a clock that may be set
 POLL_S: Final = 0.1
+ERROR_MAX: Final = 2_000  # characters of an error that are kept
+FAILURES_MAX: Final = 200
 
 
 class PipelineRunning(ChappeError):
@@ -57,6 +59,17 @@ class State:
     queries: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that a pipeline ended with, and when, as ISO 8601 in UTC."""
+
+    name: str
+    file: str
+    error: str
+    at: str
+    log: str = ""
+
+
 class States:
     """The state files in ``directory``; the user's own unless another is given."""
 
@@ -79,18 +92,38 @@ class States:
                     f"end it with: chappe pipeline stop {state.name}"
                 )
             self.write(state)
+        self._failure(state.name).unlink(missing_ok=True)
         try:
             yield
         finally:
             self._path(state.name).unlink(missing_ok=True)
 
+    def fail(self, failure: Failure) -> None:
+        """Remember what a pipeline ended with, until it is started again."""
+        short = replace(failure, error=" ".join(failure.error.split())[:ERROR_MAX])
+        self._replace(self._failure(failure.name), asdict(short))
+
+    def failures(self) -> list[Failure]:
+        """What pipelines ended with that have not been started since, by name; the first ``FAILURES_MAX``."""
+        found = []
+        for path in sorted(self.directory.glob("*.failed"))[:FAILURES_MAX]:
+            with suppress(OSError, ValueError, TypeError, RecursionError):
+                if path.stat().st_size <= STATE_BYTES_MAX:
+                    given = Failure(**json.loads(path.read_bytes()))
+                    if all(isinstance(each, str) for each in asdict(given).values()):
+                        found.append(given)
+        return found
+
     def write(self, state: State) -> None:
         """Replace a pipeline's file in one step: readers see the old one or the new one."""
+        self._replace(self._path(state.name), asdict(state))
+
+    def _replace(self, path: Path, content: dict[str, Any]) -> None:
         fd, name = tempfile.mkstemp(dir=self.directory, prefix=".", suffix=".tmp")
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(asdict(state), file)
-            os.replace(name, self._path(state.name))
+                json.dump(content, file)
+            os.replace(name, path)
         except BaseException:
             with suppress(OSError):
                 os.unlink(name)
@@ -134,6 +167,9 @@ class States:
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.json"
+
+    def _failure(self, name: str) -> Path:
+        return self.directory / f"{name}.failed"
 
     def _locked(self) -> FileLock:
         return FileLock(self.directory / "lock", wait=True)

@@ -1,0 +1,79 @@
+"""Numbers for Prometheus, of a snapshot."""
+
+from __future__ import annotations
+
+from chappe.observing.numbers import LINKS_TOLD, of_pipelines, of_snapshot
+from chappe.observing.observer import Observer
+from chappe.observing.snapshot import (
+    Keeping,
+    Lag,
+    Link,
+    Member,
+    Part,
+    Pipeline,
+    Problem,
+    Query,
+    Reader,
+    Snapshot,
+    Topic,
+)
+
+
+def seen(part: Part) -> Snapshot:
+    observer = Observer()
+    observer.take("all", part, 0.0, 0)
+    observer.take("all", part, 10.0, 10_000_000)
+    return observer.snapshot(10.0, 10_000_000)
+
+
+def numbers(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
+    return {each.name: dict(each.samples) for each in of_snapshot(snapshot)}
+
+
+def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_names() -> None:
+    ill = Member("b", "endpoint", "b", level="warning")
+    found = numbers(
+        seen(
+            Part(
+                members=(Member("t", "tower", "t"), Member("a", "endpoint", "a"), ill),
+                links=(Link(("a", "b"), "mesh", 5, 6, waiting=7, waiting_back=8), Link(("t", "a"), "introduces")),
+                topics=(Topic("x", 1, 10, 12, 99, readers=(Reader("team", "group", 3),)),),
+                keepings=(Keeping("data store", "s", ("a",), ("b", "t"), 4, ages=(0.5, None)),),
+                problems=(Problem("p", "failed", "Wrong.", "Mend it."),),
+            )
+        )
+    )
+
+    assert found["chappe_members"] == {
+        ("endpoint", "good"): 1, ("endpoint", "warning"): 1, ("tower", "good"): 1,
+    }  # fmt: skip
+    assert found["chappe_link_frames"] == {("mesh", "a", "b"): 5, ("mesh", "b", "a"): 6}
+    assert found["chappe_link_waiting"] == {("mesh", "a", "b"): 7, ("mesh", "b", "a"): 8}
+    assert found["chappe_topic_records"] == {("x",): 10}
+    assert found["chappe_topic_written"] == {("x",): 12}
+    assert found["chappe_reader_lag_records"] == {("x", "team"): 3}
+    assert found["chappe_entries"] == {("data store", "s"): 4}
+    assert found["chappe_clone_age_seconds"] == {("s", "b"): 0.5}
+    assert found["chappe_problems"][("failed",)] == 1
+
+
+def test_of_many_links_those_with_the_most_frames_are_told() -> None:
+    members = tuple(Member(f"m{n}", "endpoint", f"m{n}") for n in range(LINKS_TOLD + 50))
+    links = tuple(Link(("m0", f"m{n}"), "mesh", n, n) for n in range(1, LINKS_TOLD + 50))
+
+    found = numbers(seen(Part(members=members, links=links)))["chappe_link_frames"]
+
+    assert len(found) == 2 * LINKS_TOLD
+    assert ("mesh", "m0", "m1") not in found
+
+
+def test_a_pipeline_tells_of_each_query_and_of_each_topic_how_far_it_is_behind() -> None:
+    query = Query("q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (Lag("t", 9, None), Lag("u", 0, 0.5)))
+    pipeline = Pipeline("p", "running", 1, "", "", "", queries=(query,))
+    found = {each.name: dict(each.samples) for each in of_pipelines([pipeline])}
+
+    assert found["chappe_pipeline_up"] == {("p",): 1.0}
+    assert found["chappe_pipeline_rows"] == {("p", "q"): 10.0}
+    assert found["chappe_pipeline_batches"] == {("p", "q"): 11.0}
+    assert found["chappe_pipeline_lag_records"] == {("p", "q", "t"): 9.0, ("p", "q", "u"): 0.0}
+    assert found["chappe_pipeline_lag_seconds"] == {("p", "q", "u"): 0.5}
