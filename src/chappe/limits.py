@@ -207,7 +207,7 @@ class ChainLimits:
     session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
     pause_s: float = 60.0  # the time from one command to the next counts as so long at most, where sessions get older
     results_bytes: int = 64 * MIB  # of results that clients may not have, of all; then the oldest ones are forgotten
-    session_window: int = 1_024  # commands of one client whose results it may not have; further ones wait
+    session_window: int = 1_024  # steps of one client whose results it may not have; further ones wait
     reads_max: int = 10_000  # that wait to be confirmed; further ones are not answered, and are asked again
     reads_bytes: int = 32 * MIB  # the same in bytes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from chappe.core import Report
@@ -21,6 +20,8 @@ from chappe.replication.chain.messages import (
     EXPIRED,
     OK,
     RAISED,
+    STEP_BYTES,
+    STEP_MAX,
     Ack,
     Append,
     Beat,
@@ -53,7 +54,10 @@ ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
     [
         (Beat(1, 2, 3, 4, 5, 6, 7), "99a46265617401020304050607c2"),
         (Resume(1, ((2, 3),), 4), "94a6726573756d650191920203 04".replace(" ", "")),
-        (Append(1, 2, (ENTRY,), 3, 4, True), "97a6617070656e6401029196 03cd03e8010201c402646f0304c3".replace(" ", "")),
+        (
+            Append(1, 2, (ENTRY,), 3, 4, True),
+            "97a6617070656e6401029197 03cd03e8010201c402646f900304c3".replace(" ", ""),
+        ),
         (Ack(1, 2, 3, 4, 5, True), "97a361636b0102030405c3"),
         (Join(1, 2, 3, True), "95a46a6f696e010203c3"),
         (Piece(1, 2, 3, 4, 5, 6, b"x"), "98a57069656365010203040506c40178"),
@@ -80,7 +84,8 @@ def test_an_older_server_that_acknowledges_takes_more() -> None:
     [
         (Open(b"n"), "92a46f70656ec4016e"),
         (Listen(5, b"n"), "93a66c697374656e05c4016e"),
-        (Do(5, 2, 1, b"do"), "95a2646f050201c402646f"),
+        (Do(5, 2, 1, b"do"), "96a2646f050201c402646f90"),
+        (Do(5, 2, 1, b"do", (b"too",)), "96a2646f050201c402646f91c403746f6f"),
         (Read(7, b"q"), "93a47265616407c40171"),
     ],
 )
@@ -95,7 +100,8 @@ def test_what_clients_say_and_its_bytes(message: messages.Request, vector: str) 
     ("message", "vector"),
     [
         (Opened(b"n", 5), "93a66f70656e6564c4016e05"),
-        (Done(5, 2, OK, b"r", 3, True), "97a4646f6e65050200c4017203c3"),
+        (Done(5, 2, OK, b"r", 3, True), "99a4646f6e65050200c4017203c30090"),
+        (Done(5, 2, OK, b"r", 3, True, 1, ((RAISED, b"s"),)), "99a4646f6e65050200c4017203c301919201c40173"),
         (Says(7, OK, b"r"), "94a4736179730700c40172"),
         (Chain(4, (0, 2), "why"), "94a5636861696e04920002a3776879"),
     ],
@@ -145,38 +151,39 @@ class Sum:
 
 def opened(**limits: object) -> Replica:
     replica = Replica(Sum(), replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
-    assert replica.apply(1, Entry(1, 1_000_000, 0, 0, 0, b"nonce")) == (OK, b"")
+    assert replica.apply(1, Entry(1, 1_000_000, 0, 0, 0, b"nonce")) == ((OK, b""),)
     return replica
 
 
 def test_a_result_is_known_until_the_client_has_it() -> None:
     replica = opened()
-    assert replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"5")) == (OK, b"5")
-    assert replica.result(1, 1) == (OK, b"5")
-    assert replica.apply(3, Entry(1, 1_000_000, 1, 2, 1, b"2")) == (OK, b"7")
+    assert replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"5")) == ((OK, b"5"),)
+    assert replica.result(1, 1) == ((OK, b"5"),)
+    assert replica.apply(3, Entry(1, 1_000_000, 1, 2, 1, b"2")) == ((OK, b"7"),)
     assert (replica.result(1, 1), replica.last(1)) == (None, 2)
 
 
 def test_an_entry_that_comes_twice_is_done_once() -> None:
     replica = opened()
     for index in (2, 3):
-        assert replica.apply(index, Entry(1, 1_000_000, 1, 1, 0, b"5")) == (OK, b"5")
+        assert replica.apply(index, Entry(1, 1_000_000, 1, 1, 0, b"5")) == ((OK, b"5"),)
 
 
 def test_what_the_machine_raises_is_the_result() -> None:
     replica = opened()
-    outcome = replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"five"))
-    assert outcome is not None
-    assert outcome[0] == RAISED
-    assert outcome[1].startswith(b"ValueError: ")
+    outcomes = replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"five", (b"5",)))
+    assert outcomes is not None
+    assert outcomes[0][0] == RAISED
+    assert outcomes[0][1].startswith(b"ValueError: ")
+    assert outcomes[1:] == ((OK, b"5"),)  # the rest of the step is done all the same
 
 
 def test_a_session_ends_by_the_times_in_the_log() -> None:
     replica = opened(session_s=10.0)
-    assert replica.apply(2, Entry(1, 11_000_000, 1, 1, 0, b"5")) == (OK, b"5")
+    assert replica.apply(2, Entry(1, 11_000_000, 1, 1, 0, b"5")) == ((OK, b"5"),)
     replica.apply(3, Entry(1, 21_000_001, 0, 0, 0, b"other"))
     assert replica.last(1) is None
-    assert replica.apply(4, Entry(1, 21_000_001, 1, 2, 0, b"5")) == (EXPIRED, b"")
+    assert replica.apply(4, Entry(1, 21_000_001, 1, 2, 0, b"5")) == ((EXPIRED, b""),)
 
 
 def test_a_clock_that_jumps_ahead_ends_no_session_and_a_jump_counts_as_a_short_pause() -> None:
@@ -184,7 +191,7 @@ def test_a_clock_that_jumps_ahead_ends_no_session_and_a_jump_counts_as_a_short_p
     day_us = 86_400_000_000
     replica.apply(2, Entry(1, day_us, 0, 0, 0, b"other"))
     assert replica.now_us == day_us  # the machine is told what the head wrote
-    assert replica.apply(3, Entry(1, day_us, 1, 1, 0, b"5")) == (OK, b"5")
+    assert replica.apply(3, Entry(1, day_us, 1, 1, 0, b"5")) == ((OK, b"5"),)
     other = Replica(Sum(), replica._limits)
     other.restore(3, replica.snapshot())
     for each in (replica, other):
@@ -202,14 +209,14 @@ def test_results_have_a_bound_in_bytes_and_the_oldest_of_who_is_least_active_go(
     for index, seq in ((5, 1), (6, 2)):
         replica.apply(index, Entry(1, 1_000_000, 2, seq, 0, b"1"))
 
-    assert [replica.result(1, seq) for seq in (1, 2)] == [(EXPIRED, b""), (OK, b"2")]
-    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [(OK, b"3"), (OK, b"4"), None]
+    assert [replica.result(1, seq) for seq in (1, 2)] == [((EXPIRED, b""),), ((OK, b"2"),)]
+    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [((OK, b"3"),), ((OK, b"4"),), None]
     for index, seq in ((7, 3), (8, 4), (9, 5)):
         replica.apply(index, Entry(1, 1_000_000, 2, seq, 0, b"1"))
-    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [(EXPIRED, b""), (EXPIRED, b""), (OK, b"5")]
-    assert replica.result(1, 2) == (EXPIRED, b"")
+    assert [replica.result(2, seq) for seq in (1, 2, 3)] == [((EXPIRED, b""),), ((EXPIRED, b""),), ((OK, b"5"),)]
+    assert replica.result(1, 2) == ((EXPIRED, b""),)
     assert replica.last(1) == 2  # the session goes on
-    assert replica.apply(10, Entry(1, 1_000_000, 2, 6, 5, b"1")) == (OK, b"8")
+    assert replica.apply(10, Entry(1, 1_000_000, 2, 6, 5, b"1")) == ((OK, b"8"),)
     assert replica.result(2, 5) is None  # the client has said that it has that
     replica.apply(11, Entry(1, 1_000_000, 2, 7, 6, b"1" + b"0" * 500))  # more than all may have, by itself
     assert replica.result(2, 7) is not None
@@ -219,15 +226,6 @@ def test_results_have_a_bound_in_bytes_and_the_oldest_of_who_is_least_active_go(
     for each in (replica, other):
         each.apply(12, Entry(1, 1_000_000, 0, 0, 0, b"third"))
     assert other.snapshot() == replica.snapshot()
-
-
-def test_a_state_of_the_first_version_is_restored() -> None:
-    replica = Replica(Sum(), CHAIN_LIMITS)
-    sessions = [(1, (3, 2_000_000, {2: (OK, b"5"), 3: (OK, b"6")}))]
-    replica.restore(9, msgspec.msgpack.encode((5_000_000, sessions, b"6")))
-    assert [replica.result(1, seq) for seq in (1, 2, 3)] == [None, (OK, b"5"), (OK, b"6")]
-    assert replica.apply(10, Entry(1, 6_000_000, 1, 4, 3, b"1")) == (OK, b"7")
-    assert replica._result_bytes == RESULT_BYTES + 1
 
 
 def test_of_too_many_sessions_the_least_recently_used_one_ends() -> None:
@@ -418,14 +416,45 @@ def test_in_memory_nothing_is_left_when_all_restarted() -> None:
 
 def test_a_client_opens_a_session_and_numbers_its_commands() -> None:
     client = ChainClient(3, b"n", now=0.0)
-    token, actions = client.do(b"one", 0.0)
-    assert actions == [Send(0, Open(b"n0"))]
+    token = client.do(b"one", 0.0)
+    assert client.flush(0.0) == [Send(0, Open(b"n0"))]
+    assert client.flush(0.0) == []
     client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
 
-    assert client.handle_answer(2, Opened(b"n0", 7), 0.0) == [Send(2, Listen(7, b"-")), Send(0, Do(7, 1, 0, b"one"))]
+    assert client.handle_answer(2, Opened(b"n0", 7), 0.0) == [Send(2, Listen(7, b"-"))]
+    assert client.flush(0.0) == [Send(0, Do(7, 1, 0, b"one"))]
     finished = client.handle_answer(2, Done(7, 1, OK, b"r", 3, True), 0.0)
-    assert finished == [Report(Finished(token, (OK, b"r"), 3, True))]
-    assert client.do(b"two", 0.0)[1] == [Send(0, Do(7, 2, 1, b"two"))]
+    assert finished == [Report(Finished((token,), ((OK, b"r"),), 3, True))]
+    client.do(b"two", 0.0)
+    assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"two"))]
+
+
+def test_commands_that_come_together_leave_as_one_step_and_are_answered_in_parts() -> None:
+    client = ChainClient(3, b"n", now=0.0)
+    client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
+    tokens = [client.do(each, 0.0) for each in (b"one", b"two", b"three")]
+    client.flush(0.0)
+    client.handle_answer(2, Opened(b"n0", 7), 0.0)
+    together = Send(0, Do(7, 1, 0, b"one", (b"two", b"three")))
+    assert client.flush(0.0) == [together]
+
+    last = client.handle_answer(2, Done(7, 1, OK, b"c", 3, True, 2), 0.0)
+    assert last == [Report(Finished((tokens[2],), ((OK, b"c"),), 3, True))]
+    assert together in client.handle_timeout(client.next_timeout())  # as it was
+    both = client.handle_answer(2, Done(7, 1, OK, b"a", 3, True, 0, ((RAISED, b"b"), (OK, b"c"))), 0.0)
+    assert both == [Report(Finished((tokens[0], tokens[1]), ((OK, b"a"), (RAISED, b"b")), 3, True))]
+    client.do(b"four", 0.0)
+    assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"four"))]
+
+
+def test_a_step_is_bounded_by_commands_and_by_bytes() -> None:
+    client = ChainClient(1, b"n", now=0.0)
+    for size in (STEP_BYTES + 1, STEP_BYTES, 1, *([0] * STEP_MAX)):
+        client.do(bytes(size), 0.0)
+    client.flush(0.0)
+    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    steps = [each.message for each in client.flush(0.0) if isinstance(each, Send)]
+    assert [1 + len(each.also) for each in steps if isinstance(each, Do)] == [1, 1, STEP_MAX, 1]
 
 
 def test_a_client_that_hears_of_a_newer_chain_says_it_all_again() -> None:
@@ -433,6 +462,7 @@ def test_a_client_that_hears_of_a_newer_chain_says_it_all_again() -> None:
     client.do(b"one", 0.0)
     client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
     client.handle_answer(2, Opened(b"n0", 7), 0.0)
+    client.flush(0.0)
 
     actions = client.handle_answer(1, Chain(2, (1, 2), ""), 0.0)
 
@@ -442,22 +472,28 @@ def test_a_client_that_hears_of_a_newer_chain_says_it_all_again() -> None:
 
 def test_commands_of_a_session_that_is_over_end_so_and_the_next_one_opens_another() -> None:
     client = ChainClient(1, b"n", now=0.0)
-    token, _ = client.do(b"one", 0.0)
+    token = client.do(b"one", 0.0)
     client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.flush(0.0)
 
-    assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == [Report(Finished(token, (EXPIRED, b"")))]
-    assert client.do(b"two", 0.0)[1] == [Send(0, Open(b"n1"))]
+    assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == [
+        Report(Finished([token], [(EXPIRED, b"")]))
+    ]
+    client.do(b"two", 0.0)
+    assert client.flush(0.0) == [Send(0, Open(b"n1"))]
 
 
 def test_a_result_that_is_forgotten_ends_no_session_of_a_client_that_has_it() -> None:
     client = ChainClient(1, b"n", now=0.0)
     client.do(b"one", 0.0)
     client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.flush(0.0)
     client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 0.0)
 
     assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == []
 
-    assert client.do(b"two", 0.0)[1] == [Send(0, Do(7, 2, 1, b"two"))]
+    client.do(b"two", 0.0)
+    assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"two"))]
 
 
 def test_what_is_abandoned_is_never_said_again() -> None:
@@ -465,13 +501,15 @@ def test_what_is_abandoned_is_never_said_again() -> None:
     client.do(b"one", 0.0)
     client.read(b"q", 0.0)
     client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.flush(0.0)
 
     client.abandon()
 
     assert client.next_timeout() == math.inf
     assert client.handle_timeout(10.0) == []
     assert client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 10.0) == []
-    assert client.do(b"two", 10.0)[1] == [Send(0, Open(b"n1"))]
+    client.do(b"two", 10.0)
+    assert client.flush(10.0) == [Send(0, Open(b"n1"))]
 
 
 def test_no_servers_are_an_error_at_once() -> None:

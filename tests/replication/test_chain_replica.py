@@ -61,8 +61,8 @@ def opened(machine: Times, **limits: float) -> Replica:
 def test_a_machine_is_told_when_the_head_numbered_a_command() -> None:
     replica = opened(Times())
 
-    assert replica.apply(2, Entry(1, 1_000, 1, 1, 0, b"")) == (OK, b"1000")
-    assert replica.apply(3, Entry(1, 900, 1, 2, 0, b"")) == (OK, b"1000")  # it never goes back
+    assert replica.apply(2, Entry(1, 1_000, 1, 1, 0, b"")) == ((OK, b"1000"),)
+    assert replica.apply(3, Entry(1, 900, 1, 2, 0, b"")) == ((OK, b"1000"),)  # it never goes back
 
 
 def test_a_machine_with_files_is_told_what_is_meant_and_where_to_begin() -> None:
@@ -87,7 +87,7 @@ def test_a_result_that_is_too_large_is_an_error_at_all_members() -> None:
     replica = opened(Times())
     size = RESULT_BYTES_MAX + 1
 
-    outcome, text = replica.apply(2, Entry(1, 5, 1, 1, 0, b"%d" % size)) or (OK, b"")
+    ((outcome, text),) = replica.apply(2, Entry(1, 5, 1, 1, 0, b"%d" % size)) or ((OK, b""),)
     assert (outcome, text[:33]) == (RAISED, b"a result of 4,194,305 bytes, of 4")
     assert replica.read(b"%d" % size)[0] == RAISED
     assert replica.read(b"3") == (OK, bytes(3))
@@ -100,7 +100,7 @@ def test_results_are_kept_until_the_client_says_that_it_has_them() -> None:
     replica.apply(6, Entry(1, 5, 1, 5, 3, b""))
 
     assert [replica.result(1, seq) is not None for seq in range(1, 6)] == [False, False, False, True, True]
-    assert replica.apply(7, Entry(1, 5, 1, 4, 3, b"")) == (OK, b"5")  # again: not done once more
+    assert replica.apply(7, Entry(1, 5, 1, 4, 3, b"")) == ((OK, b"5"),)  # again: not done once more
     assert not replica.asked
     replica.apply(8, Entry(1, 5, 1, 6, 5, b""))
     assert [replica.result(1, seq) is not None for seq in (4, 5, 6)] == [False, False, True]
@@ -110,5 +110,5 @@ def test_results_are_kept_until_the_client_says_that_it_has_them() -> None:
 def test_a_session_that_nobody_used_for_long_is_over(session: int) -> None:
     replica = opened(Times(), session_s=1.0)
 
-    assert replica.apply(2, Entry(1, 3_000_000, session, 1, 0, b"")) == (EXPIRED, b"")
+    assert replica.apply(2, Entry(1, 3_000_000, session, 1, 0, b"")) == ((EXPIRED, b""),)
     assert replica.sessions == 0

@@ -406,7 +406,7 @@ class ChainClientNode(MapNode):
         on_report: Callable[[Any], None],
         answered: Callable[[int, Seen | Excluded | Refused], None],
     ) -> None:
-        super().__init__(_Paced(core, lambda now: ()), "client of a chain", on_report, gate)
+        super().__init__(_Paced(core, core.flush), "client of a chain", on_report, gate)
         self.core = core
         self._chain = chain
         self._answered = answered

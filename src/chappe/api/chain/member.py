@@ -15,7 +15,7 @@ from chappe.api import at_exit
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.status import ChainServerStatus, status_of
 from chappe.api.faces import Seconds, Steps, happened
-from chappe.api.mesh.waiting import Asked, deadline_after, time_left
+from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.defaults import MIB
 from chappe.errors import (
     BufferFull,
@@ -46,6 +46,7 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 MANY: Final = 512  # commands of ``call_many`` that are handed over at once
 CLOSE_S: Final = 2.0  # closing waits so long for commands that are not answered
 NONCE_BYTES: Final = 16
+_PENDING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +67,40 @@ class ChainAnswer:
 class ChainCall:
     """A command or a question that is not answered yet."""
 
-    def __init__(self, member: ChainMember, asked: Asked, token: int) -> None:
+    __slots__ = ("_member", "_outcome", "_then", "_token", "size")
+
+    def __init__(self, member: ChainMember, token: int, size: int) -> None:
+        self.size = size  # of a command; -1: it is a question
         self._member = member
-        self._asked = asked
         self._token = token
+        self._outcome: Any = _PENDING
+        self._then: Callable[[], None] | None = None
 
     def done(self) -> bool:
         """Whether the answer is there."""
-        return self._asked.done()
+        return self._outcome is not _PENDING
 
     def then(self, function: Callable[[], None]) -> None:
         """Have ``function`` called once it is, with the lock held, or now: it must be quick, and not wait."""
         with self._member.lock:
-            self._asked.then(function)
+            if self.done():
+                function()
+            else:
+                self._then = function
+
+    def answer(self, outcome: object) -> None:
+        """The answer is there, or an error; the lock is held."""
+        self._outcome = outcome
+        if self._then is not None:
+            self._then()
 
     def wait(self, timeout: Seconds = None) -> bool:
-        """Wait until the answer is there, at most so long; returns whether it is."""
-        self._asked.wait(timeout)
-        return self.done()
+        """Wait until the answer is there, at most so long; returns whether it is. Ctrl-C gives it up."""
+        try:
+            return self._member.turns.wait(self.done, timeout)
+        except BaseException:
+            self.give_up()
+            raise
 
     def take(self) -> Any:
         """The answer, ``ChainAnswer`` to a command and ``bytes`` to a question; what is not there by now is given up.
@@ -95,17 +112,25 @@ class ChainCall:
             CommandFailed: The machine has raised something.
             NotPermitted: The permissions do not allow it.
         """
-        member, asked = self._member, self._asked
-        if not asked.done() and self.give_up():
-            member.check()
-            raise NoChain(f"no server of the chain {member.configuration.name} took it in time{member.why()}")
-        return asked.take(f"the command is not confirmed yet; it may still be done{member.why()}")
+        outcome = self._outcome
+        if outcome is _PENDING:
+            raise self._too_late()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _too_late(self) -> Exception:
+        member = self._member
+        taken_back = self.give_up()
+        member.check()
+        if taken_back:
+            return NoChain(f"no server of the chain {member.configuration.name} took it in time{member.why()}")
+        return TimedOut(f"the command is not confirmed yet; it may still be done{member.why()}")
 
     def give_up(self) -> bool:
         """Want no answer any more; returns whether it is certain that it is not done."""
         member = self._member
         with member.lock:
-            self._asked.forget()
             taken_back = not self.done() and member.core.withdraw(self._token)
             if taken_back:
                 member.forget(self._token)
@@ -120,8 +145,8 @@ class ChainMember:
         self.configuration = given = ChainConfiguration.of(configuration)
         gate = gate_of(keys_of(security))
         self.core = ChainClient(len(given.names), os.urandom(NONCE_BYTES), now=time.monotonic())
-        self._asked: dict[int, Asked] = {}
-        self._sizes: dict[int, int] = {}  # of commands that are not answered
+        self._calls: dict[int, ChainCall] = {}  # commands and questions that are not answered, by token
+        self._commands = 0  # of them
         self._bytes = 0
         self._questions: dict[int, tuple[int, Seen | Excluded | None]] = {}  # by token: whom, and the answer
         self._tokens = itertools.count(1)
@@ -140,19 +165,26 @@ class ChainMember:
     @property
     def pending(self) -> int:
         """Commands that are not answered yet."""
-        return len(self._sizes)
+        return self._commands
 
     def submit(self, command: bytes, *, at_once: bool = False) -> ChainCall:
         """Have a command done, without waiting. Raises BufferFull, RecordTooLarge, Closed, MemberStopped."""
-        command = _as_command(command, "a command")
+        if type(command) is not bytes or len(command) > COMMAND_BYTES_MAX:
+            command = _as_command(command, "a command")
         with self.lock:
-            self.check()
-            if not self.room():
+            if self.turns.closed or self.turns.halted is not None:
+                self.check()
+            if self._commands >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX:
                 raise BufferFull(f"{self.pending:,} commands wait for the chain {self.configuration.name}{self.why()}")
-            token, actions = self.core.do(command, time.monotonic())
-            self._sizes[token] = len(command)
-            self._bytes += len(command)
-            return self._asking(token, actions, at_once)
+            token, size = self.core.do(command, time.monotonic()), len(command)
+            call = self._calls[token] = ChainCall(self, token, size)
+            self._commands += 1
+            self._bytes += size
+            if at_once:
+                self.node.do(())
+            else:
+                self.node.look_at(0.0)  # others may follow: they leave together
+            return call
 
     def ask(self, query: bytes, server: str | None) -> ChainCall:
         """Ask the machine, without waiting. Raises RecordTooLarge, UsageError, Closed, MemberStopped."""
@@ -161,16 +193,9 @@ class ChainMember:
         with self.lock:
             self.check()
             token, actions = self.core.read(query, time.monotonic(), server=place)
-            return self._asking(token, actions, True)
-
-    def _asking(self, token: int, actions: Any, at_once: bool) -> ChainCall:
-        made = ChainCall(self, Asked(self.turns, self._asked, token), token)
-        if at_once:
+            call = self._calls[token] = ChainCall(self, token, -1)
             self.node.do(actions)
-        else:  # others may follow: they leave together
-            self.node.perform(actions)
-            self.node.look_at(0.0)
-        return made
+            return call
 
     def calling(self, command: bytes, timeout: Seconds) -> Steps[ChainAnswer]:
         """Have a command done, after a wait for room."""
@@ -223,11 +248,14 @@ class ChainMember:
 
     def room(self) -> bool:
         """Whether a further command is taken."""
-        return len(self._sizes) < PENDING_MAX and self._bytes < PENDING_BYTES_MAX
+        return self._commands < PENDING_MAX and self._bytes < PENDING_BYTES_MAX
 
     def forget(self, token: int) -> None:
         """It is answered, or was never sent; the lock is held."""
-        self._bytes -= self._sizes.pop(token, 0)
+        call = self._calls.pop(token, None)
+        if call is not None and call.size >= 0:
+            self._commands -= 1
+            self._bytes -= call.size
 
     def why(self) -> str:
         """What is known of why nobody answers, for the end of a sentence."""
@@ -294,9 +322,10 @@ class ChainMember:
             self._refusals[place] = answer.why
             if place == (self.core.members or (place,))[0]:
                 self.core.abandon()  # it would be refused again and again
-                self._sizes, self._bytes = {}, 0
-                for each in list(self._asked.values()):
-                    each.answer(NotPermitted(answer.why))
+                calls, self._calls, self._commands, self._bytes = self._calls, {}, 0, 0
+                for call in calls.values():
+                    call.answer(NotPermitted(answer.why))
+                self.turns.news = True
         elif self._questions.get(answer.token, (-1, None))[0] == place:
             self._questions[answer.token] = (place, answer)
 
@@ -309,21 +338,21 @@ class ChainMember:
         self._events.append(event)
 
     def _finished(self, event: Finished) -> None:
-        question = event.token not in self._sizes
-        self.forget(event.token)
         self.turns.news = True
-        asked = self._asked.get(event.token)
-        if asked is None:
-            return
-        outcome, result = event.outcome
-        if outcome == OK:
-            asked.answer(result if question else ChainAnswer(result, event.members, event.durable))
-        elif outcome == EXPIRED:
-            asked.answer(
-                SessionExpired("the chain has forgotten this client: whether the command was done is not known")
-            )
-        else:
-            asked.answer(CommandFailed(f"the machine has raised {result.decode(errors='replace')}"))
+        calls, members, durable = self._calls, event.members, event.durable
+        for token, (outcome, result) in zip(event.tokens, event.outcomes, strict=True):
+            call = calls.get(token)
+            if call is None:
+                continue
+            self.forget(token)
+            if outcome == OK:
+                call.answer(result if call.size < 0 else ChainAnswer(result, members, durable))
+            elif outcome == EXPIRED:
+                call.answer(
+                    SessionExpired("the chain has forgotten this client: whether the command was done is not known")
+                )
+            else:
+                call.answer(CommandFailed(f"the machine has raised {result.decode(errors='replace')}"))
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
@@ -345,7 +374,7 @@ class ChainMember:
         at_exit.remove(self)
         if self.turns.closed:
             return []
-        self.turns.wait(lambda: not self._sizes, timeout_s if self.core.members else 0.0)
+        self.turns.wait(lambda: not self._commands, timeout_s if self.core.members else 0.0)
         left = self.pending
         self.node.close()
         return [f"{left:,} commands to a chain were not confirmed; they may be done"] if left else []

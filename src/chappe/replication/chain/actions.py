@@ -51,7 +51,7 @@ class Applied:
     """A command that was committed and done.
 
     Args:
-        index: Its number in the log.
+        index: Of its entry in the log; commands of one step share it.
         at_us: When the head numbered it, by the time of day.
         command: For the machine.
         outcome: 0, or 1 if the machine has raised something.

@@ -36,7 +36,7 @@ from chappe.replication.chain.messages import (
     Entry,
     Join,
     Link,
-    Outcome,
+    Outcomes,
     Piece,
     Request,
     Resume,
@@ -319,15 +319,17 @@ class ChainServer:
         while self.committed < min(upto, self.log.end):
             self.committed += 1
             entry = self.log.entry(self.committed)
-            outcome = self.replica.apply(self.committed, entry)
+            outcomes = self.replica.apply(self.committed, entry)
             if answers:
-                self._applied(self.committed, entry, outcome)
+                self._applied(self.committed, entry, outcomes)
 
-    def _applied(self, index: int, entry: Entry, outcome: Outcome | None) -> None:
-        if self.news is not None and outcome is not None and self.replica.asked:
-            self.news.append(Applied(index, entry.at_us, entry.command, *outcome))
+    def _applied(self, index: int, entry: Entry, outcomes: Outcomes | None) -> None:
+        if self.news is not None and outcomes is not None and self.replica.asked:
+            commands = (entry.command, *entry.also)
+            found = zip(commands, outcomes, strict=True)
+            self.news += [Applied(index, entry.at_us, command, *outcome) for command, outcome in found]
         if self.tail:
-            self._answers += self.serving.committed(index, entry, outcome)
+            self._answers += self.serving.committed(index, entry, outcomes)
 
     def _shorten(self) -> None:
         """Make a state of the log when it is long."""

@@ -94,4 +94,4 @@ class Log:
 
 
 def _size(entry: Entry) -> int:
-    return ENTRY_BYTES + len(entry.command)
+    return ENTRY_BYTES + len(entry.command) + sum(map(len, entry.also))

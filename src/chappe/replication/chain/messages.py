@@ -20,9 +20,12 @@ COMMAND_BYTES_MAX: Final = 4 * MIB
 RESULT_BYTES_MAX: Final = 4 * MIB
 PIECE_BYTES_MAX: Final = 1 * MIB
 ENTRIES_MAX: Final = 65_536  # in one message
+STEP_MAX: Final = 256  # commands in one step ...
+STEP_BYTES: Final = 64 * 1024  # ... of so many bytes together, or one alone; as many bytes of results in one message
 NONCE_BYTES_MAX: Final = 64
 
 Command = Annotated[bytes, msgspec.Meta(max_length=COMMAND_BYTES_MAX)]
+Commands = Annotated[tuple[Command, ...], msgspec.Meta(max_length=STEP_MAX - 1)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=1, max_length=NONCE_BYTES_MAX)]
 Result = Annotated[bytes, msgspec.Meta(max_length=RESULT_BYTES_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -36,8 +39,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         at_us: When the head did, by the time of day; never earlier than the entry before.
         session: Whose it is: the entry that opened it; 0: this one opens a session.
         seq: Its number in the session, from 1.
-        done: The client has the results of the commands up to this one.
+        done: The client has the results of the steps up to this one.
         command: For the machine; of one that opens a session what the client recognizes it by.
+        also: Further commands of the same step, in order.
     """
 
     term: Word
@@ -46,6 +50,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     seq: Word
     done: Word
     command: Command
+    also: Commands = ()
 
 
 # -- between servers --------------------------------------------------------------------------------------------
@@ -154,6 +159,7 @@ OK: Final = 0
 RAISED: Final = 1  # the machine has raised an exception; the result is its text
 EXPIRED: Final = 2  # the session is over: whether it was done, nobody knows
 Outcome: TypeAlias = tuple[int, bytes]
+Outcomes: TypeAlias = tuple[Outcome, ...]  # of the commands of a step
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
@@ -170,12 +176,13 @@ class Listen(msgspec.Struct, frozen=True, array_like=True, tag="listen"):
 
 
 class Do(msgspec.Struct, frozen=True, array_like=True, tag="do"):
-    """To the head: the command ``seq`` of a session."""
+    """To the head: the step ``seq`` of a session, one command or several; repeated as it was."""
 
     session: Word
     seq: Word
     done: Word
     command: Command
+    also: Commands = ()
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
@@ -193,7 +200,11 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
-    """What became of a command: committed, as ``members`` servers have it, on disk if ``durable``."""
+    """What became of a step: committed, as ``members`` servers have it, on disk if ``durable``.
+
+    ``outcome`` and ``result`` are of its command number ``first``, from 0, and ``also`` of those that follow: the
+    results of one step may come in several messages.
+    """
 
     session: Word
     seq: Word
@@ -201,6 +212,8 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     result: Result
     members: Word
     durable: bool
+    first: Word = 0
+    also: Annotated[tuple[tuple[Word, Result], ...], msgspec.Meta(max_length=STEP_MAX - 1)] = ()
 
 
 class Says(msgspec.Struct, frozen=True, array_like=True, tag="says"):

@@ -13,7 +13,7 @@ import msgspec
 
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
-from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome
+from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome, Outcomes
 
 REASON_BYTES_MAX: Final = 1_000
 RESULT_BYTES: Final = 100  # counted for each result that is kept, beside its own
@@ -61,17 +61,17 @@ class FiledMachine(Protocol):
 
 
 class _Session(msgspec.Struct, array_like=True):
-    last: int  # its newest command
+    last: int  # its newest step
     used_us: int  # by the clock of ages
-    results: dict[int, Outcome]  # those that the client may not have: of its newest commands, without a gap
-    done: int = -1  # it said that it has those up to here; -1: in a state of an older version
+    results: dict[int, Outcomes]  # those that the client may not have: of its newest steps, without a gap
+    done: int  # it said that it has those up to here
 
 
 class _Kept(msgspec.Struct, array_like=True):
     now_us: int
     sessions: list[tuple[int, _Session]]  # least recently used first
     machine: bytes
-    age_us: int = -1  # the clock of ages; -1: a state of an older version, whose ages are by ``now_us``
+    age_us: int  # the clock of ages
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Kept)
@@ -105,7 +105,7 @@ class Replica:
         if self._filed is not None:
             self.machine.restore(b"")
 
-    def apply(self, index: int, entry: Entry) -> Outcome | None:
+    def apply(self, index: int, entry: Entry) -> Outcomes | None:
         """Do the next entry, once; None: it was done before, and the client said that it has the result."""
         assert index == self.applied + 1
         self.applied = index
@@ -117,10 +117,10 @@ class Replica:
             self._sessions[index] = _Session(0, self._age_us, {}, 0)
             while len(self._sessions) > self._limits.sessions_max:
                 self._end(next(iter(self._sessions)))
-            return OK, b""
+            return ((OK, b""),)
         session = self._sessions.pop(entry.session, None)
         if session is None:
-            return EXPIRED, b""
+            return ((EXPIRED, b""),)
         self._sessions[entry.session] = session  # the most recently used one
         session.used_us = self._age_us
         session.done = max(session.done, min(entry.done, session.last))
@@ -132,14 +132,14 @@ class Replica:
         assert entry.seq == session.last + 1, f"command {entry.seq} of session {entry.session} after {session.last}"
         session.last = entry.seq
         self.asked = True
-        outcome = self._do(entry.command)
+        outcomes = self._do_all(entry)
         if entry.seq > entry.done:
-            session.results[entry.seq] = outcome
-            self._result_bytes += _size(outcome)
+            session.results[entry.seq] = outcomes
+            self._result_bytes += _size(outcomes)
         else:
             session.done = entry.seq
         self._hold(entry.session, session)
-        return outcome
+        return outcomes
 
     def read(self, query: bytes) -> Outcome:
         """Ask the machine."""
@@ -153,12 +153,12 @@ class Replica:
         found = self._sessions.get(session)
         return None if found is None else found.last
 
-    def result(self, session: int, seq: int) -> Outcome | None:
-        """What became of a command: None if it is not done, or the client has it; EXPIRED if it was forgotten."""
+    def result(self, session: int, seq: int) -> Outcomes | None:
+        """What became of a step: None if it is not done, or the client has it; EXPIRED if it was forgotten."""
         found = self._sessions.get(session)
         if found is None or not found.done < seq <= found.last:
             return None
-        return found.results.get(seq, (EXPIRED, b""))
+        return found.results.get(seq, ((EXPIRED, b""),))
 
     def snapshot(self) -> bytes:
         """All of it, for the disk here."""
@@ -176,15 +176,24 @@ class Replica:
             raise ProtocolError(f"the state of a chain does not decode: {error}") from None
         self.machine.restore(kept.machine)
         self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
-        self._age_us = kept.now_us if kept.age_us < 0 else kept.age_us
-        for session in self._sessions.values():
-            if session.done < 0:
-                session.done = session.last - len(session.results)
+        self._age_us = kept.age_us
         self._holding = {number: None for number, each in self._sessions.items() if each.results}
         self._result_bytes = sum(_size(each) for found in self._sessions.values() for each in found.results.values())
 
     def _packed(self, machine: bytes) -> bytes:
         return msgspec.msgpack.encode(_Kept(self.now_us, list(self._sessions.items()), machine, self._age_us))
+
+    def _do_all(self, entry: Entry) -> Outcomes:
+        outcomes = [self._do(entry.command)]
+        size = len(outcomes[0][1])
+        for command in entry.also:
+            outcome = self._do(command)
+            size += len(outcome[1])
+            if size > self._limits.results_bytes:
+                size -= len(outcome[1])
+                outcome = RAISED, b"it was done; its result is too much together with those of commands before it"
+            outcomes.append(outcome)
+        return tuple(outcomes)
 
     def _do(self, command: bytes) -> Outcome:
         if self._timed is not None:
@@ -227,8 +236,8 @@ class Replica:
         self._result_bytes -= _size(session.results.pop(seq))
 
 
-def _size(outcome: Outcome) -> int:
-    return RESULT_BYTES + len(outcome[1])
+def _size(outcomes: Outcomes) -> int:
+    return RESULT_BYTES * len(outcomes) + sum([len(each[1]) for each in outcomes])
 
 
 def _bounded(result: bytes) -> Outcome:

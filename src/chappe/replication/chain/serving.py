@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
+from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain.actions import Action, Reply, Tell
@@ -12,6 +13,7 @@ from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.messages import (
     EXPIRED,
+    STEP_BYTES,
     Chain,
     Confirm,
     Confirmed,
@@ -21,7 +23,7 @@ from chappe.replication.chain.messages import (
     Listen,
     Open,
     Opened,
-    Outcome,
+    Outcomes,
     Read,
     Request,
     Says,
@@ -103,16 +105,18 @@ class Serving:
 
     def _do(self, client: Hashable, request: Do, wall_us: int) -> list[Action]:
         server, session = self._server, request.session
+        if request.also and len(request.command) + sum(map(len, request.also)) > STEP_BYTES:
+            raise ProtocolError("several commands that are too many bytes for one step")
         last = self._last(session)
         if last is None:
             known = server.committed >= session  # else it is not known here yet, or never was
-            return [self._done(client, session, request.seq, (EXPIRED, b""))] if known else []
+            return self._done(client, session, request.seq, ((EXPIRED, b""),)) if known else []
         if request.seq <= last:
-            outcome = server.replica.result(session, request.seq)
-            return [] if outcome is None else [self._done(client, session, request.seq, outcome)]
+            outcomes = server.replica.result(session, request.seq)
+            return [] if outcomes is None else self._done(client, session, request.seq, outcomes)
         room = request.seq - request.done <= self._limits.session_window
         if request.seq == last + 1 and request.done < request.seq and room and self._room():
-            self._append(session, request.seq, request.done, request.command, wall_us)
+            self._append(session, request.seq, request.done, request.command, wall_us, request.also)
             self._lasts[session] = request.seq
             if len(self._lasts) > 2 * self._limits.sessions_max:
                 self.forget()
@@ -135,7 +139,7 @@ class Serving:
 
     # -- what the server tells --------------------------------------------------------------------------------
 
-    def committed(self, index: int, entry: Entry, outcome: Outcome | None) -> list[Action]:
+    def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Action]:
         """The tail has applied an entry: whoever waits for it is answered."""
         if not entry.session:
             client = self._listeners.pop(entry.command, None)
@@ -144,9 +148,9 @@ class Serving:
             self._listen(client, index)
             return [Reply(client, Opened(entry.command, index))]
         client = self._listeners.get(entry.session)
-        if client is None or outcome is None:
+        if client is None or outcomes is None:
             return []
-        return [self._done(client, entry.session, entry.seq, outcome)]
+        return self._done(client, entry.session, entry.seq, outcomes)
 
     def entered(self) -> list[Action]:
         """Another configuration is in force."""
@@ -205,10 +209,12 @@ class Serving:
             last = 0
         return last
 
-    def _append(self, session: int, seq: int, done: int, command: bytes, wall_us: int) -> None:
+    def _append(
+        self, session: int, seq: int, done: int, command: bytes, wall_us: int, also: tuple[bytes, ...] = ()
+    ) -> None:
         log = self._server.log
         before = log.entry(log.end).at_us if log.end > log.base else self._server.replica.now_us
-        log.append(Entry(self._server.number, max(before, wall_us), session, seq, done, command))
+        log.append(Entry(self._server.number, max(before, wall_us), session, seq, done, command, also))
 
     def _room(self) -> bool:
         server, limits = self._server, self._limits
@@ -221,10 +227,23 @@ class Serving:
         if len(self._listeners) > 2 * self._limits.sessions_max:
             self._listeners.pop(next(iter(self._listeners)))
 
-    def _done(self, client: Hashable, session: int, seq: int, outcome: Outcome) -> Reply:
+    def _done(self, client: Hashable, session: int, seq: int, outcomes: Outcomes) -> list[Action]:
         configuration = self._server.configuration
-        return Reply(client, Done(session, seq, *outcome, len(configuration.chain), configuration.durable))
+        members, durable = len(configuration.chain), configuration.durable
+        found: list[Action] = []
+        first = size = 0
+        for place, (_, result) in enumerate(outcomes):
+            if place > first and size + len(result) > STEP_BYTES:
+                found.append(Reply(client, _results(session, seq, members, durable, first, outcomes[first:place])))
+                first, size = place, 0
+            size += len(result)
+        found.append(Reply(client, _results(session, seq, members, durable, first, outcomes[first:])))
+        return found
 
     def _elsewhere(self, client: Hashable) -> Reply:
         server = self._server
         return Reply(client, Chain(server.number, server.configuration.places, server.why[:1_000]))
+
+
+def _results(session: int, seq: int, members: int, durable: bool, first: int, outcomes: Outcomes) -> Done:
+    return Done(session, seq, *outcomes[0], members, durable, first, outcomes[1:])

@@ -240,9 +240,18 @@ class ClientHost(ChainHost):
         world = self.world
         if not self.alive or not world.working:
             return
-        if not self.frozen and len(self.under_way) < UNDER_WAY_MAX:
+        while not self.frozen and len(self.under_way) < UNDER_WAY_MAX:
             self.operate()
+            if world.rng.random() < 0.7:
+                break  # else the next one leaves together with this one
+        self.call(self.core.flush, self.now)
         world.clock.after(world.pause(), self._go_on, life)
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the core, carry out its answer, and what follows from it."""
+        super().call(method, *args, **options)
+        if self.alive:
+            super().call(self.core.flush, self.now)
 
     def operate(self) -> None:
         """One operation, drawn by chance."""
@@ -264,10 +273,9 @@ class ClientHost(ChainHost):
             server = rng.choice((None, rng.randrange(len(world.servers))))
             token, actions = self.core.read(machine.encode(0, key, "get"), self.now, server=server)
         else:
-            token, actions = self.core.do(machine.encode(number, key, *what), self.now)
+            token, actions = self.core.do(machine.encode(number, key, *what), self.now), []
         self.under_way[token] = (0 if reads else number, operation)
         self.perform(actions)
-        self.arm()
 
     def answered(self, server: int, frame: bytes) -> None:
         """A server has answered."""
@@ -287,12 +295,16 @@ class ClientHost(ChainHost):
     def _report(self, action: Report) -> None:
         event = action.event
         assert isinstance(event, Finished)
-        number, operation = self.under_way.pop(event.token)
-        outcome, result = event.outcome
-        if outcome == EXPIRED:
-            self.world.expired += 1
-            self.world.see("on_expired", self)
-            return  # whether it was done, nobody knows
+        for token, (outcome, result) in zip(event.tokens, event.outcomes, strict=True):
+            number, operation = self.under_way.pop(token)
+            if outcome == EXPIRED:
+                self.world.expired += 1
+                self.world.see("on_expired", self)  # whether it was done, nobody knows
+            else:
+                self.told(number, operation, result)
+
+    def told(self, number: int, operation: Operation, result: bytes) -> None:
+        """An operation has ended."""
         operation.ended = self.world.now
         operation.outcome = machine.result(result)
         self.world.see("on_confirmed", self, number)

@@ -17,8 +17,6 @@ from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.ordered.commands import ANY, Append, Create, Describe, Layout, decode_answer, encode
 from chappe.log.ordered.keeping import Keeping, OrderedStore
 from chappe.log.store import LogStore
-from chappe.replication.chain.client import Finished
-from chappe.replication.chain.messages import EXPIRED
 from chappe.sim.host import Host
 from chappe.sim.linearizable import Operation
 from chappe.sim.scenarios.chain.hosts import UNDER_WAY_MAX, ClientHost, ServerHost
@@ -288,8 +286,7 @@ class Writer(ClientHost):
         self._go(number, Operation(f"p{index}", ("append", expected, count), world.now), command)
 
     def _go(self, number: int, operation: Operation, command: bytes) -> None:
-        token, actions = self.core.do(command, self.now)
-        self._begun(token, number, operation, actions)
+        self._begun(self.core.do(command, self.now), number, operation, ())
 
     def _begun(self, token: int, number: int, operation: Operation, actions: Sequence[Any]) -> None:
         if operation.key != "topic":
@@ -297,17 +294,9 @@ class Writer(ClientHost):
         self.under_way[token] = (number, operation)
         assert len(self.under_way) <= UNDER_WAY_MAX
         self.perform(actions)
-        self.arm()
 
-    def _report(self, action: Report) -> None:
-        event = action.event
-        assert isinstance(event, Finished)
-        number, operation = self.under_way.pop(event.token)
-        outcome, result = event.outcome
-        if outcome == EXPIRED:
-            self.world.expired += 1
-            self.world.see("on_expired", self)
-            return
+    def told(self, number: int, operation: Operation, result: bytes) -> None:
+        """An operation has ended."""
         answer = decode_answer(result)
         if isinstance(answer, Layout):
             self.ready = True
