@@ -223,8 +223,10 @@ def test_a_store_is_asked_for_what_it_may_store_and_believed_no_more() -> None:
 
 
 def test_stores_hand_on_what_their_chain_has_ordered() -> None:
-    rig = Rig(PRODUCERS)
     ordered = "0123456789AB5DEF8123456789ABCDEF"
+    store, consumer = Rig(PRODUCERS), Rig()
 
-    assert rig.passes(BatchMessage("a/x", ordered, "a/x", BODY), ("pro", "con", "keep")) == ["pro", "keep"]
-    assert rig.passes(BatchMessage("a/x", "P", "a/x", BODY), ("pro", "con", "keep")) == ["pro"]
+    for rig, others in ((store, ["pro"]), (consumer, ["pro", "keep"])):
+        for message in (BatchMessage("a/x", ordered, "a/x", BODY), Head("a/x", ordered, "a/x", 5)):
+            assert rig.passes(message, ("pro", "con", "keep")) == ["keep"]  # nobody else can show what is no record
+        assert rig.passes(BatchMessage("a/x", "P", "a/x", BODY), ("pro", "con", "keep")) == others

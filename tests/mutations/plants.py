@@ -2583,8 +2583,15 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "a-store-takes-records-of-whoever-may-store",
         "rules",
         "log/guard.py",
-        "                takes = GIVERS if is_ordered(message.address) else self._takes",
+        "                takes = STORES if is_ordered(message.address) else self._takes",
         "                takes = GIVERS",
+    ),
+    Plant(
+        "whoever-may-produce-shows-records-of-a-chain",
+        "rules",
+        "log/guard.py",
+        "                takes = STORES if is_ordered(message.address) else self._takes",
+        "                takes = GIVERS if is_ordered(message.address) else self._takes",
     ),
     Plant(
         "whoever-is-let-in-acknowledges",

@@ -4,7 +4,8 @@ A guard is told who is at the other end, which the sockets know: the identity th
 dialled. It never believes what a message says of its sender.
 
 ===================================  ==========================================================================
-records, heads                       who hands them on may ``produce`` the topic, or to a consumer ``store`` it
+records, heads                       who hands them on may ``produce`` the topic, or to a consumer ``store`` it; those
+                                     of an ordered partition come from stores of its chain: he may ``store`` it
 FETCH                                who asks may ``consume`` or ``store`` the topic, and is whom the answer goes to
 acknowledgements                     who sends them may ``store`` the topic
 a subscription to records            to what of it who subscribes may ``consume`` or ``store``, and to nothing else
@@ -119,7 +120,7 @@ class Guard:
         """What somebody may say of a message: all of it as a rule, or nothing."""
         match message:
             case BatchMessage() | RecordMessage() | Head():
-                takes = GIVERS if is_ordered(message.address) else self._takes  # a store publishes for its chain
+                takes = STORES if is_ordered(message.address) else self._takes  # a store publishes for its chain
                 return message if self._may(who, takes, message.subject) else None
             case Fetch(_, requester, subject):
                 return message if self._may(who, READERS, subject) and self._answers_to(who, requester) else None

@@ -35,7 +35,12 @@ class Machine(Protocol):
         ...
 
     def restore(self, state: bytes) -> None:
-        """Be as when this snapshot was made; of no bytes: as in the beginning."""
+        """Be as when this snapshot was made; of no bytes: as in the beginning.
+
+        The bytes are whole, byte for byte what ``snapshot`` returned, or ``transfer``: of this machine, or of that of
+        another server, which may run an older or newer version of the program. Whatever was there before goes. What
+        this raises ends the server, which must not go on with half a state; another one is not tried.
+        """
         ...
 
 
