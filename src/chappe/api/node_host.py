@@ -7,7 +7,7 @@ from collections import deque
 from typing import ClassVar, Final
 
 from chappe.api.faces import Closeable, happened
-from chappe.runtime.map_node import MapNode
+from chappe.runtime.socket_node import SocketNode
 from chappe.system.forking import own
 
 logger = logging.getLogger("chappe")
@@ -19,7 +19,7 @@ class NodeHost(Closeable):
     """Serves in this process until it is closed."""
 
     _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
-    _node: MapNode
+    _node: SocketNode
 
     def __init__(self) -> None:
         own(self)

@@ -43,7 +43,7 @@ from chappe.replication.chain.wire import (
 )
 from chappe.runtime.chain_rules import ChainRules
 from chappe.runtime.kv_node import CLOSE_S
-from chappe.runtime.map_node import Frames, MapNode
+from chappe.runtime.socket_node import Frames, SocketNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -76,7 +76,7 @@ class _Core(Protocol):
 
 
 class _Paced:
-    """A core as a ``MapNode`` drives it: it stands still while a vote is written, and what it sends is gathered."""
+    """A core as a ``SocketNode`` drives it: it stands still while a vote is written, and what it sends is gathered."""
 
     def __init__(self, core: _Core, flush: Callable[[float], Sequence[object]]) -> None:
         self.core = core
@@ -84,15 +84,15 @@ class _Paced:
         self._flush = flush
 
     def next_timeout(self) -> float:
-        """See ``map_node.Core``."""
+        """See ``socket_node.Core``."""
         return math.inf if self.still else self.core.next_timeout()
 
     def handle_timeout(self, now: float) -> Sequence[object]:
-        """See ``map_node.Core``."""
+        """See ``socket_node.Core``."""
         return self.core.handle_timeout(now)
 
     def flush(self, now: float) -> Sequence[object]:
-        """See ``map_node.Core``."""
+        """See ``socket_node.Core``."""
         return [OUT] if self.still else [*self._flush(now), OUT]
 
 
@@ -104,7 +104,7 @@ class _Peers:
 
     def __init__(
         self,
-        node: MapNode,
+        node: SocketNode,
         addresses: Sequence[MapAddress | None],
         header: bytes,
         answered: Callable[[int, Frames], Sequence[object]],
@@ -140,7 +140,7 @@ class _Peers:
                     self.dropped += 1
 
 
-class ChainServerNode(MapNode):
+class ChainServerNode(SocketNode):
     """Runs one server.
 
     Args:
@@ -387,7 +387,7 @@ class ChainServerNode(MapNode):
         return self.core.handle_written(now) if error is None else self.core.handle_not_written(now)
 
 
-class ChainClientNode(MapNode):
+class ChainClientNode(SocketNode):
     """Runs one client.
 
     Args:

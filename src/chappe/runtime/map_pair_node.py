@@ -23,7 +23,8 @@ from chappe.replication.binary_star.messages import BEAT, decode_claim
 from chappe.replication.binary_star.witness import Held, Keep, Reply, WitnessCore
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.kv_node import commit as commit_to
-from chappe.runtime.map_node import Frames, MapNode, MapServerNode
+from chappe.runtime.map_node import MapServerNode
+from chappe.runtime.socket_node import Frames, SocketNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
 from chappe.transports.addresses import bind
@@ -125,7 +126,7 @@ class _Idle:
         return []
 
 
-class WitnessNode(MapNode):
+class WitnessNode(SocketNode):
     """Runs a witness, which answers when what it has granted is on disk.
 
     Args:
