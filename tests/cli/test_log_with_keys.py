@@ -12,12 +12,14 @@ import pytest
 import zmq
 from tests.api.rogues import rogue
 from tests.cli.conftest import Shell
-from tests.waiting import until
+from tests.ports import free_ports
+from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Keys, Producer, read_topic
+from chappe import Chain, ChainConfiguration, Consumer, Keys, Producer, SharedMap, read_topic
 from chappe.api import permissions
 from chappe.api.log.discovery import discover
-from chappe.errors import NotPermitted, TimedOut, UsageError
+from chappe.api.taps import Tap
+from chappe.errors import ChappeError, NotPermitted, TimedOut, UsageError
 from chappe.transports.queries import StoreClient
 
 pytestmark = pytest.mark.process
@@ -224,6 +226,39 @@ def test_the_setting_audit_has_a_store_write_down_whom_it_refused_what(shell: Sh
                 break
     with pytest.raises(TimedOut):
         producer.close(0.1)
+
+
+def test_map_servers_chains_and_taps_write_down_whom_they_refused_what(shell: Shell, home: Path) -> None:
+    tower: str = facts(shell, "tower", "--listen", "127.0.0.1:0", "--as", "keys/hub")["tower"]
+    shell.env |= {"CHAPPE_TOWER": tower, "CHAPPE_AUDIT": "refused", "CHAPPE_IDENTITY": "keys/hub"}
+    facts(shell, "store", "data")
+    reader = rogue(home, "reader")
+    address: str = facts(shell, "map", "serve", "--name", "beds", "--at", "127.0.0.1:0")["address"]
+    tap: str = facts(shell, "node", "--listen", "127.0.0.1:0", "--tap", "0")["tap"]
+    chain = ChainConfiguration({"a": f"hub@127.0.0.1:{free_ports(1)}"}, "orders", False)
+    file = shell.directory / "chain.toml"
+    file.write_text(f'name = "orders"\ndurable = false\n[servers]\na = "{chain.servers["a"]}"\n')
+    facts(shell, "chain", "serve", str(file), "--name", "a", "--directory", str(shell.directory / "chain"))
+
+    with (
+        SharedMap(address, name="beds", security=reader, timeout=PATIENCE_S) as beds,
+        pytest.raises(NotPermitted, match="reader may not write 'beds/1'"),
+    ):
+        beds["/1"] = b"free"
+    host, _, port = tap.rpartition(":")
+    with Tap(host, int(port), security=reader) as looks, pytest.raises(ChappeError, match="reader may not administer"):
+        looks.look(PATIENCE_S)
+    with Chain(chain, security=reader) as client, pytest.raises(NotPermitted, match="may not write orders"):
+        client.call(b"one", timeout=PATIENCE_S)
+    wanted = {("write", "beds/1"), ("administer", "*"), ("write", "orders")}
+    with Consumer("refused", tower=tower, security=Keys(home / "reader")) as consumer:
+        for record in consumer:
+            found = json.loads(record.value or b"")
+            assert found["by"] == "hub"
+            if found["who"] == "reader":
+                wanted -= {(found["verb"], found["topic"])}
+            if not wanted:
+                break
 
 
 def test_an_audit_topic_that_may_not_be_written_is_said_at_once(shell: Shell, home: Path) -> None:

@@ -34,12 +34,13 @@ CLOSE_S: Final = 5.0  # what was refused before the end is written for so long
 class Audit(Closeable):
     """Writes what members of this process refuse to who was let in, or to strangers, into a topic; until it is closed.
 
-    Members are those with an identity: towers, stores, forwarders, producers, consumers, map servers, witnesses, taps,
-    endpoints of the mesh, WebSocket faces. A record has the identity that was refused as its key, and as its value an
-    object of JSON: ``at`` (UTC), ``by`` (the identity of this process), ``who`` (empty for a stranger), ``verb`` (of
-    the permissions, or ``join``), ``topic`` (with ``*`` behind it if it is all that begin so; empty where there is
-    none), ``why`` (with the line of the rule), ``count``. Of the same who, verb and topic there is one record a second,
-    and 100 a second of all; what is beyond that is counted in one without ``who``, whose ``verb`` is ``left out``.
+    Members are those with an identity: towers, stores, forwarders, producers, consumers, map servers, witnesses,
+    servers of chains, taps, endpoints of the mesh, WebSocket faces. A record has the identity that was refused as
+    its key, and as its value an object of JSON: ``at`` (UTC), ``by`` (the identity of this process), ``who`` (empty
+    for a stranger), ``verb`` (of the permissions, or ``join``), ``topic`` (with ``*`` behind it if it is all that
+    begin so; empty where there is none), ``why`` (with the line of the rule), ``count``. Of the same who, verb and
+    topic there is one record a second, and 100 a second of all; what is beyond that is counted in one without
+    ``who``, whose ``verb`` is ``left out``.
 
     Of what is refused about the audit topic itself there is one record an hour for each identity: two members that
     refuse each other's records would else write about that for ever.

@@ -14,6 +14,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import dashboard, options
+from chappe.cli.auditing import audited
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
@@ -42,6 +43,7 @@ Server: TypeAlias = Annotated[str, Argument(metavar="NAME", help="One of the ser
 
 
 @app.command()
+@audited()
 def serve(
     file: File,
     name: Annotated[str, Option("--name", metavar="NAME", help="Which of the file's servers this is.")],
