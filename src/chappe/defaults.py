@@ -40,6 +40,7 @@ PRODUCER_BUFFER_BYTES: Final = 32 * MIB
 DELIVERIES_MAX: Final = 1_000_000  # records of a producer that somebody waits for, some 500 bytes each
 PRODUCER_TOPICS_MAX: Final = 256  # of one producer: each has a HEAD a second; with an identity, three open files
 IDLE_S: Final = 0.000_03  # nothing sent for this long: the next record leaves at once
+KEYS_COME_S: Final = 10.0  # keys of a group are waited for so long: whoever has them hands them on within seconds
 
 # -- sockets --------------------------------------------------------------------------------------
 # Per peer and direction; with full batches at most 25 MiB. ZeroMQ reports room only when half of a full queue

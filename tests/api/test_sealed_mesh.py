@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from chappe.api import permissions
 from chappe.errors import Sealed
 from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import NOBODY
+from chappe.permissions.rules import Group
 from chappe.sealing import in_mesh
+from chappe.sealing.held import HeldGroups
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.sealed_files import WatchedGroups
 
@@ -292,7 +296,10 @@ def test_who_was_revoked_reads_nothing_more_and_nothing_of_it_is_read(net: Net) 
 
 
 @pytest.mark.usefixtures("copied_alone")
-def test_a_publisher_with_keys_from_before_a_revocation_publishes_nothing(net: Net) -> None:
+def test_a_publisher_with_keys_from_before_a_revocation_publishes_nothing(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chappe.api.mesh.waiting.KEYS_COME_S", 0.0)
     late = copy_of(net.home)
     ann = net.join("ann", late)
     permissions.revoke(net.home, "bob")
@@ -309,6 +316,52 @@ def test_a_publisher_with_keys_from_before_a_revocation_publishes_nothing(net: N
     assert "which do not have bob in the group" in said()
     shutil.copy2(sealed_file(net.home, "ward"), late)
     until(lambda: not said(), said)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.usefixtures("copied_alone")
+def test_a_publisher_waits_for_keys_that_come_after_the_permissions(
+    together: bool, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chappe.api.mesh.waiting.KEYS_COME_S", PATIENCE_S)
+    permissions.add(net.home, "cat", "member")
+    late = copy_of(net.home)
+    ann, cat = net.join("ann", late), net.join("cat")
+    got = cat.subscribe("")
+    net.know(ann, cat)
+    permissions.revoke(net.home, "bob")
+    shutil.copy2(permissions_file(net.home), late)
+    until(lambda: epoch(ann) == 0, "it has the permissions")
+
+    def publish() -> None:
+        if together:
+            ann.publish_batch([("plain", 1), (TOPIC, 2)])
+        else:
+            ann.publish(TOPIC, 2)
+
+    asked, wants = threading.Event(), HeldGroups.belongs
+
+    def belongs(held: HeldGroups, group: Group) -> bool:
+        asked.set()
+        return wants(held, group)
+
+    monkeypatch.setattr(HeldGroups, "belongs", belongs)
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    assert asked.wait(PATIENCE_S)
+    assert publishing.is_alive()
+    shutil.copy2(sealed_file(net.home, "ward"), late)
+    publishing.join(PATIENCE_S)
+    assert values(got, 1 + together) == [1, 2][not together :]
+
+
+def test_who_does_not_wait_is_told_at_once_that_keys_may_come(net: Net) -> None:
+    late = copy_of(net.home)
+    sealed_file(late, "ward").unlink()
+    with closing(Endpoint(security=Keys(late / "ann"), on_full="drop_oldest")) as ann:
+        with pytest.raises(Sealed, match="is not there, or not usable") as refused:
+            ann.publish(TOPIC, 1)
+        assert refused.value.passing
 
 
 def apart(net: Net, name: str) -> Path:

@@ -123,7 +123,9 @@ class MeshSealing:
             store = store_of(topic)
             what = "topic" if store is None else "data store"
             name = (store or topic).decode("utf-8", "backslashreplace")
-            raise Sealed(f"{what} {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
+            error = Sealed(f"{what} {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
+            error.passing = self._held.belongs(group)
+            raise error
         return secret
 
     def _newest(self, group: Group) -> EpochSecret:

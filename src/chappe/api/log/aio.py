@@ -14,7 +14,8 @@ from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import LOOK_S, Consumer, ResetLike
 from chappe.api.log.producer import Producer
-from chappe.api.log.topic_writers import KEYS_COME_S, TopicProgress
+from chappe.api.log.topic_writers import TopicProgress
+from chappe.defaults import KEYS_COME_S
 from chappe.errors import BufferFull, Sealed
 from chappe.log.batch import Record
 from chappe.system import time

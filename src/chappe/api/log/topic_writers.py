@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from chappe.api.log.sealed import Sealing
-from chappe.defaults import DISK_RETRY_S, IDLE_S, PRODUCER_TOPICS_MAX
+from chappe.defaults import DISK_RETRY_S, IDLE_S, KEYS_COME_S, PRODUCER_TOPICS_MAX
 from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
@@ -32,7 +32,6 @@ _SEALED_LIMITS = replace(LOG_LIMITS, batch_bytes=3 * LOG_LIMITS.batch_bytes)  # 
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
 HELD_S = 0.05  # ... and this often while new records are held
-KEYS_COME_S = 10.0  # keys of a group are waited for so long: whoever has them hands them on within seconds
 SHOWN = 3  # topics named in one sentence; of the rest it is said how many there are
 
 

@@ -16,7 +16,9 @@ from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
 from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
+from chappe.api.mesh.waiting import KeysWait
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
+from chappe.errors import Sealed
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
 from chappe.mesh.network import Network
@@ -144,19 +146,33 @@ class AsyncEndpoint(AsyncCloseable):
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
         since = None
-        while (peers := self.endpoint.try_publish(raw, payload, receiver, since=since)) is None:
+        keys = KeysWait(self.endpoint.waits)
+        while True:
+            try:
+                peers = self.endpoint.try_publish(raw, payload, receiver, since=since)
+            except Sealed as error:
+                await asyncio.sleep(keys.wait_s(error))
+                continue
+            if peers is not None:
+                return peers
             since = since or time.monotonic()
             await self.room((raw,), receiver)
-        return peers
 
     async def publish_batch(self, messages: Iterable[tuple[str, object]]) -> int:
         """See ``Endpoint.publish_batch``; waits for room without blocking the loop."""
         total = 0
         for chunk in self.endpoint.chunks(messages):
-            since = None
-            while (wanted := self.endpoint.try_publish_many(chunk, since)) is None:
-                since = since or time.monotonic()
-                await self.room(dict.fromkeys(topics_of(chunk)))
+            since = wanted = None
+            keys = KeysWait(self.endpoint.waits)
+            while wanted is None:
+                try:
+                    wanted = self.endpoint.try_publish_many(chunk, since)
+                except Sealed as error:
+                    await asyncio.sleep(keys.wait_s(error))
+                    continue
+                if wanted is None:
+                    since = since or time.monotonic()
+                    await self.room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
 

@@ -13,17 +13,18 @@ from uuid import UUID
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
-from chappe.api.mesh.waiting import Asked, Waiting
+from chappe.api.mesh.waiting import Asked, KeysWait, Waiting
 from chappe.api.taps import MeshTap
 from chappe.core import Report
 from chappe.defaults import KIB
-from chappe.errors import Closed, Unreachable
+from chappe.errors import Closed, Sealed, Unreachable
 from chappe.member import Record
 from chappe.mesh.actions import Deliver, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import DATA, NOBODY
+from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.recorder import Recorder, RecordingOptions
 from chappe.runtime.tap_node import Feed, TapNode
@@ -63,6 +64,7 @@ class Host:
         raw_id = own_id(id, made)
         self.id = str(UUID(bytes=raw_id))
         self.capacity = options.peer_messages_max
+        self.waits = options.peer_policy is Policy.BLOCK  # whoever publishes may wait for room, and for keys
         # Messages for ``try_publish_many``: each may go over the same link twice.
         self.at_once = max(1, min(CHUNK, options.peer_messages_max // options.paths))
         self._chunk_bytes = min(CHUNK_BYTES, options.peer_bytes_max // options.paths)
@@ -113,16 +115,24 @@ class Host:
             UsageError: The topic is too long or reserved, or the message larger than 64 MiB.
             NotPermitted: The permissions do not let this identity publish there.
             Unreachable: There is no way to the endpoint ``to``.
-            Sealed: The topic is sealed for a group, of which this endpoint has no keys.
+            Sealed: The topic is sealed for a group, of which this endpoint has no keys. With the policy ``block`` those
+                that others hand on are waited for, 10 s at most.
             Closed: The endpoint was closed.
         """
         raw, payload = encode_topic(topic), encode_value(value)
         receiver = NOBODY if to is None else as_id(to).bytes
         since = None
-        while (peers := self.try_publish(raw, payload, receiver, since=since)) is None:
+        keys = KeysWait(self.waits)
+        while True:
+            try:
+                peers = self.try_publish(raw, payload, receiver, since=since)
+            except Sealed as error:
+                self._turns.wait(lambda: False, keys.wait_s(error))
+                continue
+            if peers is not None:
+                return peers
             since = since or time.monotonic()
             self._wait_for_room((raw,), receiver)
-        return peers
 
     def try_publish(
         self,
@@ -171,10 +181,17 @@ class Host:
         """
         total = 0
         for chunk in self.chunks(messages):
-            since = None
-            while (wanted := self.try_publish_many(chunk, since)) is None:
-                since = since or time.monotonic()
-                self._wait_for_room(dict.fromkeys(topics_of(chunk)))
+            since = wanted = None
+            keys = KeysWait(self.waits)
+            while wanted is None:
+                try:
+                    wanted = self.try_publish_many(chunk, since)
+                except Sealed as error:
+                    self._turns.wait(lambda: False, keys.wait_s(error))
+                    continue
+                if wanted is None:
+                    since = since or time.monotonic()
+                    self._wait_for_room(dict.fromkeys(topics_of(chunk)))
             total += wanted
         return total
 

@@ -9,11 +9,34 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from chappe.errors import ChappeError, Closed, InvalidData, TimedOut
+from chappe.defaults import KEYS_COME_S
+from chappe.errors import ChappeError, Closed, InvalidData, Sealed, TimedOut
 from chappe.runtime.turns import Turns
 from chappe.system import machine, time
 
 logger = logging.getLogger(__name__)
+
+KEYS_TRY_S: Final = 0.1  # until a publisher that waits for keys tries again
+
+
+class KeysWait:
+    """How a publisher waits for keys of a sealed topic, which others hand on.
+
+    Args:
+        waits: Whether it does.
+    """
+
+    def __init__(self, waits: bool) -> None:
+        self._waits = waits
+        self._until = math.inf
+
+    def wait_s(self, error: Sealed) -> float:
+        """How long to wait until it is tried again; raises ``error`` if no keys will come, or none have in time."""
+        now = time.monotonic()
+        self._until = min(self._until, now + KEYS_COME_S)
+        if not (self._waits and error.passing) or now >= self._until:
+            raise error
+        return KEYS_TRY_S
 
 
 class Waiting:
