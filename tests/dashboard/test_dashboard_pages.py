@@ -90,6 +90,11 @@ def test_the_map_shows_who_takes_part_and_a_choice_shows_one(system: System, pag
     page.evaluate("scrollTo(0, 0)")
     picture(page, "dashboard-map.png")
 
+    page.get_by_label("Find a member").fill("endpoint")
+    members.filter(has_text="endpoint").filter(has_text="1").first.click()
+    link = page.get_by_text("no TLS").first  # of links of others, too, their ends tell
+    expect(link).to_contain_text("frames/s sent")
+
 
 def test_topics_show_rates_and_lags_and_records_are_found_and_saved(system: System, page: Page) -> None:
     page.goto(f"{system.url}/topics")

@@ -30,6 +30,7 @@ def page(looks: Looks) -> None:
             empty="nothing has changed since this dashboard began",
             label="History of statuses",
         )
+    history.element.classes("history")
     shown: list[tuple[Problem, ...] | tuple[str, ...] | None] = [None, None]
 
     def refresh() -> None:

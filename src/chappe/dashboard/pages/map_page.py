@@ -15,6 +15,7 @@ from chappe.observing.snapshot import Link, Member, Snapshot
 
 LISTED_MAX: Final = 500  # members in the list; the search finds the others
 LINKS_SHOWN: Final = 20  # of one member
+HELD_BACK_MIN: Final = 100  # messages; of fewer some wait for a moment on any link
 LABELS_MAX: Final = 60  # nodes; beyond it names are shown where the pointer is
 SAID: Final = {
     "introduces": "introduced by the tower", "records": "records", "mesh": "a link of the mesh",
@@ -165,7 +166,7 @@ def _label(each: Node) -> str:
 def _edge(each: Edge) -> dict[str, Any]:
     colour, line = LINKS[each.kind]
     busy = each.there + each.back
-    full = each.waiting > 0
+    full = each.waiting >= HELD_BACK_MIN
     return {
         "source": each.a,
         "target": each.b,
@@ -184,7 +185,7 @@ def _edge_text(each: Edge) -> str:
     text = SAID[each.kind] if each.links == 1 else f"{each.links:,} links: {SAID[each.kind]}"
     if each.there or each.back:
         text += f", {rate(each.there)}/s and {rate(each.back)}/s back"
-    return text + (f", {each.waiting:,} messages held back" if each.waiting else "")
+    return text + (f", {each.waiting:,} messages held back" if each.waiting >= HELD_BACK_MIN else "")
 
 
 def _rows(snapshot: Snapshot, text: str, chosen: str) -> list[dict[str, Any]]:
@@ -257,8 +258,8 @@ def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
     parts = [SAID[link.kind], link.note, tls]
     if sent is not None and received is not None:
         parts.append(f"{rate(sent)} frames/s sent, {rate(received)} received")
-    if waiting:
+    if waiting >= HELD_BACK_MIN:
         parts.append(f"held back here: {many(waiting, 'message')}")
-    if back:
+    if back >= HELD_BACK_MIN:
         parts.append(f"held back there: {many(back, 'message')}")
     return f"link to {other.kind} {other.name}", "; ".join(filter(None, parts))

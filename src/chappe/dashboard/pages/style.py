@@ -69,6 +69,7 @@ a:focus-visible, button:focus-visible, tr:focus-visible { outline: 3px solid var
 .q-table__container, .q-table__card { background: transparent; color: var(--ink); box-shadow: none; width: 100%; }
 .q-table th { color: var(--soft); font-weight: 600; font-size: 13px; } .q-table td { font-size: 14px; }
 .q-table tbody td { white-space: normal; overflow-wrap: anywhere; }
+.history tbody td:nth-child(-n+2) { white-space: nowrap; }
 .q-table tbody td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .q-table tbody tr.chosen td { background: color-mix(in srgb, var(--mark) 14%, transparent); }
 .choose tbody tr { cursor: pointer; }
