@@ -112,3 +112,19 @@ def test_nothing_is_taken_in_while_a_vote_is_written(member: Member, configurati
 
         assert call.wait(PATIENCE_S)
         assert chain.status(timeout=PATIENCE_S)["a"] is not None
+
+
+def test_what_comes_while_a_vote_is_written_does_not_keep_the_server_busy(
+    member: Member, configuration: ChainConfiguration
+) -> None:
+    turns = []
+    flush = member.node._paced.flush
+    member.node._paced.flush = lambda now: turns.append(now) or flush(now)  # type: ignore[func-returns-value, method-assign]
+    member.files.slow.clear()
+    member.node.start()
+    until(lambda: member.node._paced.still)
+    with Chain(configuration) as chain:
+        assert dict(chain.status(timeout=0.2)) == {"a": None}  # the question has come by then, and waits
+        assert len(turns) < 100
+        member.files.slow.set()
+        assert chain.status(timeout=PATIENCE_S)["a"] is not None

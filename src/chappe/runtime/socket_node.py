@@ -169,7 +169,10 @@ class SocketNode:
         judges = judge if self.gate is not None else None
 
         def drain() -> bool:
-            return not held() and self._drain(sock, handle, judges)
+            if held():
+                sock.getsockopt(zmq.EVENTS)  # its descriptor says no more that there is something, until more comes
+                return False
+            return self._drain(sock, handle, judges)
 
         self._watched[sock] = drain
         self.turns.register(int(sock.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: self._suspect(drain))
