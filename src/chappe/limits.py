@@ -194,6 +194,7 @@ class ChainLimits:
     beat_s: float = 0.1  # servers tell each other of themselves so often
     silent_s: float = 0.4  # who is not heard for so long is taken for dead: four beats
     slow_s: float = 5.0  # a member that has not synced what another had so long ago is taken out
+    ack_s: float = 0.002  # a predecessor is told at most so often how far its successor is
     again_s: float = 0.2  # entries that were not acknowledged are sent again
     window: int = 65_536  # commands that are not committed; the head takes no more, and clients ask again
     window_bytes: int = 32 * MIB  # the same in bytes

@@ -25,7 +25,7 @@ from chappe.sim.world import Settings
 
 CHUNK = 5
 SEEDS = 20  # the command plays more of them
-TRIED = 20  # one of so many finds each fault
+TRIED = 40  # one of so many finds each fault
 SHORT = Settings(minutes=0.1)
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -169,14 +169,14 @@ LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*,
 @pytest.mark.parametrize(
     ("fault", "first", "seen"),
     [
-        (reads_at_once, 0, "no single copy"),
+        (reads_at_once, 60, "no single copy"),
         (a_new_tail_knows_all, 110, "no single copy"),
         (does_what_is_repeated_again, 0, "done a command twice"),
         (commits_before_all_have_it, 0, "[a-e] commits .*, [a-e] has"),
         (commits_before_it_is_synced, 0, "the disk has"),
         (keeps_what_was_never_committed, 0, LOST),
-        (decides_alone, 20, LOST),
-        (commits_while_somebody_joins, 60, "[a-e] commits .*, [a-e] has"),
+        (decides_alone, 0, LOST),
+        (commits_while_somebody_joins, 40, "[a-e] commits .*, [a-e] has"),
         (takes_whoever_comes_back_for_a_member, 8, LOST),
         (is_not_deterministic, 0, "another state"),
         (believes_every_clock, 0, "has lost its session"),

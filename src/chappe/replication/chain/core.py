@@ -133,6 +133,8 @@ class ChainServer:
         self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
         self._upstream = 0  # so far all members before it are synced
         self._acked: tuple[int, int, int, bool] | None = None  # what the predecessor was told last
+        self._ack_at = -math.inf  # it is not told again before
+        self._owes_ack = False
         self.next: Neighbour | None = None
         self.joining = Joining(self, limits)
         self.holds = False  # it commits nothing until the next configuration
@@ -183,7 +185,8 @@ class ChainServer:
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
-        return min(self._beat_at, self.agreement.next_timeout())
+        due = min(self._beat_at, self.agreement.next_timeout())
+        return min(due, self._ack_at) if self._owes_ack else due
 
     def status(self, now: float) -> Status:
         """What it knows, for people."""
@@ -300,12 +303,14 @@ class ChainServer:
         synced = self.safe if self.head else min(self.safe, self._upstream)
         for target in (self.next, self.joining.joiner):
             if target is not None:
-                found = target.feed(self.log, self.number, synced, self.committed, now)
+                joins = target is not self.next
+                found = target.feed(self.log, self.number, synced, self.committed, now, joins=joins)
                 actions += [Tell(target.place, each) for each in found]
         if self.aligned and not self.head:
             ack = (self.log.end, self.safe, self.committed, self.joining.full)
-            if ack != self._acked:
-                self._acked = ack
+            self._owes_ack = ack != self._acked
+            if self._owes_ack and now >= self._ack_at:
+                self._acked, self._owes_ack, self._ack_at = ack, False, now + self._limits.ack_s
                 actions.append(Tell(self._before(), Ack(self.number, self.life, *ack)))
         return actions + self.serving.flush()
 
@@ -540,6 +545,7 @@ class ChainServer:
         self.holds, self.next = False, None
         self.joining.entered()
         self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
+        self._owes_ack, self._ack_at = False, -math.inf
         self._trouble_at = self._gone_at = math.inf
         self.aligned = self.head
         self._floor = self.log.end

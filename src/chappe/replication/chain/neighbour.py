@@ -72,8 +72,12 @@ class Neighbour:
             self._back()  # it has left what was under way
         return True
 
-    def feed(self, log: Log, number: int, synced: int, committed: int, now: float) -> list[Append]:
+    def feed(
+        self, log: Log, number: int, synced: int, committed: int, now: float, *, joins: bool = False
+    ) -> list[Append]:
         """What it does not have yet, as far as that may be under way, and how far those before are.
+
+        What is committed a successor has heard first; who ``joins`` is told that, too.
 
         If the log does not have that any more the neighbour is not ``known``: it asks again, and gets a state.
         """
@@ -83,14 +87,15 @@ class Neighbour:
             self.lost()
             return []
         found: list[Append] = []
+        news = synced, committed if joins else 0
         while True:
             entries = self._next(log)
-            if not entries and self._told == (synced, committed):
+            if not entries and self._told == news:
                 return found
             found.append(Append(number, self.sent, entries, synced, committed, self.sent == self.common))
             if self.sent == self.acked:
                 self.moved_at = now
-            self._told = (synced, committed)
+            self._told = news
             if entries:
                 size = log.size(entries)
                 self.sent += len(entries)
