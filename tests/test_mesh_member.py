@@ -21,7 +21,8 @@ from chappe.member import Action, KvPart, Member, Serve
 from chappe.mesh.actions import Close, Deliver, Dial, Flush
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
-from chappe.mesh.messages import COMMAND, Message
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, ask, parse_report
+from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 NS = 1_000_000_000
 OTHER = {"a": "b", "b": "a"}
@@ -38,6 +39,7 @@ class Joined:
         self.parts: dict[str, KvPart] = {}
         self.served: dict[str, list[object]] = {"a": [], "b": []}
         self.reports: dict[str, list[object]] = {"a": [], "b": []}
+        self.delivered: dict[str, list[Message]] = {"a": [], "b": []}
         self.open = True
         for name, method in (("a", "handle_accepted"), ("b", "peer")):
             core = self.members[name].endpoint
@@ -57,6 +59,8 @@ class Joined:
                 self.served[name] += action.actions
             elif isinstance(action, Report):
                 self.reports[name].append(action.event)
+            elif isinstance(action, Deliver):
+                self.delivered[name] += action.messages
             elif isinstance(action, Flush):
                 self.flush(name)
             elif isinstance(action, Dial):
@@ -284,3 +288,32 @@ def test_a_defect_of_a_data_store_ends_the_connection_that_brought_it(
     else:
         with pytest.raises(RuntimeError, match="a defect"):
             joined.clone("b")
+
+
+def test_an_endpoint_that_is_asked_alone_tells_of_its_links_and_stores(joined: Joined) -> None:
+    joined.write("a", "put", "k", 1)
+    endpoint = joined.members["b"].endpoint
+    joined.call("b", endpoint.subscribe, 1, [LINKS_TOLD])
+    joined.call("a", joined.members["a"].endpoint.subscribe, 1, [b"<$>/links"])  # so that it gets what all get
+    joined.run(1.0)
+    for number, receiver in ((1, NOBODY), (2, b"a" * 16)):
+        joined.call("b", endpoint.publish, ASK_LINKS, ask(number), DATA, receiver)
+        joined.run(0.1)
+
+    (answer,) = joined.delivered["b"]
+
+    report = parse_report(answer.payload)
+    assert report.number == 2
+    assert [each.peer for each in report.links] == ["62626262-6262-6262-6262-626262626262"]
+    assert report.links[0].received > 0
+    assert [(each.name, each.master, each.entries, each.age_s) for each in report.stores] == [("s", True, 1, 0.0)]
+
+
+def test_a_clone_that_lost_its_master_tells_how_old_it_is(joined: Joined) -> None:
+    clone = joined.parts["b"].role
+    assert clone.age_s(joined.now) == 0.0
+
+    joined.do("a", joined.parts["a"].close(**joined.times))
+    joined.run(20.0)
+
+    assert clone.age_s(joined.now) > 5.0

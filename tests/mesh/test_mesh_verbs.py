@@ -97,3 +97,13 @@ def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(2):
         assert [made.getting("a", b"/%d" % each) for each in range(5)] == ["subscribe", "", *3 * ["subscribe"]]
     assert len(made._gets) <= 3
+
+
+def test_an_endpoint_administers_if_its_identity_may_administer_all_topics() -> None:
+    made = rules(
+        identity("desk", "desk", endpoint=b"d" * 16), identity("part", "part", endpoint=b"p" * 16),
+        identity("member", endpoint=b"m" * 16),
+        rules=("allow administer desk *", "allow administer part /a*", "allow publish member *"),
+    )  # fmt: skip
+
+    assert [made.administers_as(each * 16) for each in (b"d", b"p", b"m", b"?")] == [True, False, False, False]

@@ -89,6 +89,20 @@ class Plant:
 
 PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
+        "question-to-all-is-answered",
+        "members",
+        "member.py",
+        "or message.origin == NOBODY or message.receiver != self.endpoint.own_id:",
+        "or message.origin == NOBODY:",
+    ),
+    Plant(
+        "trim-answered-before-the-disk-has-it",
+        "log",
+        "log/trimming.py",
+        "done = [each for each in self._waiting if each[0] <= self._ended]",
+        "done = list(self._waiting)",
+    ),
+    Plant(
         "client-parts-a-pair",
         "binary star",
         "replication/binary_star/core.py",
