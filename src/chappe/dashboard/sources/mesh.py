@@ -98,6 +98,7 @@ class MeshSource:
         alone = len(network.endpoints) == 1 and not self._named
         members = [] if alone else [_member(each) for each in network.endpoints]
         links = []
+        originals = {each.id for each in network.endpoints if each.original}
         for link in network.links:
             own = next((each for each in link.ends if each != network.id), "") if link.own else ""
             note = "" if link.confirmed else "one end alone tells of it"
@@ -113,7 +114,8 @@ class MeshSource:
                     )
                 )  # fmt: skip
             else:
-                links.append(self._between(link, note))
+                spoken = "protocol of chappe" if originals.isdisjoint(link.ends) else "protocol of the original"
+                links.append(self._between(link, "; ".join(filter(None, (spoken, note)))))
         notes = []
         if self._silenced:
             notes.append(f"how much goes over links of others, and how old clones are, nobody tells: {self._silenced}")
