@@ -12,8 +12,9 @@ import chappe
 from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
-from chappe.log import events
+from chappe.log import events, trimming
 from chappe.log.ordered import commands, machine
+from chappe.mesh import link_reports
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
@@ -30,8 +31,10 @@ PLACES: Final = {
     "ordered": commands,
     "ordered_producer": ordered_producer,
     "ordered_store": ordered_store,
+    "reports": link_reports,
     "sharded": sharded,
     "shares": shares,
+    "trimming": trimming,
 }
 ROW: Final = re.compile(r"^\| (?P<what>.+) \| (?P<figures>.+) \| (?P<then>.+) \| (?P<names>`.+`) \|$", re.MULTILINE)
 
