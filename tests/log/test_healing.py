@@ -91,7 +91,7 @@ def test_a_store_begins_where_the_others_begin_when_they_removed_what_came_befor
     old, new = StoreRig("A"), StoreRig("B")
     old.keep(40, b"x", b"y")
     stores = Stores(old, new)
-    stores.wait(3.0)
+    stores.wait(6.0)
 
     assert new.contents() == [(40, b"x"), (41, b"y")]
     assert not [each for each in stores.events() if isinstance(each, RecordsLost)]

@@ -8,6 +8,7 @@ from tests.log.memory_storage import MemoryLogStorage
 from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 
 from chappe.log.actions import Action, Reply
+from chappe.log.backfill import FOUND_S
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.ordered.keeping import LOOK_S, OTHERS_S, PATIENCE_S, Keeping, OrderedStore
@@ -180,9 +181,30 @@ def test_a_joiner_that_hears_first_of_a_store_that_removed_all_gets_it_from_the_
 
     joiner.serve(short, joiner.meet(short))
     joiner.serve(other, [*joiner.look(), *joiner.meet(other)])
+    joiner.now += FOUND_S
+    joiner.serve(other, joiner.look())
     joiner.settle(joiner.look())
 
     assert joiner.values == [b"a"]
+    assert joiner.keeping.complete
+
+
+def test_a_joiner_that_hears_first_of_a_store_that_removed_some_begins_where_the_other_one_does() -> None:
+    short, other, joiner = Kept("short"), Kept("other"), Kept("joiner")
+    for each in (short, other):
+        each.keep(0, b"a", b"b", partition=PARTITION)
+    short.storage.reset("hello", PARTITION, 1)
+    short.keep(1, b"b", partition=PARTITION)
+    joiner.keeping.begin([End("hello", PARTITION, 2)])
+    joiner.go()
+
+    joiner.serve(short, joiner.meet(short))
+    joiner.serve(other, [*joiner.look(), *joiner.meet(other)])
+    joiner.now += FOUND_S
+    for _ in range(3):
+        joiner.serve(other, joiner.look())
+
+    assert joiner.values == [b"a", b"b"]
     assert joiner.keeping.complete
 
 

@@ -32,6 +32,7 @@ from chappe.log.subscriptions import Subscriptions
 from chappe.log.writing import Writer
 
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone
+FOUND_S: Final = 2.0  # stores that are there are found so soon after the first one
 ASKED_MAX: Final = 4  # holes asked for at once
 
 
@@ -164,9 +165,17 @@ class Backfill:
         return self._writer.stored(key)
 
     def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
-        """Begin a partition that is new where the others begin, if they removed what came before."""
+        """Begin a partition that is new where the others begin, if they removed what came before.
+
+        Each removes by its own retention, and a partition cannot begin earlier afterwards: so those who were found with
+        the first one are heard before.
+        """
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         if first <= gap.next or gap.damaged_to > gap.next or not self._writer.unknown(key):
+            return []
+        said = all(each.since for each in self._sources.usable(now))
+        if now - self._sources.met_at < FOUND_S or not said:
+            gap.retry_at = now + RETRY_S / 10
             return []
         gap.next = first
         self._gaps.progress(key, gap)
