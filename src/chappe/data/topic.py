@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
+from operator import ne
 from typing import Final
 
 from chappe.defaults import TOPIC_BYTES_MAX
@@ -81,7 +83,8 @@ class Filter:
 
 def similar(topic: str, names: Iterable[str]) -> list[str]:
     """Up to three of ``names`` that are spelt nearly as ``topic``, the nearest first; at most 2,000 are looked at."""
-    known = dict.fromkeys(islice((each for each in names if each != topic), SIMILAR_OF))
+    others = filter(partial(ne, topic), names)  # compiled, a generator would be a list, and take all names at once
+    known = dict.fromkeys(islice(others, SIMILAR_OF))
     return get_close_matches(topic, known, n=3)
 
 
