@@ -84,6 +84,41 @@ def nats(children: Children, directory: Path, peer_bin: str) -> tuple[Child, int
     return server, port
 
 
+def nats_cluster(children: Children, directory: Path, peer_bin: str, servers: int) -> list[int]:
+    """Several NATS servers with JetStream on disk, which is synced every two minutes; their ports."""
+    hint = "apt-get install nats-server, or put it beside the peers' python"
+    program = find("nats-server", hint, (peer_bin,))
+    ports = [free_port() for _ in range(servers)]
+    between = [f"nats://127.0.0.1:{free_port()}" for _ in ports]
+    for number, port in enumerate(ports):
+        home = directory / str(number)
+        home.mkdir(parents=True)
+        command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(home), "--name", f"n{number}"]
+        command += ["--cluster_name", "benchmark", "--cluster", between[number], "--routes", ",".join(between)]
+        wait_for(children.program(f"nats-server {number}", command), port)
+    return ports
+
+
+def etcd_cluster(children: Children, directory: Path, servers: int) -> list[int]:
+    """Several etcd servers, which sync before they answer; the ports of clients."""
+    program = find("etcd", "apt-get install etcd-server")
+    ports = [free_port() for _ in range(servers)]
+    peers = [f"http://127.0.0.1:{free_port()}" for _ in ports]
+    cluster = ",".join(f"n{number}={peer}" for number, peer in enumerate(peers))
+    started = []
+    for number, (port, peer) in enumerate(zip(ports, peers, strict=True)):
+        home = directory / str(number)
+        home.mkdir(parents=True)
+        clients = f"http://127.0.0.1:{port}"
+        command = [program, "--name", f"n{number}", "--data-dir", str(home), "--log-level", "error"]
+        command += ["--listen-client-urls", clients, "--advertise-client-urls", clients]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster]
+        started.append(children.program(f"etcd {number}", command))
+    for server, port in zip(started, ports, strict=True):
+        wait_for(server, port)
+    return ports
+
+
 def rabbitmq(children: Children, directory: Path, peer_bin: str) -> tuple[Child, int]:
     """RabbitMQ with its stream plugin; also its own port mapper, which it would leave running."""
     program = find(RABBITMQ, "apt-get install rabbitmq-server")

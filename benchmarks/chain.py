@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,7 @@ from typing import Any
 from tests.ports import free_ports
 
 from benchmarks.chain_members import MEMBERS
+from benchmarks.chain_peers import etcd_three, nats_three
 from benchmarks.children import Child, ChildFailed, Children
 from benchmarks.maps_rates import line, rate
 from benchmarks.outcome import Line
@@ -114,10 +116,15 @@ def chain(settings: Settings) -> list[Line]:
         single = rate(settings, partial(_many, writers), settings.count(SINGLE), servers.servers)
         alone = _alone(settings, work, writer)
         deaths = [_death(settings, servers, writer, place) for place in range(len(ROLES))]
+    jetstream = nats_three(settings, settings.work / "chain-nats", WRITERS, WINDOW, settings.count(SINGLE), ALONE)
+    others = (*jetstream.alone, *etcd_three(settings, settings.work / "chain-etcd", ALONE))
+    alone = replace(alone, beside="; ".join((alone.beside, *others)))
     title = "chain of three, on disk at all three:"
     return [
         line(f"{title} records in commands of 600, one writer", batched, BATCHED_TARGET),
-        line(f"{title} commands of {WRITERS} writers, {WINDOW} of each under way", single, SINGLE_TARGET),
+        line(
+            f"{title} commands of {WRITERS} writers, {WINDOW} of each under way", single, SINGLE_TARGET, jetstream.rate
+        ),
         alone,
         *deaths,
     ]
