@@ -13,6 +13,7 @@ from tests.api.chain_rig import Ledger, new_configuration
 from tests.waiting import until
 
 from chappe import (
+    AsyncConsumer,
     AsyncOrderedProducer,
     ChainConfiguration,
     ChainServer,
@@ -220,6 +221,24 @@ def test_what_became_of_records_is_said_once(tmp_path: Path) -> None:
         producer.flush()
         assert (producer.sent, producer.stored) == (1, 0)
         producer.close()
+
+
+def test_consumers_in_an_event_loop_get_what_is_confirmed_in_order(chain: ChainConfiguration, tower: str) -> None:
+    async def run() -> None:
+        async with AsyncOrderedProducer("t", chain=chain) as producer, AsyncConsumer("t", tower=tower) as consumer:
+            for number in range(200):
+                await producer.send(b"%d" % number, key=b"k")
+            await producer.flush()
+            found = []
+            async for record in consumer:
+                found.append(record)
+                if len(found) == 200:
+                    break
+            assert [each.value for each in found] == [b"%d" % number for number in range(200)]
+            assert [each.offset for each in found] == list(range(200))
+            assert {each.partition for each in found} == set(await producer.partitions())
+
+    asyncio.run(run())
 
 
 def test_the_same_in_an_event_loop(chain: ChainConfiguration) -> None:
