@@ -21,6 +21,7 @@ from chappe.cli import pipeline_run
 from chappe.cli.console import TERMINATED, obey_sigterm
 from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.reading import read_pipeline
+from chappe.spark.pipeline.running import PipelineFailed
 from chappe.spark.pipeline.states import States
 
 pytestmark = pytest.mark.process
@@ -176,6 +177,33 @@ class Hung:
     def join(self, timeout_s: float) -> None:
         self.waits += 1
         assert self.waits < 10, f"not stopped in {self.waits} times {timeout_s} s"
+
+
+class Failed:
+    """A pipeline that has ended with an error."""
+
+    alive = False
+    stage = "ended"
+    error = PipelineFailed("query q failed:\n  no column named x")
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+
+def test_what_a_pipeline_ended_with_is_kept_until_it_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(TEXT)
+    monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: Failed())
+    states = States(tmp_path / "states")
+    this = pipeline_run.Run(read_pipeline(path), "", None, False, None, None, True, states)
+
+    with pytest.raises(PipelineFailed):
+        this.run()
+
+    (failure,) = states.failures()
+    assert (failure.name, failure.file) == ("count", str(path))
+    assert failure.error == "query q failed: no column named x"
+    assert failure.log.endswith(".log")
 
 
 def test_signals_are_heard_wherever_python_is(
