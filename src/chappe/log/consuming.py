@@ -73,8 +73,8 @@ class ConsumingMember(Carrying[LogConsumer]):
                 self._exact.setdefault(each.name, {})[part.address] = part
                 self._named.setdefault(part.address, []).append(each.name)
         if len(self._parts) >= self._apart_max:
-            for each in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
-                each.listen_for_news()
+            for other in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
+                other.listen_for_news()
         actions = self._begin(part, now)
         for prefix in self._listening:
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)

@@ -242,7 +242,7 @@ class Flooding:
             return []
         known = self._topology.states.known
         made = known[origin]
-        told = {each for each in made.chappe & self._links.keys() if each in known and origin in known[each].chappe}
+        told = {each for each in self._links.keys() & made.chappe if each in known and origin in known[each].chappe}
         return self._send(made.frame, self._but(told | had))
 
     def _pass_on_held(self) -> list[Action]:
