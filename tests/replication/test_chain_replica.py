@@ -112,3 +112,27 @@ def test_a_session_that_nobody_used_for_long_is_over(session: int) -> None:
 
     assert replica.apply(2, Entry(1, 3_000_000, session, 1, 0, b"")) == ((EXPIRED, b""),)
     assert replica.sessions == 0
+
+
+class Headed(Times):
+    """Tells commands of the head from those of clients."""
+
+    def __init__(self) -> None:
+        self.own: list[bytes] = []
+
+    def apply_own(self, command: bytes) -> bytes:
+        """Keep it."""
+        self.own.append(command)
+        return b""
+
+
+def test_a_command_of_the_head_is_done_without_a_session_and_by_machines_that_know_such() -> None:
+    plain, headed = Times(), Headed()
+    for machine, outcome in ((plain, RAISED), (headed, OK)):
+        replica = Replica(machine, CHAIN_LIMITS)
+        found = replica.apply(1, Entry(1, 5, 0, 1, 0, b"1"))
+        assert found is not None
+        assert found[0][0] == outcome
+        assert replica.asked
+        assert replica.sessions == 0
+    assert headed.own == [b"1"]

@@ -243,6 +243,18 @@ class ChainServer:
         """A client asks for something; it is answered by ``Reply``, or not at all: then it asks again."""
         return self.serving.handle(client, request, now, wall_us)
 
+    def propose(self, command: bytes, wall_us: int) -> bool:
+        """The part of the machine at the head gives a command, of up to 4 MiB, without a session: see ``HeadMachine``.
+
+        Once it is numbered it is done once, or never: then this server has left the chain before it was committed.
+
+        Returns:
+            Whether it is numbered: only the head does that.
+        """
+        if self.head:
+            self.serving.propose(command, wall_us)
+        return self.head
+
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due."""
         self._look(now)

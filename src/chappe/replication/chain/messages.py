@@ -37,8 +37,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     Args:
         term: Number of the configuration whose head numbered it.
         at_us: When the head did, by the time of day; never earlier than the entry before.
-        session: Whose it is: the entry that opened it; 0: this one opens a session.
-        seq: Its number in the session, from 1.
+        session: Whose it is: the entry that opened it; 0: this one opens a session, or is the head's own.
+        seq: Its number in the session, from 1; without a session 1: the head's own command.
         done: The client has the results of the steps up to this one.
         command: For the machine; of one that opens a session what the client recognizes it by.
         also: Further commands of the same step, in order.
@@ -51,6 +51,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     done: Word
     command: Command
     also: Commands = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether the head gave the command itself, and no client."""
+        return not self.session and self.seq > 0
 
 
 # -- between servers --------------------------------------------------------------------------------------------

@@ -65,6 +65,15 @@ class FiledMachine(Protocol):
         ...
 
 
+@runtime_checkable
+class HeadMachine(Protocol):
+    """A machine that has a part at the head which gives commands of its own: see ``ChainServer.propose``."""
+
+    def apply_own(self, command: bytes) -> bytes:
+        """As ``apply``, of a command that the head itself has given and no client."""
+        ...
+
+
 class _Session(msgspec.Struct, array_like=True):
     last: int  # its newest step
     used_us: int  # by the clock of ages
@@ -99,6 +108,7 @@ class Replica:
         self._result_bytes = 0  # of all results
         self._timed = machine if isinstance(machine, TimedMachine) else None
         self._filed = machine if isinstance(machine, FiledMachine) else None
+        self._own = machine if isinstance(machine, HeadMachine) else None
 
     @property
     def sessions(self) -> int:
@@ -118,6 +128,9 @@ class Replica:
         before, self.now_us = self.now_us, max(self.now_us, entry.at_us)
         self._age_us += min(self.now_us - before, self._pause_us)
         self._forget()
+        if entry.own:
+            self.asked = True
+            return (self._do(entry.command, own=True),)
         if not entry.session:
             self._sessions[index] = _Session(0, self._age_us, {}, 0)
             while len(self._sessions) > self._limits.sessions_max:
@@ -200,11 +213,15 @@ class Replica:
             outcomes.append(outcome)
         return tuple(outcomes)
 
-    def _do(self, command: bytes) -> Outcome:
+    def _do(self, command: bytes, *, own: bool = False) -> Outcome:
         if self._timed is not None:
             self._timed.now_us = self.now_us
         try:
-            return _bounded(self.machine.apply(command))
+            if not own:
+                return _bounded(self.machine.apply(command))
+            if self._own is None:
+                return RAISED, b"the machine takes no commands of the head's own"
+            return _bounded(self._own.apply_own(command))
         except Exception as error:  # of the user's, and the same at every member
             return RAISED, _reason(error)
 

@@ -137,10 +137,16 @@ class Serving:
             self._reads.committed(message.round, message.committed)
         self._reads.vote(sender, message.round, server.majority)
 
+    def propose(self, command: bytes, wall_us: int) -> None:
+        """The head gives a command itself. There is room for it: its giver bounds what it gives."""
+        self._append(0, 1, 0, command, wall_us)
+
     # -- what the server tells --------------------------------------------------------------------------------
 
     def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Action]:
         """The tail has applied an entry: whoever waits for it is answered."""
+        if entry.own:
+            return []
         if not entry.session:
             client = self._listeners.pop(entry.command, None)
             if client is None:
@@ -205,8 +211,9 @@ class Serving:
         last = self._lasts.get(session)
         if last is None:
             last = server.replica.last(session)
-        if last is None and server.committed < session <= server.log.end and not server.log.entry(session).session:
-            last = 0
+        if last is None and server.committed < session <= server.log.end:
+            opens = server.log.entry(session)
+            last = None if opens.session or opens.own else 0
         return last
 
     def _append(
