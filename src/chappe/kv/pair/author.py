@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from chappe.defaults import CHANNEL_HEARTBEAT_S, CLONE_BUFFER_S, CLONE_STALE_S
+from chappe.defaults import CHANNEL_HEARTBEAT_S, CLONE_BUFFER_S, CLONE_STALE_S, MASTER_SILENT_S
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone_writes import CloneWrites, Uplink
@@ -26,6 +26,7 @@ class Author:
         self.stale = False  # there was no master for too long
         self._entity = entity
         self._lost_at = now  # infinity while there is one
+        self._heard_at = now
 
     @property
     def waits(self) -> bool:
@@ -50,6 +51,7 @@ class Author:
                 self.writes.channel.drop(self.master, "")
             self.master = master
             if master is not None:
+                self._heard_at = now
                 self.writes.begin(master, now, actions)
         return actions
 
@@ -58,6 +60,7 @@ class Author:
         actions: list[Action] = []
         master, command = message.sender, message.command
         if master == self.master and message.receiver == self._entity:
+            self._heard_at = now
             if isinstance(command, cmd.WriterState):
                 self.writes.handle_state(master, command, now, actions)
                 self.writes.settle(master, _SHOWN, actions)
@@ -73,6 +76,10 @@ class Author:
         """Tell the master how far this is, or give up what waited for one for too long."""
         actions: list[Action] = []
         if self.master is not None:
+            if self.waits and now >= self._heard_at + MASTER_SILENT_S:  # it may have let go of us, as its clock was set
+                self._heard_at = now
+                self.writes.channel.drop(self.master, "")
+                self.writes.begin(self.master, now, actions)
             self.writes.handle_timeout(now, actions)
         elif now >= self.writes.refuse_at(self._lost_at):
             self.writes.refuse(actions)
