@@ -322,6 +322,25 @@ def chain() -> Drawing:
     return d
 
 
+def chain_store() -> Drawing:
+    """Servers of a chain whose head is the master of a data store, and its clones."""
+    d = Drawing(920, 300, "A data store on a chain: clones write to the head, whose commits go through the chain first")
+    clones = [d.box(x, 30, "clone", "all data, in memory") for x in (130, 460, 790)]
+    head = d.box(210, 150, "a: head", "endpoint, master", fill=DECIDES)
+    middle = d.box(460, 150, "b: middle", "endpoint, copy", fill=DECIDES)
+    tail = d.box(710, 150, "c: tail", "endpoint, copy", fill=DECIDES)
+    d.link(clones[0], head, "writes, events", colour=BLUE, ends="<>")
+    d.link(clones[1], head, colour=BLUE, ends="<>")
+    d.link(clones[2], head, colour=BLUE, ends="<>")
+    d.link(head, middle, "commits")
+    d.link(middle, tail)
+    d.line([(710, 174), (710, 222), (210, 222), (210, 174)], colour=RED)
+    d.label(460, 222, "committed: now it counts", colour=RED)
+    d.text(20, 260, "When a dies, b is the head: it says so in the log, and is master with all that was committed.")
+    d.text(20, 284, "Clones take from it what they lack, and repeat what was not confirmed; each write is done once.")
+    return d
+
+
 PICTURES: Final[dict[str, Callable[[], Drawing]]] = {
     "overview.svg": overview,
     "ways-in.svg": ways_in,
@@ -330,6 +349,7 @@ PICTURES: Final[dict[str, Callable[[], Drawing]]] = {
     "explanation/failover.svg": failover,
     "how-to/certificates.svg": certificates,
     "how-to/chain.svg": chain,
+    "how-to/chain-store.svg": chain_store,
     "how-to/gateways.svg": gateways,
     "how-to/mesh.svg": mesh,
     "how-to/nothing-arrives.svg": nothing_arrives,

@@ -1,4 +1,4 @@
-"""One of a pair of masters in a process of its own: says its port, then what it knows of the pair for every line."""
+"""A master of a pair, or on a chain, in a process of its own: for every line it says what it knows, or has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any, Final
 PATIENCE_S: Final = 300.0  # this also runs where there is no package of tests
 
 
-class Half:
-    """One of the two, as a process; ``port`` is where its endpoint listens."""
+class MasterProcess:
+    """One of those that take over from each other; ``port`` is where its endpoint listens."""
 
-    def __init__(self, port: int, partner: int, role: str, **options: object) -> None:
+    def __init__(self, port: int, **options: object) -> None:
         self.port = port
-        self.role = role
-        self.arguments = [str(port), json.dumps({"partner": f"127.0.0.1:{partner}", "role": role, **options})]
+        self.arguments = [str(port), json.dumps(options)]
         self.start()
 
     def start(self) -> None:
@@ -27,10 +26,6 @@ class Half:
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline(), "it did not start: see what it wrote"
-
-    def pair(self) -> dict[str, Any]:
-        """What it knows of the pair."""
-        return self.ask("pair")  # type: ignore[no-any-return]
 
     def ask(self, what: str) -> Any:
         """Have it answer."""
@@ -49,6 +44,30 @@ class Half:
         self.process.communicate(timeout=PATIENCE_S)
 
 
+class Half(MasterProcess):
+    """One of a pair."""
+
+    def __init__(self, port: int, partner: int, role: str, **options: object) -> None:
+        self.role = role
+        super().__init__(port, partner=f"127.0.0.1:{partner}", role=role, **options)
+
+    def pair(self) -> dict[str, Any]:
+        """What it knows of the pair."""
+        return self.ask("pair")  # type: ignore[no-any-return]
+
+
+class Link(MasterProcess):
+    """One server of a chain."""
+
+    def __init__(self, port: int, chain: str, server: str, directory: str) -> None:
+        self.server = server
+        super().__init__(port, chain=chain, server=server, directory=directory)
+
+    def chain(self) -> dict[str, Any]:
+        """What it knows of the chain."""
+        return self.ask("chain")  # type: ignore[no-any-return]
+
+
 if __name__ == "__main__":
     from chappe import Endpoint
 
@@ -58,7 +77,8 @@ if __name__ == "__main__":
         with endpoint.attach_master("s", options.pop("backend", "memory"), **options) as store:
             print("ready", flush=True)
             for line in sys.stdin:
-                found = store.pair()
-                assert found is not None
                 word, _, key = line.strip().partition(" ")
-                print(json.dumps(asdict(found) if word == "pair" else store.get(key)), flush=True)
+                status = store.pair() or store.chain()
+                assert status is not None
+                found = store.get(key) if word == "get" else asdict(status)
+                print(json.dumps(found), flush=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.api.counting import Writer
 from tests.api.pair_process import Half
 from tests.endpoints import PATIENCE_S, Make, until
 from tests.ports import free_address, free_ports
@@ -51,37 +51,6 @@ def halves(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Halves]:
     finally:
         for each in made:
             each.kill()
-
-
-class Writer:
-    """Increments a counter, one after the other, until it is told to stop; ``confirmed`` counts those that were."""
-
-    def __init__(self, store: DataStore) -> None:
-        self.store = store
-        self.confirmed = 0
-        self.failed: list[Exception] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self.store.increment("n", timeout=PATIENCE_S)
-                self.confirmed += 1
-        except Exception as error:
-            self.failed.append(error)
-
-    def more(self, count: int = 20) -> None:
-        """Wait until so many more were confirmed."""
-        wanted = self.confirmed + count
-        until(lambda: self.confirmed >= wanted or self.failed)
-        assert self.failed == []
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE_S)
-        assert self.failed == []
 
 
 def clone_of(make: Make, halves: Halves) -> DataStore:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Shell
 from tests.ports import free_address
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.process
 
@@ -124,3 +125,39 @@ def test_a_role_without_a_partner_is_refused(shell: Shell) -> None:
     done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", "--role", "primary")
     assert done.returncode == 2
     assert "partner" in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--name", "a"), b"give --chain, too"),
+        (("--chain", "chain.toml"), b"--name, one of a, b"),
+        (("--chain", "chain.toml", "--name", "x"), b"has no server 'x'"),
+        (("--chain", "none.toml", "--name", "a"), b"none.toml cannot be read"),
+        (("--chain", "chain.toml", "--name", "a", "--partner", "127.0.0.1:1", "--role", "backup"), b"no partner"),
+    ],
+)
+def test_what_does_not_go_with_a_chain_is_one_clear_line(
+    shell: Shell, tmp_path: Path, arguments: tuple[str, ...], text: bytes
+) -> None:
+    given = [str(tmp_path / each) if each.endswith(".toml") else each for each in arguments]
+    (tmp_path / "chain.toml").write_text("[servers]\na = '127.0.0.1:7801'\nb = '127.0.0.1:7802'\n")
+    done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", *given)
+    assert done.returncode != 0
+    assert text in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_server_of_a_chain_says_what_it_serves_and_how_its_chain_is(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "chain.toml").write_text(f"name = 'users'\n[servers]\na = '{free_address()}'\n")
+    given = ("--chain", str(tmp_path / "chain.toml"), "--name", "a", "--directory", str(tmp_path / "a"))
+    process = shell.start("kv", "serve", "users", "--listen", "127.0.0.1:0", "--json", *given)
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert (first["chain"], first["name"]) == ("users", "a")
+    assert shell.run("kv", "put", "users", "ann", "1", "--peer", first["listen"][0]).returncode == 0
+    while (state := json.loads(process.stdout.readline()))["entries"] != 1:
+        pass
+    assert (state["chain"]["role"], state["chain"]["members"]) == ("alone", ["a"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 0

@@ -21,7 +21,12 @@ from chappe.errors import UsageError
 if TYPE_CHECKING:
     from chappe import DataStore, DataStoreEvent
 
-_TOLD: Final = frozenset({"BecameActive", "BecamePassive", "CloneAttached", "CloneDropped", "Paired", "PartnerFound"})
+_TOLD: Final = frozenset(
+    {
+        "BecameActive", "BecamePassive", "CloneAttached", "CloneDropped", "Entered", "Joins", "Paired", "PartnerFound",
+    }
+)  # fmt: skip
+_WARNED: Final = frozenset({"NotKept", "ThrewAway", "TookOut", "Waits"})  # the server of the chain has warned of it
 _WRONG: Final = frozenset(
     {
         "Alone", "CommandRefused", "CommitFailed", "MayNotServe", "OtherPair", "PartnerLost", "SameRole", "SteppedDown",
@@ -113,6 +118,15 @@ def serve(
     witness: Annotated[
         str | None, Option(metavar="ADDRESS", help="The pair's witness, HOST:PORT (`chappe map witness`).")
     ] = None,
+    chain: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="The configuration of a chain whose servers are all masters of the store."),
+    ] = None,
+    name: Annotated[str | None, Option(metavar="NAME", help="Which of the chain's servers this is.")] = None,
+    directory: Annotated[
+        Path | None,
+        Option(metavar="DIRECTORY", help="Where the chain's server keeps it all; by default among the user's data."),
+    ] = None,
     endpoint_id: mesh.EndpointId = None,
     as_json: options.Json = False,
 ) -> None:
@@ -129,6 +143,7 @@ def serve(
             if backend == "memory"
             else f"the {backend} backend needs a path: give --path"
         )
+    chained = _chained(chain, name, directory)
     with ExitStack() as stack:
         endpoint = stack.enter_context(Endpoint(id=endpoint_id, security=security))
         statuses = endpoint.statuses()
@@ -137,13 +152,16 @@ def serve(
         if partner is not None:
             partner = mesh.shown(mesh.addresses(security, [partner])[0])
         master = stack.enter_context(
-            endpoint.attach_master(store, backend, partner=partner, role=role, witness=witness, **where)
+            endpoint.attach_master(store, backend, partner=partner, role=role, witness=witness, **where, **chained)
         )
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
         entries = len(master.core.engine)
         facts |= {"id": endpoint.id, "entries": entries}
         facts["listen"] = mesh.listen(endpoint, heard)
         what = "master" if role is None else f"{role} master"
+        if chained:
+            what = f"master {name}"
+            facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
         title = f"{what} of store {store} at {', '.join(facts['listen'])}"
         tell(as_json, facts, f"{title}, {entries:,} entries; Ctrl-C stops")
         teller = _master_teller(as_json)
@@ -156,12 +174,31 @@ def serve(
         say(f"store {store} stopped")
 
 
+def _chained(chain: Path | None, name: str | None, directory: Path | None) -> dict[str, Any]:
+    """What a master on a chain is attached with; nothing for another one. Raises UsageError or ConfigError."""
+    if chain is None:
+        if name is not None or directory is not None:
+            raise UsageError("--name and --directory are for a master on a chain: give --chain, too")
+        return {}
+    from chappe import ChainConfiguration
+    from chappe.api.identity import state_directory
+
+    configuration = ChainConfiguration.load(chain)
+    if name is None:
+        raise UsageError(f"say which server of the chain this is: --name, one of {', '.join(configuration.names)}")
+    configuration.place(name)
+    where = directory or state_directory("chains", f"{configuration.name}-{name}", None)
+    return {"chain": configuration, "server": name, "directory": where if configuration.durable else None}
+
+
 def _master_teller(quiet: bool) -> Callable[[Any], None]:
     """What says what happens to peers and clones, and what is wrong with the store."""
     tell_of_peer = mesh.Teller(come_and_go=True, quiet=quiet)
 
     def teller(event: Any) -> None:
         kind = type(event).__name__
+        if kind in _WARNED:
+            return
         if kind in _WRONG:
             warn(str(event))
         elif kind not in _TOLD:
@@ -184,4 +221,8 @@ def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
     if pair is not None:
         facts["pair"] = asdict(pair)
         text += f", {pair.state}" + (f" ({pair.confirms})" if pair.state == "active" else "")
+    chain = master.chain()
+    if chain is not None:
+        facts["chain"] = {"role": chain.role, **asdict(chain)}
+        text += f", {chain.role} of {' > '.join(chain.members) or 'a chain that is not founded'}"
     return text, facts

@@ -18,6 +18,7 @@ following     a clone's master, found, found again, and followed
 receiving     a snapshot that comes
 clone_writes  a clone's writes on their way, until their outcome is known
 pair/         two masters of which one is active
+chained/      ... or as many as a chain has, the one at its head active
 star_rows     what one of a pair keeps besides
 role          what a master and a clone have in common
 backend       where a master's entries last

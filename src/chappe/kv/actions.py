@@ -61,4 +61,13 @@ class AskWitness(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-Action: TypeAlias = Send | Notify | Resolve | Commit | AskWitness | Report
+class Propose(msgspec.Struct, frozen=True):
+    """Have the chain of this server do these commands, in order, as its head's own; not, if it is not the head.
+
+    Then ``handle_place`` tells of that. What the chain commits comes by ``handle_fed``.
+    """
+
+    commands: tuple[bytes, ...]
+
+
+Action: TypeAlias = Send | Notify | Resolve | Commit | AskWitness | Propose | Report

@@ -41,7 +41,6 @@ from chappe.replication.chain.wire import (
     unpack_between,
     unpack_requests,
 )
-from chappe.runtime.chain_answers import Unread
 from chappe.runtime.chain_rules import ChainRules
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.socket_node import Frames, SocketNode
@@ -173,9 +172,9 @@ class ChainServerNode(SocketNode):
         self._lane = Lane(DISKS, self.turns.run)
         self._chain = chain
         self._on_applied = on_applied
+        self.on_flush: Callable[[], None] | None = None  # called after all that it did, with the lock held
         self._inbox: deque[Callable[[], Sequence[object]]] = deque()  # what came while a vote was written
         self._replies: dict[bytes, list[bytes]] = {}
-        self._unread = Unread()
         core.news = None if on_applied is None else []
         self.table |= {Keep: self._keep, Write: self._write, Tell: self._tell, Reply: self._reply, _Out: self._out}
         try:
@@ -217,6 +216,11 @@ class ChainServerNode(SocketNode):
             self._close_files()
         super().close()
 
+    def _stopped(self, reason: str) -> None:
+        super()._stopped(reason)
+        if self.on_flush is not None:
+            self.on_flush()
+
     def _close_files(self) -> None:
         self._lane.close(CLOSE_S, None if self._files is None else self._files.close)
 
@@ -252,7 +256,6 @@ class ChainServerNode(SocketNode):
         return self._each([partial(core.handle_message, place, each) for each in unpack_between(frame)])
 
     def _from_client(self, who: str, client: bytes, frame: bytes) -> Sequence[object]:
-        self._unread.said(client)
         return self._each([partial(self._request, who, client, each) for each in unpack_requests(frame)])
 
     def _each(self, inputs: Sequence[Callable[[float], Sequence[object]]]) -> Sequence[object]:
@@ -317,6 +320,8 @@ class ChainServerNode(SocketNode):
 
     def _out(self, action: _Out) -> None:
         self._tell_applied()
+        if self.on_flush is not None:
+            self.on_flush()
         self._peers.out()
         if not self._replies:
             return
@@ -329,8 +334,7 @@ class ChainServerNode(SocketNode):
     def _send(self, client: bytes, header: bytes, frames: Sequence[bytes]) -> None:
         try:
             for frame in frames:
-                if self._unread.may_send(client, len(frame)):
-                    send(self._router, [client, header, frame])
+                send(self._router, [client, header, frame])
         except zmq.ZMQError as error:  # its queue is full, and it will ask again; or it is not there any more
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

@@ -7,24 +7,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, Final, Protocol
 
+from chappe.core import Report
 from chappe.errors import StorageError
 from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import AskWitness, Commit
+from chappe.kv.actions import AskWitness, Commit, Propose
 from chappe.kv.backend import Backend
+from chappe.kv.chained.core import ChainedMaster, Place
+from chappe.kv.chained.fed import Fed
 from chappe.kv.role import KvRole
 from chappe.member import Action, Serve
 from chappe.mesh.actions import Flush
 from chappe.runtime.kv_witness import WitnessLink
 from chappe.runtime.mesh_node import MeshNode
-from chappe.runtime.worker import DISKS, Lane
+from chappe.runtime.worker import DISKS, Lane, Post
 from chappe.system import time
 from chappe.transports.maps import MapAddress
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S: Final = 2.0  # closing waits this long for what is under way: commits, and confirmations of a clone's writes
+
+
+class Chain(Protocol):
+    """What leads to a server of a chain: see ``runtime.kv_chain``."""
+
+    def begin(self, post: Post, take: Callable[[Sequence[object]], None]) -> None:
+        """Have ``take`` called, by ``post``, with what there is and comes."""
+
+    def propose(self, action: Propose) -> None:
+        """Have the chain do this, if the server is its head; never waits."""
+
+    def close(self) -> None:
+        """Pass nothing more."""
 
 
 class KvNode:
@@ -36,11 +53,13 @@ class KvNode:
         backend: Of a durable master; closed at the end.
         witness: Of one of a pair of masters.
         require: Raises NotPermitted if we may not write; None if nobody is asked.
+        chain: Of a master whose state a chain has.
     """
 
     def __init__(
         self, node: MeshNode, role: KvRole, number: int, perform: dict[type, Callable[[Any], None]],
         backend: Backend | None = None, witness: MapAddress | None = None, require: Callable[[], None] | None = None,
+        chain: Chain | None = None,
     ) -> None:  # fmt: skip
         self.node = node
         self._require = require
@@ -48,12 +67,14 @@ class KvNode:
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
             AskWitness: self._ask_witness,
+            Propose: self._propose,
             **perform,
         }
         self._backend = backend
         self._commits = None if backend is None else Lane(DISKS, node.turns.run)
         self._witness_at = witness
         self._witness: WitnessLink | None = None
+        self._chain = chain
 
     def start(self) -> None:
         """Take part; raises UsageError if the endpoint has too many subscriptions to be announced. The lock is held."""
@@ -66,6 +87,8 @@ class KvNode:
             self._close_backend(CLOSE_S)
             raise
         self._perform(actions)
+        if self._chain is not None:
+            self._chain.begin(node.turns.run, self._chain_told)
         node.turns.tell()
 
     # -- application, with the lock held ------------------------------------------------------------------------
@@ -136,6 +159,31 @@ class KvNode:
         self._perform(self.part.handle_committed(number, error, time.monotonic(), time.time_ns()))
         self.node.turns.news = True  # there may be room again
 
+    def _propose(self, action: Propose) -> None:
+        assert self._chain is not None
+        self._chain.propose(action)
+
+    def _chain_told(self, news: Sequence[object]) -> None:
+        """What the chain has for this server, in order."""
+        role = self.part.role
+        assert isinstance(role, ChainedMaster)
+        if self.part.number not in self.node.served:
+            return
+        for fed, told in groupby(news, lambda each: isinstance(each, Fed)):
+            if fed:
+                self._hear_chain(role.handle_fed, tuple(told))
+                continue
+            for each in told:
+                if isinstance(each, Place):
+                    self._hear_chain(role.handle_place, each)
+                else:
+                    self._table[Report](Report(each))
+        self.node.gatherer.at_once()
+        self.node.turns.news = True
+
+    def _hear_chain(self, method: Callable[..., list[KvAction]], told: object) -> None:
+        self._perform(self.part.handle_chain(method, told, time.monotonic(), time.time_ns()))
+
     def _ask_witness(self, action: AskWitness) -> None:
         if self._witness is None:
             assert self._witness_at is not None
@@ -173,6 +221,8 @@ class KvNode:
                 self.node.perform(actions)
                 self.node.gatherer.at_once()
                 turns.tell()
+        if self._chain is not None:
+            self._chain.close()
 
     def _close_backend(self, timeout_s: float) -> None:
         """Let go of it after what is under way."""

@@ -96,6 +96,9 @@ class ChainServer(NodeHost):
             addresses, given.chain, core, files=files, gate=gate, rules=rules, on_report=self._report,
             on_applied=on_applied,
         )  # fmt: skip
+        self._begin()
+
+    def _begin(self) -> None:
         self._node.start()
 
     @property

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chappe.api.faces import Closeable, Seconds, Steps
+from chappe.api.kv.chained import StoreServer
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.core import Report
@@ -21,6 +22,7 @@ from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
 from chappe.kv.actions import Action, Notify, Resolve
 from chappe.kv.backend import Backend
+from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from chappe.mesh.events import PeerLost
 
 MANY: Final = 256  # writes of ``put_many`` made at once
-Core = KvMaster | KvClone | PairedMaster
+Core = KvMaster | KvClone | PairedMaster | ChainedMaster
 Method = Callable[..., list[Action]]
 Args = tuple[object, ...]
 Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
@@ -56,12 +58,14 @@ class AttachedStore:
     """A master or clone, its place on the node, and who asks and watches it."""
 
     def __init__(
-        self, endpoint: Host, core: Core, backend: Backend | None = None, witness: MapAddress | None = None
-    ) -> None:
+        self, endpoint: Host, core: Core, backend: Backend | None = None, witness: MapAddress | None = None,
+        chain: StoreServer | None = None,
+    ) -> None:  # fmt: skip
         own(self)
         self.endpoint = endpoint
         self.core = core
         self.name = core.name
+        self.chain = chain
         self.closed = False
         self._too_late = f"the write to store {self.name!r} is not confirmed yet; it may still be done"
         self.lost_peer: PeerLost | None = None  # the last peering that was lost since it is attached
@@ -78,7 +82,8 @@ class AttachedStore:
             Report: lambda action: endpoint.report(action.event),
         }
         require = None if endpoint.permitted is None else partial(self._require, core.kind, core.name.encode())
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness, require)
+        link = None if chain is None else chain.link
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness, require, link)
         self.part = self.node.part
 
     def _require(self, kind: str, name: bytes) -> None:
@@ -285,6 +290,8 @@ class AttachedStore:
             self.closed = True
             watches, proxies = list(self._watches), list(self.proxies)
         self.node.close(timeout_s)
+        if self.chain is not None:
+            self.chain.close()
         with self._lock:
             unconfirmed = self.core.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chappe.api.kv.attached import AttachedStore
+from chappe.api.kv.chained import Chaining, StoreServer
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import check_port
 from chappe.api.mesh.waiting import Asked
 from chappe.defaults import WITNESS_PORT
-from chappe.errors import MasterExists, NoMaster, StaleData, TimedOut, UsageError
+from chappe.errors import MasterExists, NoMaster, Sealed, StaleData, TimedOut, UsageError
 from chappe.kv.backend import Backend, Loaded
+from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.master import KvMaster
@@ -63,14 +65,19 @@ def pairing(endpoint: Host, partner: str | None, role: str | None, witness: str 
 
 
 def attach_master(
-    endpoint: Host, name: str, backend: str, options: dict[str, Any], pair: Pairing | None = None
-) -> DataStore:
+    endpoint: Host, name: str, backend: str, options: dict[str, Any], pair: Pairing | None = None,
+    chain: Chaining | None = None,
+) -> DataStore:  # fmt: skip
     """See ``Endpoint.attach_master``."""
     raw = check_name(name)
     if endpoint.permitted is not None:
         endpoint.permitted.attach_master(raw)
-    _refuse_second(endpoint, name, pair is not None)
+    _refuse_second(endpoint, name, pair is not None or chain is not None)
     ring = _ring(endpoint, raw)
+    if chain is not None:
+        if ring is not None:
+            raise Sealed(f"store {name!r} is sealed, and a chain keeps what it has in plain: give a partner instead")
+        return _attach_chained(endpoint, name, chain)
     kept = open_backend(backend, options)
     try:
         if kept is not None and ring is not None:
@@ -89,6 +96,24 @@ def attach_master(
     except BaseException:
         if kept is not None:
             kept.close()
+        raise
+    return DataStore(made)
+
+
+def _attach_chained(endpoint: Host, name: str, chain: Chaining) -> DataStore:
+    core = ChainedMaster(
+        name, _entity(endpoint), secrets.randbits(_LIFE_BITS), now=time.monotonic(), wall_ns=time.time_ns(),
+        notify=False,
+    )  # fmt: skip
+    server = StoreServer(chain, plain=endpoint.security == "plain")
+    try:
+        with endpoint.node.lock:
+            endpoint.check()
+            _refuse_second(endpoint, name, True)
+            made = AttachedStore(endpoint, core, chain=server)
+            made.begin()
+    except BaseException:
+        server.close()
         raise
     return DataStore(made)
 

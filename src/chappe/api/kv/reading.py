@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+from chappe.api.chain.status import ChainServerStatus
 from chappe.api.faces import Seconds, Steps
 from chappe.api.kv.attached import Args, AttachedStore, Method
 from chappe.api.kv.pair_status import PairStatus, pair_status
@@ -70,6 +71,14 @@ class ReadableStore(ABC):
             return None
         with self._lock:
             return pair_status(core.star)
+
+    def chain(self) -> ChainServerStatus | None:
+        """What the server of a master on a chain knows of that; None of any other store.
+
+        Raises MemberStopped if it met a defect.
+        """
+        server = self.attached.chain
+        return None if server is None else server.status()
 
     # -- reading --------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
+from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.faces import Closeable
 from chappe.api.kv.attaching import attach_clone, attach_master, pairing
+from chappe.api.kv.chained import chaining
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.aged_subscriber import AgedSubscriber
 from chappe.api.mesh.arguments import (
@@ -341,6 +343,9 @@ class Endpoint(Closeable, Host):
         partner: str | None = None,
         role: Literal["primary", "backup"] | None = None,
         witness: str | None = None,
+        chain: ChainConfiguration | str | Path | None = None,
+        server: str | None = None,
+        directory: str | Path | None = None,
         **options: Any,
     ) -> DataStore:
         """Have the master of a data store here: everything written to the store goes through it.
@@ -355,6 +360,13 @@ class Endpoint(Closeable, Host):
             role: Which of the two this is: ``primary`` or ``backup``.
             witness: ``HOST:PORT`` of a ``Witness``, for both or none, which decides when the two do not see each other.
                 It has keys if ``CHAPPE_IDENTITY`` names who we are.
+            chain: The configuration of a chain whose servers all are masters of this store, or the file that has it:
+                the one at its head is active, and when that dies another one goes on with everything that was
+                confirmed. Clones need to be linked with all of them, directly or not. The servers speak to each other
+                where the configuration says; they have keys if ``CHAPPE_IDENTITY`` names who we are. The store can be
+                read here once the chain is founded, or has taken this server in.
+            server: Which server of the chain this is.
+            directory: Where it keeps the chain's log and state, if the chain is durable; made if it is not there.
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:
@@ -363,10 +375,17 @@ class Endpoint(Closeable, Host):
             MasterExists: The store has a master in reach, or this endpoint has a clone of it.
             StorageLocked: Another process has the file open.
             StorageFormat: The file was written by a newer chappe, or by something else.
-            Damaged: The file is damaged.
+            Damaged: The file, or the directory, is damaged.
+            ConfigError: The chain's configuration cannot be read.
+            AddressInUse: Somebody listens at the address of the chain's server.
+            IdentityInUse: Another process uses the directory.
+            Sealed: The store is sealed: a chain keeps what it has in plain.
         """
         pair = pairing(self, partner, role, witness)
-        made = attach_master(self, name, backend, options, pair)
+        chained = chaining(chain, server, directory, backend)
+        if chained is not None and (pair is not None or options):
+            raise UsageError(f"a master on a chain takes no {'partner' if pair is not None else ', '.join(options)}")
+        made = attach_master(self, name, backend, options, pair, chained)
         if pair is not None:
             self.peer_nosync(*pair.partner, retry_s=PAIR_DIAL_S)
         return made

@@ -24,7 +24,7 @@ from chappe.core import Report
 from chappe.defaults import CLONE_STALE_S
 from chappe.errors import ProtocolError, StaleData, StorageError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, AskWitness, Commit, Notify, Resolve, Send
+from chappe.kv.actions import Action, AskWitness, Commit, Notify, Propose, Resolve, Send
 from chappe.kv.backend import Loaded
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
@@ -558,7 +558,7 @@ class PairedMaster(KvRole):
                     self._done.append(each)
             elif isinstance(each, Commit):
                 self._commit(each, owner)
-            elif isinstance(each, Notify | Resolve | AskWitness | Report):
+            elif isinstance(each, Notify | Resolve | AskWitness | Propose | Report):
                 self._done.append(each)
             else:
                 self._say(each)

@@ -107,7 +107,7 @@ _WRITER: Final = Struct(">B16sQQQ")
 _FORGET: Final = Struct(">B16sQ")
 _OUTCOME: Final = Struct(">QB")
 _EXPIRES: Final = Struct(">q")
-_WRONG: Final = (error, IndexError, ValueError)
+WRONG: Final = (error, IndexError, ValueError)  # what bytes that end too early lead to
 
 
 def encode(said: Said) -> bytes:
@@ -135,7 +135,7 @@ def decode_said(payload: bytes) -> tuple[bytes, bytes, Said]:
     """
     try:
         return payload[_SENDER], payload[_RECEIVER], _decode(payload[_HEAD_BYTES], payload[_HEAD_BYTES:])
-    except _WRONG:
+    except WRONG:
         raise InvalidData(f"a message of a pair of masters is cut off after {len(payload)} bytes") from None
 
 
@@ -215,16 +215,17 @@ def decode_unit(raw: bytes) -> Unit:
             master, pos = Entity(endpoint, number), _END.size
         rows: list[Row] = []
         while pos < len(raw):
-            row, pos = _decode_operation(raw, pos)
+            row, pos = decode_operation(raw, pos)
             rows.append(row)
-    except _WRONG:
+    except WRONG:
         raise InvalidData(f"a unit of {len(raw)} bytes is cut off") from None
     if kind > COMMIT or pos != len(raw):
         raise InvalidData(f"a unit of kind {kind} has {len(raw)} bytes, its operations need {pos}")
     return Unit(kind, rows, event, master)
 
 
-def _decode_operation(raw: bytes, pos: int) -> tuple[Row, int]:
+def decode_operation(raw: bytes, pos: int) -> tuple[Row, int]:
+    """One operation from a place on, and where it ends; raises ProtocolError, or one of ``WRONG`` if it is cut off."""
     kind = raw[pos]
     if kind < 2:
         expires_ns = None

@@ -7,6 +7,7 @@ from typing import Final
 from chappe.sim.scenarios.chain.scenario import Chains
 from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.gateways import Gateways
+from chappe.sim.scenarios.kv.chain_scenario import KvChain
 from chappe.sim.scenarios.kv.pair_scenario import KvPair
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.forwarding import Forward
@@ -32,6 +33,7 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "kv": Kv,
     "kv-lossy": KvLossy,
     "kv-pair": KvPair,
+    "kv-chain": KvChain,
     "maps": Maps,
     "channel": Channel,
     "mix": Mix,

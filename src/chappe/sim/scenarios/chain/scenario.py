@@ -331,7 +331,7 @@ class ChainFaults:
 
     def _cut_one_way(self) -> None:
         world = self.world
-        names = [*world.servers, "client0"]
+        names = [*world.servers, *(each.name for each in world.client_members[:1])]
         one, other = world.rng.choice(names), world.rng.choice(names)
         world.trace(None, "cut from %s to %s", one, other)
         world.wire.gone[one, other] = world.now + world.rng.choice((0.2, 1.0, 4.0))
@@ -342,7 +342,7 @@ class ChainFaults:
         until = world.now + world.rng.choice((0.3, 1.0, 4.0))
         clients = world.rng.random() < 0.5
         world.trace(None, "%s is cut off", name)
-        for other in [*world.servers, *(("client0", "client1") if clients else ())]:
+        for other in [*world.servers, *(each.name for each in world.client_members[:2] if clients)]:
             if other != name:
                 world.wire.gone[name, other] = world.wire.gone[other, name] = until
 

@@ -20,6 +20,7 @@ from chappe.kv.pair.core import PairedMaster
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.sim.backends import SimBackend
 from chappe.sim.clocked import ClockedHost
+from chappe.sim.host import Host
 from chappe.sim.scenarios.maps.hosts import WITNESS, WitnessHost
 
 MASTERS: Final = ("master0", "master1")
@@ -43,49 +44,47 @@ class Written:
     told: bool = False
 
 
-class PartHost(ClockedHost):
-    """A master or a clone."""
+class Part(Host):
+    """What a master and a clone have in common, whatever else the host is."""
 
     role: Any
+    life: int
 
-    def __init__(self, world: Any, name: str) -> None:
-        super().__init__(world, name)
-        self.life = world.next_life()
-        self.endpoint: bytes = world.random(16)
+    def takes_part(self) -> None:
+        """Have an endpoint, users who write, and one who watches."""
+        self.endpoint: bytes = self.world.random(16)
         self.shown: dict[Any, Any] = {}  # what who watches has been told
         self.written: dict[int, Written] = {}
-        self.ahead_s = world.rng.random() * 1_000
-        self.table = {
-            Send: self._send, Resolve: self._resolve, Notify: self._notify, Report: self._report,
-            Commit: self._commit, AskWitness: self._ask,
-        }  # fmt: skip
+
+    @property
+    def own_time(self) -> float:
+        """The time on its own clock."""
+        raise NotImplementedError
 
     @property
     def wall_ns(self) -> int:
         """The time of day."""
         return int(self.world.clock.wall_us * 1000)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Begin; others hear that it is there."""
-        self.call(self.role.start, self.now, self.wall_ns)
+        self.call_role(self.role.start, self.own_time, self.wall_ns)
         self.world.lines.begun(self.name)
         self.world.clock.after(0.01, self.world.network_changed)
 
-    def due(self) -> float:
-        """When the core wants to be called, on the world's clock."""
-        return self.in_world(self.role.next_timeout(self.now, self.wall_ns))
+    def call_role(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the master or the clone."""
+        raise NotImplementedError
 
-    def handle_due(self) -> None:
-        """Have it do what is due."""
-        if self.now >= self.role.next_timeout(self.now, self.wall_ns):
-            self.call(self.role.handle_timeout, self.now, self.wall_ns)
-
-    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
-        """Make one call into the core, and look at what it is like then."""
-        super().call(method, *args, **options)
+    def check_role(self) -> None:
+        """Look at what it is like after a call."""
         if self.alive:
             for found in self.role.invariants():
                 self.world.fail("invariants", f"{self.name}: {found}")
+
+    def role_table(self) -> dict[type, Callable[[Any], None]]:
+        """What it does with each class of actions."""
+        return {Send: self._publish, Resolve: self._resolve, Notify: self._notify, Report: self._reported}
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop; others hear of it, or do not for long."""
@@ -93,7 +92,7 @@ class PartHost(ClockedHost):
             self.perform(self.role.leave())
         super().die()
         endpoint = self.endpoint
-        for other in self.world.alive(PartHost):
+        for other in self.world.alive(Part):
             self.world.clock.after(self.world.rng.choice(NOTICES_S), _notice, other, endpoint)
 
     # -- the application
@@ -109,8 +108,8 @@ class PartHost(ClockedHost):
         arguments = (key, value, VECTOR if key in LISTS else 2) if what == "add" else (key, value)
         world.trace(self, "writes %d: %s %r %r", ticket, what, key, value)
         try:
-            self.call(
-                getattr(self.role, what), *arguments, now=self.now, wall_ns=self.wall_ns, ticket=ticket,
+            self.call_role(
+                getattr(self.role, what), *arguments, now=self.own_time, wall_ns=self.wall_ns, ticket=ticket,
                 expiry_ns=int(world.rng.choice((0.3, 3.0)) * 1e9) if key == "living" else None,
             )  # fmt: skip
         except _ERRORS as error:
@@ -130,16 +129,16 @@ class PartHost(ClockedHost):
         else:
             del self.shown[index]
 
-    def _report(self, action: Report) -> None:
+    def _reported(self, action: Report) -> None:
         self.world.trace(self, "%s", action.event)
         if isinstance(action.event, MasterFound):
             self.world.see("on_found", self, action.event.master)
 
     # -- the world
 
-    def _send(self, action: Send) -> None:
+    def _publish(self, action: Send) -> None:
         world = self.world
-        for other in world.alive(PartHost):
+        for other in world.alive(Part):
             if other is self or action.topic not in other.role.hears:
                 continue
             if action.receiver is not None and action.receiver != other.endpoint:
@@ -148,16 +147,54 @@ class PartHost(ClockedHost):
                 world.failed[Send] += 1
                 continue
             topic, payload, endpoint = action.topic, action.payload, other.endpoint
-            if isinstance(other, CloneHost) and isinstance(self, MasterHost) and action.receiver is not None:
+            if other.role.kind == "clone" and self.role.kind == "master" and action.receiver is not None:
                 message = decode_message(payload)
                 if isinstance(message.command, ChangesOffer):
                     world.see("on_changes", other, message.sender)
 
             def deliver(host: Any, topic: bytes = topic, payload: bytes = payload, endpoint: bytes = endpoint) -> None:
                 if host.endpoint == endpoint:
-                    host.call(host.role.hears[topic], [payload], host.now, host.wall_ns)
+                    host.call_role(host.role.hears[topic], [payload], host.own_time, host.wall_ns)
 
             world.lines.send(self.name, other.name, "mesh", deliver)
+
+
+class PartHost(Part, ClockedHost):
+    """A master of a pair, or a clone."""
+
+    def __init__(self, world: Any, name: str) -> None:
+        super().__init__(world, name)
+        self.life = world.next_life()
+        self.takes_part()
+        self.ahead_s = world.rng.random() * 1_000
+        self.table = {**self.role_table(), Commit: self._commit, AskWitness: self._ask}
+
+    @property
+    def own_time(self) -> float:
+        """See ``Part``."""
+        return self.now
+
+    def start(self) -> None:
+        """Begin to live."""
+        self.begin()
+
+    def due(self) -> float:
+        """When the core wants to be called, on the world's clock."""
+        return self.in_world(self.role.next_timeout(self.now, self.wall_ns))
+
+    def handle_due(self) -> None:
+        """Have it do what is due."""
+        if self.now >= self.role.next_timeout(self.now, self.wall_ns):
+            self.call(self.role.handle_timeout, self.now, self.wall_ns)
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the core, and look at what it is like then."""
+        super().call(method, *args, **options)
+        self.check_role()
+
+    def call_role(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """See ``Part``."""
+        self.call(method, *args, **options)
 
     def _ask(self, action: AskWitness) -> None:
         if self.world.rng.random() < self.world.loss:
@@ -170,9 +207,9 @@ class PartHost(ClockedHost):
         raise NotImplementedError
 
 
-def _notice(host: PartHost, endpoint: bytes) -> None:
+def _notice(host: Part, endpoint: bytes) -> None:
     if host.alive and not host.frozen:
-        host.call(host.role.handle_gone, endpoint, host.now)
+        host.call_role(host.role.handle_gone, endpoint, host.own_time)
 
 
 class MasterHost(PartHost):
@@ -186,7 +223,7 @@ class MasterHost(PartHost):
         self.role = PairedMaster(
             STORE, chappe_entity(self.endpoint, self.life), role, self.life, now=self.now, wall_ns=self.wall_ns,
             durable=backend is not None, loaded=None if backend is None else backend.load(), witness=world.witnessed,
-            limits=world.limits,
+            limits=world.kv_limits,
         )  # fmt: skip
         self.shown = {index: entry.value for index, entry in self.role.engine.entries.items()}
 
@@ -233,7 +270,7 @@ class CloneHost(PartHost):
         super().__init__(world, name)
         self.role = KvClone(
             STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
-            limits=world.limits,
+            limits=world.kv_limits,
         )  # fmt: skip
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:

@@ -15,22 +15,19 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from chappe.data.scalars import Count
 from chappe.kv.entity import Entity
 from chappe.limits import KV_LIMITS
 from chappe.replication.binary_star.messages import PASSIVE
 from chappe.sim.host import Member
 from chappe.sim.scenarios.kv.pair_hosts import (
-    COUNTERS,
-    LISTS,
     MASTERS,
     CloneHost,
     MasterHost,
     PairWitness,
     PartHost,
-    Written,
     any_write,
 )
+from chappe.sim.scenarios.kv.promises import States, Survival, contents_of
 from chappe.sim.scenarios.maps.hosts import WITNESS
 from chappe.sim.scenarios.maps.lines import Lines
 from chappe.sim.scenarios.pairs import ALL, PairedWorld
@@ -51,9 +48,9 @@ class PairWorld(PairedWorld):
         super().__init__(seed, settings, tell)
         rng = self.rng
         self.loss = rng.choice((0.0, 0.0, 0.02, 0.1))
-        self.limits = KV_LIMITS
+        self.kv_limits = KV_LIMITS
         if not self.settings.plain:
-            self.limits = replace(
+            self.kv_limits = replace(
                 KV_LIMITS, pair_part_bytes=rng.choice((200, 2_000, 262_144)), pair_window=rng.choice((2, 4)),
                 pair_queue_bytes=rng.choice((0, 1_000, 1 << 24)), commit_operations=rng.choice((3, 8_192)),
                 piece_bytes=rng.choice((100, 262_144)), outcomes_max=rng.choice((1, 4_096)),
@@ -117,88 +114,6 @@ class Terms(Checker[PairWorld]):
             self._masters[term] = master, host  # both have lost their memories
 
 
-class States(Checker[PairWorld]):
-    """A clone has what its master had behind the same event: no change is missed, and none is done twice."""
-
-    name = "states of masters"
-
-    def __init__(self, world: PairWorld) -> None:
-        super().__init__(world)
-        self.resumed = 0  # times that a clone took from another master what it lacked
-        self._offered: set[tuple[str, Entity]] = set()
-        self._states: dict[tuple[Entity, int], dict[Any, Any]] = {}
-
-    def on_state(self, master: Entity, event: int, entries: dict[Any, Any]) -> None:
-        """A master has told all of its events up to this one."""
-        self._states.setdefault((master, event), entries)
-
-    def on_shows(self, clone: CloneHost, master: Entity, event: int) -> None:
-        """A clone is in step."""
-        entries = self._states.get((master, event))
-        shown = _contents(clone)
-        if entries is not None and shown != entries:
-            wrong = [key for key in {**entries, **shown} if key not in shown or shown[key] != entries.get(key)]
-            self.fail(f"{clone.name} at event {event} of {master} has something else under {wrong}")
-
-    def on_changes(self, clone: CloneHost, master: Entity) -> None:
-        """A clone is offered what it lacks, and no more."""
-        self._offered.add((clone.name, master))
-
-    def on_moved(self, clone: CloneHost, master: Entity) -> None:
-        """A clone follows another master."""
-        self.resumed += (clone.name, master) in self._offered
-
-
-class Survival(Checker[PairWorld]):
-    """What was confirmed is there in the end, once; what was refused is not."""
-
-    name = "confirmed writes"
-
-    def unsettled(self) -> str | None:
-        """Whether a write is lost, done twice, or done though it was refused."""
-        world = self.world
-        masters = [each for each in world.running() if each.role.active is not None]
-        if len(masters) != 1:
-            return f"{len(masters)} masters are active: {[each.role.star.story() for each in world.running()]}"
-        waiting = [each for host in world.alive(PartHost) for each in host.written.values()]
-        if waiting:
-            return f"{len(waiting)} writes are under way: {waiting[0]}"
-        found = {entry.key: entry.value for entry in masters[0].role.engine.items()}
-        for key in LISTS:
-            values = found.get(key, ())
-            if len(set(values)) != len(values):
-                self.fail(f"{key} has a write twice: {values}")
-        for each in world.written[self.world.excused :]:
-            self._check(each, found)
-        if not self.world.excused:
-            for key in COUNTERS:
-                self._count(key, found.get(key, Count(0)))
-        return None
-
-    def _check(self, each: Written, found: dict[Any, Any]) -> None:
-        refused = each.told and isinstance(each.outcome, Exception) and getattr(each.outcome, "definite", True)
-        done = each.told and not isinstance(each.outcome, Exception)
-        if each.key in LISTS:
-            there = each.value in found.get(each.key, ())
-        elif each.key.startswith("set "):
-            there = found.get(each.key) == each.value
-        elif each.what == "put_unique" and each.told and each.outcome is True:
-            if found.get(each.key) != each.value:
-                self.fail(f"{each} was told that it inserted, and {found.get(each.key)!r} is there")
-            return
-        else:
-            return
-        if (done and not there) or (refused and there):
-            self.fail(f"{each} is {'there' if there else 'not there'}")
-
-    def _count(self, key: str, value: int) -> None:
-        told = [each for each in self.world.written if each.key == key]
-        done = sum([each.told and not isinstance(each.outcome, Exception) for each in told])
-        perhaps = sum([not each.told or not getattr(each.outcome, "definite", True) for each in told])
-        if not done <= value <= done + perhaps:
-            self.fail(f"{key} is {value}; {done} increments were confirmed, {perhaps} may be done")
-
-
 class Convergence(Checker[PairWorld]):
     """In the end one is active, the other has everything, and clones and watchers have what they have."""
 
@@ -214,11 +129,11 @@ class Convergence(Checker[PairWorld]):
         passive = next(each for each in masters if each is not active[0])
         if passive.role.star.state != PASSIVE or not passive.role.idle():
             return f"{passive.name} is not in step: {passive.role.star.story()}"
-        contents = _contents(active[0])
+        contents = contents_of(active[0])
         for host in world.alive(PartHost):
             if isinstance(host, CloneHost) and not host.role.idle():
                 return f"{host.name} is not idle"
-            if _contents(host) != contents:
+            if contents_of(host) != contents:
                 return f"{host.name} has something else"
             if host.shown != contents:
                 return f"who watches {host.name} was told something else"
@@ -232,10 +147,6 @@ class Convergence(Checker[PairWorld]):
             if one.rows != two.rows:
                 return "the disks differ"
         return None
-
-
-def _contents(host: Any) -> dict[Any, Any]:
-    return {index: entry.value for index, entry in host.role.engine.entries.items()}
 
 
 class KvPair(PairWorld):

@@ -1,0 +1,63 @@
+"""The server of a chain that a data store's master is: made with it, and closed with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from chappe.api.chain.configuration import ChainConfiguration
+from chappe.api.chain.server import ChainServer
+from chappe.errors import UsageError
+from chappe.kv.chained.machine import StoreMachine
+from chappe.runtime.kv_chain import ChainLink
+from chappe.transports.gate import keys_of
+
+
+class Chaining(NamedTuple):
+    """Which server of a chain a master is: see ``Endpoint.attach_master``."""
+
+    configuration: ChainConfiguration
+    server: str
+    directory: str | Path | None
+
+
+def chaining(
+    chain: ChainConfiguration | str | Path | None, server: str | None, directory: str | Path | None, backend: str
+) -> Chaining | None:
+    """What was asked for, None for a master without a chain. Raises UsageError or ConfigError."""
+    if chain is None:
+        if server is not None or directory is not None:
+            raise UsageError("server and directory are for a master on a chain: give its configuration, too")
+        return None
+    if backend != "memory":
+        raise UsageError(f"a master on a chain keeps what it has with the chain: no backend {backend} beside it")
+    configuration = ChainConfiguration.of(chain)
+    if server is None:
+        raise UsageError(f"say which server of the chain this is: server= one of {', '.join(configuration.names)}")
+    configuration.place(server)
+    return Chaining(configuration, server, directory)
+
+
+class StoreServer(ChainServer):
+    """A server whose machine is a data store, and what joins it to the endpoint.
+
+    Args:
+        chain: Which one.
+        plain: Whether the endpoint was told to do without keys.
+    """
+
+    def __init__(self, chain: Chaining, *, plain: bool) -> None:
+        machine = StoreMachine()
+        self.link = ChainLink(machine)
+        super().__init__(
+            machine, chain.configuration, chain.server, directory=chain.directory,
+            security="plain" if plain and keys_of(None) is None else None,
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        self.link.serve(self._node)
+        super()._begin()
+
+    def _report(self, event: object) -> None:
+        super()._report(event)
+        self.link.reported(event)

@@ -1,0 +1,136 @@
+"""The state of a data store as a chain replicates it: the rows that a backend would have, and who is master.
+
+Only the part of it at the head changes it (``core``), by commits. So all that is decided by a clock, by who asks or by
+what is there is decided once, before it is committed; here rows come and go. A commit counts only if its master is
+still the master at that place of the log, and has left out none: of a head that was replaced nothing comes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from chappe.errors import ProtocolError, UsageError
+from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
+from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
+from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.pair.messages import Row, encode_operation
+
+_ASK_CLONES = "this chain holds a data store of the mesh: it is read and written through its masters and clones"
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    master: tuple[bytes, int]
+    event: int
+    commit: int
+    parts: list[bytes]
+    writers: bytes
+    rows: bytes
+
+
+_DECODER = msgspec.msgpack.Decoder(_Kept)
+
+
+class StoreMachine:
+    """See the module, and ``replication.chain.replica.HeadMachine``."""
+
+    def __init__(self) -> None:
+        self._told: Callable[[Fed], None] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows: dict[bytes, bytes] = {}  # by key: the operation that puts it
+        self._writers: dict[Entity, WriterRow] = {}
+        self._master = NOBODY
+        self._event = 0
+        self._commit = 0  # the master's last
+        self._parts: list[bytes] = []  # of the next one
+
+    def hear(self, told: Callable[[Fed], None] | None) -> None:
+        """Have somebody told of all that is committed from now on, first of what there is; None: of nothing more."""
+        self._told = told
+        self._tell(self.whole())
+
+    def whole(self) -> Whole:
+        """All that there is."""
+        return Whole(b"".join(self._rows.values()), tuple(self._writers.values()), self._master, self._event)
+
+    # -- the chain's ------------------------------------------------------------------------------------------
+
+    def apply(self, command: bytes) -> bytes:
+        """Clients of the chain change nothing. Raises UsageError."""
+        raise UsageError(_ASK_CLONES)
+
+    def read(self, query: bytes) -> bytes:
+        """... and are told nothing. Raises UsageError."""
+        raise UsageError(_ASK_CLONES)
+
+    def apply_own(self, command: bytes) -> bytes:
+        """Do a command of the head's. Raises ProtocolError, and then nothing was done."""
+        found = decode(command)
+        if isinstance(found, Lead):
+            self._master, self._event, self._commit, self._parts = found.master, found.event, 0, []
+            self._tell(Led(*found))
+        elif found.master == self._master:
+            if isinstance(found, Still):
+                self._tell(Stood(*found))
+            else:
+                self._take(found)
+        return b""
+
+    def snapshot(self) -> bytes:
+        """All of it."""
+        writers = b"".join([encode_operation(each) for each in self._writers.values()])
+        rows = b"".join(self._rows.values())
+        return msgspec.msgpack.encode(
+            _Kept(tuple(self._master), self._event, self._commit, self._parts, writers, rows)  # type: ignore[arg-type]
+        )
+
+    def restore(self, state: bytes) -> None:
+        """Be as then. Raises ProtocolError."""
+        self._begin()
+        if state:
+            try:
+                kept = _DECODER.decode(state)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ProtocolError(f"the state of a data store does not decode: {error}") from None
+            self._do(decode_rows(kept.rows))
+            self._do(decode_rows(kept.writers))
+            self._master, self._event = Entity(*kept.master), kept.event
+            self._commit, self._parts = kept.commit, kept.parts
+        self._tell(self.whole())
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _take(self, part: Part) -> None:
+        """One more piece of the next commit. Pieces that do not follow each other are of a head that lost its place."""
+        if part.commit != self._commit + 1 or part.place != len(self._parts):
+            self._parts = []
+            return
+        self._parts.append(part.piece)
+        if not part.last:
+            return
+        body, self._parts = b"".join(self._parts), []
+        event, rows = decode_commit(body)
+        self._do(rows)
+        self._commit, self._event = part.commit, event
+        self._tell(Did(part.master, part.commit, event, tuple([row for row, _ in rows]), len(body)))
+
+    def _do(self, rows: list[tuple[Row, bytes]]) -> None:
+        for (row, _, _), raw in rows:
+            if isinstance(row, PutRow):
+                self._rows[row.key] = raw
+            elif isinstance(row, EraseRow):
+                self._rows.pop(row.key, None)
+            elif isinstance(row, ClearRows):
+                self._rows.clear()
+            elif isinstance(row, WriterRow):
+                self._writers[row.entity] = row
+            else:
+                self._writers.pop(row.entity, None)
+
+    def _tell(self, fed: Fed) -> None:
+        if self._told is not None:
+            self._told(fed)

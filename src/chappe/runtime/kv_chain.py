@@ -1,0 +1,125 @@
+"""What joins a server of a chain to the data store on an endpoint whose state the chain has.
+
+The two have a lock each, and nobody waits for one with the other held: what either has for the other goes over a lane,
+in order. What the endpoint has not taken yet is bounded: beyond it, it gets the whole state instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from chappe.defaults import MIB
+from chappe.kv.actions import Propose
+from chappe.kv.chained.core import Place
+from chappe.kv.chained.fed import Did, Fed, Whole
+from chappe.kv.chained.machine import StoreMachine
+from chappe.runtime.chain_node import ChainServerNode
+from chappe.runtime.worker import CALLBACKS, Lane, Post
+from chappe.system import time
+
+logger = logging.getLogger(__name__)
+
+NEWS_BYTES_MAX: Final = 64 * MIB  # of commits that the endpoint has not taken; then it gets the whole state instead
+CLOSE_S: Final = 2.0
+News: TypeAlias = object  # what the chain has committed, where this server is in it, or an event
+Take: TypeAlias = Callable[[Sequence[News]], None]
+
+
+class ChainLink:
+    """See the module. It hears the machine at once, and keeps what comes until ``begin``."""
+
+    def __init__(self, machine: StoreMachine) -> None:
+        self._machine = machine
+        self._guard = threading.Lock()
+        self._news: list[News] = []
+        self._bytes = 0
+        self._on_its_way = False  # a lane will take what there is
+        self._server: ChainServerNode | None = None
+        self._up: Lane | None = None  # to the endpoint
+        self._down: Lane | None = None  # to the chain
+        self._take: Take | None = None
+        self._place = Place()
+        machine.hear(self._fed)
+
+    def serve(self, server: ChainServerNode) -> None:
+        """This is the server whose machine it is."""
+        self._server = server
+        server.on_flush = self.look
+        self._down = Lane(CALLBACKS, server.turns.run)
+
+    def begin(self, post: Post, take: Take) -> None:
+        """Have ``take`` called, by ``post``, with what there is and comes."""
+        self._take = take
+        self._up = Lane(CALLBACKS, post)
+        with self._guard:
+            self._hurry()
+
+    def close(self) -> None:
+        """Pass nothing more."""
+        for lane in (self._up, self._down):
+            if lane is not None:
+                lane.close(CLOSE_S)
+
+    # -- to the endpoint --------------------------------------------------------------------------------------
+
+    def reported(self, event: object) -> None:
+        """The server has reported something; its lock is held."""
+        self._add(event, 0)
+
+    def look(self) -> None:
+        """See whether the server has another place; called after all that it did, with its lock held."""
+        server = self._server
+        assert server is not None
+        core = server.core
+        halted = server.turns.halted
+        place = Place(core.head, core.member, core.why if halted is None else halted)
+        if place != self._place:
+            self._place = place
+            self._add(place, 0)
+
+    def _fed(self, fed: Fed) -> None:
+        size = fed.size if isinstance(fed, Did) else 0
+        with self._guard:
+            whole = self._bytes + size > NEWS_BYTES_MAX
+        if whole:
+            fed = self._machine.whole()
+        self._add(fed, size)
+
+    def _add(self, news: News, size: int) -> None:
+        with self._guard:
+            if isinstance(news, Whole):
+                self._news = [each for each in self._news if not isinstance(each, Fed)]
+                self._bytes = 0
+            else:
+                self._bytes += size
+            self._news.append(news)
+            self._hurry()
+
+    def _hurry(self) -> None:
+        if self._news and self._up is not None and not self._on_its_way:
+            self._on_its_way = True
+            self._up.do(self._taken, self._take)
+
+    def _taken(self) -> list[News]:
+        with self._guard:
+            news, self._news = self._news, []
+            self._bytes = 0
+            self._on_its_way = False
+        return news
+
+    # -- to the chain -----------------------------------------------------------------------------------------
+
+    def propose(self, action: Propose) -> None:
+        """Have the chain do this, if the server is its head; never waits."""
+        if self._down is not None:
+            self._down.do(lambda: action.commands, self._propose)
+
+    def _propose(self, commands: Sequence[bytes]) -> None:
+        server = self._server
+        assert server is not None
+        for each in commands:
+            server.core.propose(each, time.time_ns() // 1_000)
+        server.do(())

@@ -1,0 +1,157 @@
+"""Servers of a data store on a chain that is one list of commands; clones; and one clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chappe.core import Report
+from chappe.errors import ProtocolError
+from chappe.kv.actions import Action, Notify, Propose, Resolve, Send
+from chappe.kv.chained.core import ChainedMaster, Place
+from chappe.kv.chained.fed import Fed
+from chappe.kv.chained.machine import StoreMachine
+from chappe.kv.clone import KvClone
+from chappe.kv.entity import Entity, chappe_entity
+from chappe.limits import KV_LIMITS
+
+NS = 1_000_000_000
+STEP_S = 0.01
+
+
+class Chained:
+    """Servers ``a``, ``b`` ...; ``head`` is one. Commands wait while ``holds``; who is ``paused`` hears nothing."""
+
+    def __init__(self, names: str = "ab") -> None:
+        self.now = 100.0
+        self.head = names[0]
+        self.holds = False
+        self.proposed: list[bytes] = []  # and not committed
+        self.machines: dict[str, StoreMachine] = {}
+        self.fed: dict[str, list[Fed]] = {}
+        self.roles: dict[str, Any] = {}
+        self.paused: set[str] = set()
+        self.waiting: dict[str, list[tuple[bytes, bytes]]] = {}
+        self.outcomes: dict[int, object] = {}
+        self.events: dict[str, list[object]] = {}
+        self.shown: dict[str, list[Notify]] = {}
+        self.lives = 0
+        for name in names:
+            self.server(name)
+        self.places()
+
+    def times(self) -> dict[str, Any]:
+        return {"now": self.now, "wall_ns": int(self.now * NS)}
+
+    def entity(self, name: str) -> Entity:
+        self.lives += 1
+        return chappe_entity(name.encode() * 16, self.lives)
+
+    def server(self, name: str) -> None:
+        """One life of a server: what the others have is given to its machine, as when it joins."""
+        machine = self.machines[name] = StoreMachine()
+        self.fed[name] = []
+        entity = self.entity(name)
+        self.join(name, ChainedMaster("s", entity, self.lives, part_bytes=100, limits=KV_LIMITS, **self.times()))
+        machine.hear(self.fed[name].append)
+        others = [each for other, each in self.machines.items() if other != name]
+        if others:
+            machine.restore(others[0].snapshot())
+
+    def clone(self, name: str) -> KvClone:
+        return self.join(name, KvClone("s", self.entity(name), now=self.now))  # type: ignore[no-any-return]
+
+    def join(self, name: str, role: Any) -> Any:
+        self.roles[name] = role
+        self.waiting[name] = []
+        self.events[name], self.shown[name] = [], []
+        self.do(name, role.start(**self.times()))
+        return role
+
+    def places(self, why: str = "") -> None:
+        """Tell the servers where they are."""
+        for name in self.machines:
+            if name in self.roles:
+                self.do(name, self.roles[name].handle_place(Place(name == self.head, True, why), **self.times()))
+        self.deliver()
+
+    def kill(self, name: str) -> None:
+        """A server ends, and the next one is the head."""
+        self.gone(name)
+        del self.machines[name]
+        self.head = next(iter(self.machines))
+        self.places()
+
+    def gone(self, name: str) -> None:
+        role = self.roles.pop(name)
+        for other, each in self.roles.items():
+            self.do(other, each.handle_gone(role.entity.endpoint, self.now))
+
+    def do(self, name: str, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                for other, its in self.roles.items():
+                    if other != name and action.receiver in (None, its.entity.endpoint):
+                        self.waiting[other].append((action.topic, action.payload))
+            elif isinstance(action, Propose):
+                if name == self.head:
+                    self.proposed += action.commands
+            elif isinstance(action, Resolve):
+                self.outcomes[action.ticket] = action.outcome
+            elif isinstance(action, Notify):
+                self.shown[name].append(action)
+            elif isinstance(action, Report):
+                self.events[name].append(action.event)
+
+    def commit(self) -> None:
+        """What was proposed is done at all machines."""
+        proposed, self.proposed = self.proposed, []
+        for command in proposed:
+            for machine in self.machines.values():
+                try:
+                    machine.apply_own(command)
+                except ProtocolError as error:
+                    raise AssertionError(f"the head gave {command!r}") from error
+
+    def deliver(self) -> None:
+        rounds = 0
+        while self._step():
+            rounds += 1
+            assert rounds < 1_000, "they answer each other for ever"
+
+    def _step(self) -> bool:
+        worked = False
+        if self.proposed and not self.holds:
+            self.commit()
+        for name in [each for each in self.roles if each not in self.paused]:
+            if self.fed.get(name):
+                fed = self.fed[name][:]
+                self.fed[name].clear()
+                self.do(name, self.roles[name].handle_fed(fed, **self.times()))
+                worked = True
+            waiting, self.waiting[name] = self.waiting[name], []
+            for topic, payload in waiting:
+                worked = True
+                if topic in self.roles[name].hears:
+                    self.do(name, self.roles[name].hears[topic]([payload], **self.times()))
+        return worked
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.deliver()
+            self.now += STEP_S
+            for name, role in list(self.roles.items()):
+                if name not in self.paused and self.now >= role.next_timeout(**self.times()):
+                    self.do(name, role.handle_timeout(**self.times()))
+                assert role.invariants() == []
+        self.deliver()
+
+    def write(self, name: str, what: str, *arguments: Any, ticket: int, **options: Any) -> None:
+        self.do(name, getattr(self.roles[name], what)(*arguments, ticket=ticket, **options, **self.times()))
+        self.deliver()
+
+    def masters(self) -> list[str]:
+        return [name for name in self.machines if self.roles[name].active is not None]
+
+    def contents(self, name: str) -> dict[Any, Any]:
+        return {entry.key: entry.value for entry in self.roles[name].engine.items()}

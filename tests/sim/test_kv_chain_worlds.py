@@ -1,0 +1,95 @@
+"""Seeded worlds of a data store on a chain; and masters broken on purpose, whose faults one seed of few must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from chappe.kv.actions import Commit
+from chappe.kv.backend import WriterRow
+from chappe.kv.chained.core import ChainedMaster
+from chappe.kv.chained.fed import Did
+from chappe.sim.scenarios.kv.chain_scenario import KvChain
+from chappe.sim.world import Settings
+
+CHUNK = 5
+SEEDS = 10  # the command plays more of them
+TRIED = (0, 10, *range(11, 40))  # of these one finds each fault: those that did first
+SHORT = Settings(minutes=0.1)
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_confirmed_write_is_lost_whichever_server_dies(first: int) -> None:
+    failed = {
+        seed: found for seed in range(first, first + CHUNK) if (found := KvChain(seed).play().failure) is not None
+    }
+
+    assert failed == {}  # replay with: python -m chappe.sim --scenario kv-chain --seed N -v
+
+
+def test_the_seed_of_a_stores_chain_plays_the_same_world_again() -> None:
+    assert KvChain(7, SHORT).play() == KvChain(7, SHORT).play()
+
+
+def test_clones_take_what_they_lack_from_the_next_head() -> None:
+    assert sum([_resumed(seed) for seed in range(4)]) > 4
+
+
+def _resumed(seed: int) -> int:
+    world = KvChain(seed)
+    assert world.play().failure is None
+    return world.states.resumed
+
+
+def test_where_nothing_goes_wrong_all_writes_are_confirmed_and_one_is_master() -> None:
+    world = KvChain(5, Settings(disturb=False))
+
+    assert world.play().failure is None
+    assert [host.core.head for host in world.running()] == [host.role.active is not None for host in world.running()]
+    assert len(world.written) > 20
+
+
+def confirms_before_the_chain_has_it(patch: pytest.MonkeyPatch) -> None:
+    propose, did = ChainedMaster._propose, ChainedMaster._did
+
+    def at_once(self: ChainedMaster, commit: Commit) -> None:
+        propose(self, commit)
+        assert self.active is not None
+        self._emit(self.active.handle_committed(commit.number, self._seen_at, self._wall(self._seen_at)))
+
+    def told(self: ChainedMaster, one: Did, now: float) -> None:
+        if self.active is None or one.master != self.active.entity:
+            did(self, one, now)
+
+    patch.setattr(ChainedMaster, "_propose", at_once)
+    patch.setattr(ChainedMaster, "_did", told)
+
+
+def leads_before_the_chain_says_so(patch: pytest.MonkeyPatch) -> None:
+    """It has not what the former master has told others yet."""
+    seek = ChainedMaster._seek
+
+    def lead(self: ChainedMaster) -> None:
+        seek(self)
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            before, self._leader = self._leader, asked
+            self._lead(asked, before, self._seen_at)
+
+    patch.setattr(ChainedMaster, "_seek", lead)
+
+
+def forgets_who_wrote(patch: pytest.MonkeyPatch) -> None:
+    do = ChainedMaster._do
+    patch.setattr(ChainedMaster, "_do", lambda self, done: None if isinstance(done[0], WriterRow) else do(self, done))
+
+
+@pytest.mark.parametrize(
+    "broken", [confirms_before_the_chain_has_it, leads_before_the_chain_says_so, forgets_who_wrote]
+)
+def test_a_broken_chained_master_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+
+    assert any(KvChain(seed).play().failure for seed in TRIED)
