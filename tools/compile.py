@@ -114,11 +114,11 @@ def check_tools() -> None:
     """Raises Cannot where something is missing, or nothing is to be compiled."""
     if is_pure():
         raise Cannot(f"{PURE} is set, so nothing is compiled")
+    check_compiler()
     missing = [each for each in ("mypyc", "setuptools", "msgspec", "crc32c") if find_spec(each) is None]
     if missing:
         install = " ".join("mypy" if each == "mypyc" else each for each in missing)
         raise Cannot(f"what compiling needs is not installed, so nothing is compiled: pip install {install}")
-    check_compiler()
 
 
 def check_compiler() -> None:

@@ -307,7 +307,6 @@ def test_a_joiner_keeps_no_more_than_its_bound_while_it_reads_the_rest() -> None
     most = ways = 0
     for base in range(1, 101):
         joiner.place(base, bytes(400))
-        other.keep(base, bytes(400), partition=PARTITION)
         joiner.keeping.hand_over(shown=False)
         joiner.look()
         most = max(most, joiner.keeping.held_bytes)
@@ -318,6 +317,14 @@ def test_a_joiner_keeps_no_more_than_its_bound_while_it_reads_the_rest() -> None
     joiner.serve(other, joiner.meet(other))
     joiner.settle(joiner.look())
     joiner.look()
+    assert joiner.values == [b"a"]
+    assert not joiner.keeping.complete  # what it has let go of is still to come
+    assert joiner.keeping.settled == 0
+    for base in range(1, 101):
+        other.keep(base, bytes(400), partition=PARTITION)
+    for _ in range(5):
+        joiner.now += 1.0
+        joiner.serve(other, joiner.look())
 
     assert joiner.values == [b"a", *[bytes(400)] * 100]
     assert joiner.keeping.complete

@@ -16,6 +16,7 @@ from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.events import NotKept
+from chappe.runtime.chain_answers import Unread
 from chappe.runtime.chain_node import ChainServerNode
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -98,6 +99,19 @@ def test_a_log_that_is_refused_is_written_again(member: Member, configuration: C
 
         assert call.wait(PATIENCE_S)
         assert call.take().result == b"2"
+
+
+def test_large_answers_come_though_they_are_more_than_may_be_unread(
+    member: Member, configuration: ChainConfiguration
+) -> None:
+    member.node._unread = Unread(bytes_max=1_000_000)
+    member.node.start()
+    with Chain(configuration) as chain:
+        chain.call(bytes(500_000), timeout=PATIENCE_S)
+        calls = [chain.member.ask(b"all", None) for _ in range(6)]
+        for each in calls:
+            assert each.wait(PATIENCE_S)
+            assert len(each.take()) > 500_000
 
 
 def test_nothing_is_taken_in_while_a_vote_is_written(member: Member, configuration: ChainConfiguration) -> None:

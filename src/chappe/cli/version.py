@@ -34,7 +34,7 @@ def lines() -> Iterator[str]:
 def itself() -> str:
     """How much of chappe runs compiled here: ``Python alone``, or how many modules of which parts."""
     package = Path(chappe.__file__).parent
-    made = [each.relative_to(package) for suffix in EXTENSION_SUFFIXES for each in package.rglob(f"*{suffix}")]
+    made = {each.relative_to(package) for suffix in EXTENSION_SUFFIXES for each in package.rglob(f"*{suffix}")}
     if not made:
         return "Python alone"
     parts = sorted({each.parts[0] if len(each.parts) > 1 else each.name.partition(".")[0] for each in made})

@@ -41,6 +41,7 @@ from chappe.replication.chain.wire import (
     unpack_between,
     unpack_requests,
 )
+from chappe.runtime.chain_answers import Unread
 from chappe.runtime.chain_rules import ChainRules
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.socket_node import Frames, SocketNode
@@ -175,6 +176,7 @@ class ChainServerNode(SocketNode):
         self.on_flush: Callable[[], None] | None = None  # called after all that it did, with the lock held
         self._inbox: deque[Callable[[], Sequence[object]]] = deque()  # what came while a vote was written
         self._replies: dict[bytes, list[bytes]] = {}
+        self._unread = Unread()
         core.news = None if on_applied is None else []
         self.table |= {Keep: self._keep, Write: self._write, Tell: self._tell, Reply: self._reply, _Out: self._out}
         try:
@@ -256,6 +258,7 @@ class ChainServerNode(SocketNode):
         return self._each([partial(core.handle_message, place, each) for each in unpack_between(frame)])
 
     def _from_client(self, who: str, client: bytes, frame: bytes) -> Sequence[object]:
+        self._unread.said(client)
         return self._each([partial(self._request, who, client, each) for each in unpack_requests(frame)])
 
     def _each(self, inputs: Sequence[Callable[[float], Sequence[object]]]) -> Sequence[object]:
@@ -334,7 +337,8 @@ class ChainServerNode(SocketNode):
     def _send(self, client: bytes, header: bytes, frames: Sequence[bytes]) -> None:
         try:
             for frame in frames:
-                send(self._router, [client, header, frame])
+                if self._unread.may_send(client, len(frame)):
+                    send(self._router, [client, header, frame])
         except zmq.ZMQError as error:  # its queue is full, and it will ask again; or it is not there any more
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

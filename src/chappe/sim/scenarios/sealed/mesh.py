@@ -148,7 +148,14 @@ class MeshForgeries(Checker[SealedMeshWorld]):
         if not is_sealed(message.payload) or message.kind != DATA:
             return
         if self._rng.random() < FORGED:
-            kinds = [self._changed, self._elsewhere, self._again, self._in_the_name_of_another, self._by_who_left]
+            kinds = [
+                self._changed,
+                self._plain,
+                self._elsewhere,
+                self._again,
+                self._in_the_name_of_another,
+                self._by_who_left,
+            ]
             self._rng.shuffle(kinds)
             forge, made = next((forge, made) for forge in kinds if (made := forge(host, message)) is not None)
             if host.sealing.open([made]):
@@ -160,6 +167,9 @@ class MeshForgeries(Checker[SealedMeshWorld]):
         raw = bytearray(unwrap(message.payload))
         raw[self._rng.randrange(len(raw))] ^= 1 << self._rng.randrange(8)
         return _with(message, wrap(bytes(raw)))
+
+    def _plain(self, host: SealedEndpoint, message: Message) -> Message | None:
+        return _with(message, MARK + b"forged")
 
     def _elsewhere(self, host: SealedEndpoint, message: Message) -> Message | None:
         if self._rng.random() < 0.5:
