@@ -18,6 +18,7 @@ from benchmarks.settings import Settings
 KEYS_SHARE = 0.8
 SEALED_SHARE = 0.6
 P50_TIMES = 1.5
+RATES = (1_000, RATE)
 
 
 def secured(settings: Settings) -> list[Line]:
@@ -40,15 +41,18 @@ def secured(settings: Settings) -> list[Line]:
 
 
 def secured_latency(settings: Settings) -> list[Line]:
-    """How old records are with keys and sealed, beside plain; each alone."""
+    """How old records are with keys and sealed, beside plain; each alone, at a moderate and at a high pace."""
     keyed, group = _homes(settings.work)
     start = partial(chappe_paced, settings=settings, stored=False)
-    plain = measure_alone(settings, start, "plain")
-    with _being(keyed):
-        hop = measure_alone(settings, start, "keys")
-    with _being(group):
-        ours = measure_alone(settings, start, "sealed")
-    return [_ages("with keys", hop, plain), _ages("sealed and with keys", ours, plain)]
+    lines = []
+    for rate in RATES:
+        plain = measure_alone(settings, start, "plain", rate)
+        with _being(keyed):
+            hop = measure_alone(settings, start, "keys", rate)
+        with _being(group):
+            ours = measure_alone(settings, start, "sealed", rate)
+        lines += [_ages(rate, "with keys", hop, plain), _ages(rate, "sealed and with keys", ours, plain)]
+    return lines
 
 
 def _homes(work: Path) -> tuple[Path, Path]:
@@ -85,10 +89,10 @@ def _rates(path: str, rate: Rate, what: str, other: Rate, share: float | None) -
     )
 
 
-def _ages(what: str, ours: Contestant, plain: Contestant) -> Line:
+def _ages(rate: int, what: str, ours: Contestant, plain: Contestant) -> Line:
     p50, p99 = (ours.middle(each) / plain.middle(each) for each in ("p50_us", "p99_us"))
     return Line(
-        f"latency p50 / p99 at {RATE:,} records/s, {what}",
+        f"latency p50 / p99 at {rate:,} records/s, {what}",
         str(ours),
         f"p50 <= {P50_TIMES:g}x of plain",
         f"plain: {plain}",
