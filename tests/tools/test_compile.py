@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -26,6 +27,22 @@ def test_no_module_is_in_two_parts_or_compiled_where_it_cannot_be() -> None:
     assert not {f"chappe/{each}" for each in compile.LEFT_ALONE} & set(files)
     assert all((ROOT / "src" / "chappe" / each).is_file() for each in compile.LEFT_ALONE)
     assert set(parts) == set(compile.PARTS)
+
+
+def test_nothing_that_stays_interpreted_inherits_from_what_is_compiled() -> None:
+    files = {each for part in compile.parts([*compile.PARTS]).values() for each in part}
+    modules = {each.removesuffix(".py").replace("/", ".") for each in files}
+    source = ROOT / "src"
+    wrong = []
+    for path in source.rglob("*.py"):
+        if str(path.relative_to(source)) in files:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module in modules]
+        names = {name.asname or name.name for each in imports for name in each.names}
+        bases = [base for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for base in each.bases]
+        wrong += [f"{path.name}: {base.id}" for base in bases if isinstance(base, ast.Name) and base.id in names]
+    assert wrong == []
 
 
 def test_who_wants_python_alone_gets_it_and_one_line(

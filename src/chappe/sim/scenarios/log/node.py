@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from chappe.core import Halt, Report
@@ -43,8 +44,8 @@ def brief(message: Message) -> str:
     if isinstance(message, RecordMessage):
         kind = "direct record" if message.direct else "record"
         return f"{kind} {message.subject}/{message.address[:6]} {message.sequence} to {message.topic[:6]}"
-    fields = (str(getattr(message, name)) for name in type(message).__slots__)
-    return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in fields)}"
+    values = (str(getattr(message, each.name)) for each in fields(message))
+    return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in values)}"
 
 
 class NodeHost(Host):
