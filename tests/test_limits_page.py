@@ -18,6 +18,7 @@ from chappe.mesh import link_reports
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
+from chappe.runtime import kv_chain
 from chappe.subscribers import sharded, shares
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
@@ -27,6 +28,7 @@ PLACES: Final = {
     "chain": messages,
     "client": member,
     "joining": joining,
+    "kv_chain": kv_chain,
     "machine": machine,
     "ordered": commands,
     "ordered_producer": ordered_producer,
