@@ -75,8 +75,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-python",
         metavar="PYTHON",
-        help="an interpreter with rstream, redis[hiredis], nats-py and uvloop; without it peers are skipped",
+        help="an interpreter with rstream, redis[hiredis], nats-py, uvloop and confluent-kafka; else peers are skipped",
     )
+    parser.add_argument("--kafka", metavar="DIR", help="an installation of Kafka, which has its jars in DIR/libs")
     parser.add_argument(
         "--directory", default="/var/tmp", metavar="DIR", help="where stores lie meanwhile; a real disk (%(default)s)"
     )
@@ -103,7 +104,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="chappe-benchmarks-", dir=arguments.directory) as work:
             console.print(f"{name} ...", highlight=False)
             try:
-                lines += PATHS[name](Settings(Path(work), arguments.peer_python, arguments.quick))
+                lines += PATHS[name](Settings(Path(work), arguments.peer_python, arguments.quick, arguments.kafka))
             except ChildFailed as error:
                 failed = True
                 console.print(f"{name}: {error}", style="red", highlight=False)

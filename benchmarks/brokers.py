@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import time
 from pathlib import Path
 
 from benchmarks.children import Child, ChildFailed, Children
 
 START_S = 60.0
+KAFKA_ID = "4L6g3nShT-eMCtK--X86sw"  # of a cluster: any 16 bytes in base64
 RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # Debian's command on the PATH insists on its own directories
 
 
@@ -96,6 +98,37 @@ def nats_cluster(children: Children, directory: Path, peer_bin: str, servers: in
         command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(home), "--name", f"n{number}"]
         command += ["--cluster_name", "benchmark", "--cluster", between[number], "--routes", ",".join(between)]
         wait_for(children.program(f"nats-server {number}", command), port)
+    return ports
+
+
+def kafka_cluster(children: Children, directory: Path, installation: str, servers: int) -> list[int]:
+    """Several Kafka servers (KRaft), whose topics have a replica on each; not synced, as they come. Their ports."""
+    java = find("java", "apt-get install default-jre-headless")
+    if not list(Path(installation, "libs").glob("kafka_*.jar")):
+        raise Absent(f"no Kafka in {installation}: it has no libs/kafka_*.jar")
+    program = [java, "-Xmx512m", "-cp", str(Path(installation, "libs", "*"))]
+    ports, controllers = [[free_port() for _ in range(servers)] for _ in range(2)]
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers))
+    started = []
+    for number, port in enumerate(ports):
+        home = directory / str(number)
+        home.mkdir(parents=True)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": number,
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controllers[number]}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": home / "data",
+            "min.insync.replicas": servers,
+        }
+        (home / "properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        command = [*program, "kafka.tools.StorageTool", "format", "-t", KAFKA_ID, "-c", str(home / "properties")]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        started.append(children.program(f"kafka {number}", [*program, "kafka.Kafka", str(home / "properties")]))
+    for server, port in zip(started, ports, strict=True):
+        wait_for(server, port)
     return ports
 
 

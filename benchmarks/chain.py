@@ -14,7 +14,7 @@ from typing import Any
 from tests.ports import free_ports
 
 from benchmarks.chain_members import MEMBERS
-from benchmarks.chain_peers import etcd_three, nats_three
+from benchmarks.chain_peers import etcd_three, kafka_three, nats_three
 from benchmarks.children import Child, ChildFailed, Children
 from benchmarks.maps_rates import line, rate
 from benchmarks.outcome import Line
@@ -116,15 +116,17 @@ def chain(settings: Settings) -> list[Line]:
         single = rate(settings, partial(_many, writers), settings.count(SINGLE), servers.servers)
         alone = _alone(settings, work, writer)
         deaths = [_death(settings, servers, writer, place) for place in range(len(ROLES))]
-    jetstream = nats_three(settings, settings.work / "chain-nats", WRITERS, WINDOW, settings.count(SINGLE), ALONE)
-    others = (*jetstream.alone, *etcd_three(settings, settings.work / "chain-etcd", ALONE))
+    work, count = settings.work, settings.count(SINGLE)
+    nats = nats_three(settings, work / "chain-nats", WRITERS, WINDOW, count, ALONE)
+    kafka = kafka_three(settings, work / "chain-kafka", WRITERS, WINDOW, count, settings.count(BATCHED), ALONE)
+    etcd = etcd_three(settings, work / "chain-etcd", ALONE)
+    others = [each.alone for each in (etcd, nats, kafka) if each.alone]
     alone = replace(alone, beside="; ".join((alone.beside, *others)))
     title = "chain of three, on disk at all three:"
     return [
-        line(f"{title} records in commands of 600, one writer", batched, BATCHED_TARGET),
-        line(
-            f"{title} commands of {WRITERS} writers, {WINDOW} of each under way", single, SINGLE_TARGET, jetstream.rate
-        ),
+        line(f"{title} records in commands of 600, one writer", batched, BATCHED_TARGET, kafka.batched),
+        line(f"{title} commands of {WRITERS} writers, {WINDOW} of each under way", single, SINGLE_TARGET, kafka.single),
+        *([line("the same, beside another one", single, None, nats.single)] if nats.single else []),
         alone,
         *deaths,
     ]

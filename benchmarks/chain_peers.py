@@ -21,34 +21,59 @@ from benchmarks.rounds import Together
 from benchmarks.settings import Settings
 
 SERVERS = 3
+BATCHES_AHEAD = 200_000  # records under way where they go in batches
 
 
 @dataclass(frozen=True, slots=True)
-class JetStream:
-    """What NATS JetStream does; ``alone`` is a text for people, if there is one."""
+class Beside:
+    """What somebody else does; of what was not measured there is nothing."""
 
-    rate: tuple[str, Rate] | None
-    alone: tuple[str, ...]
+    single: tuple[str, Rate] | None = None
+    batched: tuple[str, Rate] | None = None
+    alone: str = ""  # for people
 
 
-def nats_three(settings: Settings, work: Path, writers: int, window: int, count: int, lone: int) -> JetStream:
+def nats_three(settings: Settings, work: Path, writers: int, window: int, count: int, lone: int) -> Beside:
     """A stream of three replicas: records of many writers, and a lone one."""
     if settings.peer_python is None:
-        return JetStream(None, ())
-    peer_bin = str(Path(settings.peer_python).parent)
+        return Beside()
+    what = "NATS JetStream, 3 replicas, not synced"
     try:
         with Children(work / "logs", settings.peer_python) as children:
-            ports = brokers.nats_cluster(children, work, peer_bin, SERVERS)
+            ports = brokers.nats_cluster(children, work, str(Path(settings.peer_python).parent), SERVERS)
             members = []
             for number in range(writers):
                 options = {"port": ports[number % SERVERS], "window": window, "replicas": SERVERS}
                 members.append(children.peer("jetstream", "producer", **options))
                 members[-1].hear()
             found = rate(settings, partial(_together, members), count)
-            p50 = members[0].ask(count=settings.count(lone) or 1, alone=True)["p50_ms"]
+            return Beside((what, found), None, f"{what}: {_alone(settings, members[0], lone)}")
     except (brokers.Absent, ChildFailed) as error:
-        return JetStream(None, (f"NATS JetStream skipped: {error}".replace("\n", " "),))
-    return JetStream(("NATS JetStream, 3 replicas, not synced", found), (f"NATS JetStream, not synced: {p50:.2f} ms",))
+        return Beside(alone=_skipped("NATS JetStream", error))
+
+
+def kafka_three(
+    settings: Settings, work: Path, writers: int, window: int, count: int, batched: int, lone: int
+) -> Beside:
+    """A topic of three replicas, all of which have a record before it is confirmed: as it comes, and in batches."""
+    if settings.peer_python is None or settings.kafka is None:
+        return Beside()
+    what = "Kafka, 3 replicas, acks=all, not synced"
+    try:
+        with Children(work / "logs", settings.peer_python) as children:
+            ports = brokers.kafka_cluster(children, work, settings.kafka, SERVERS)
+            one = children.peer("kafka", "producer", ports=ports, window=BATCHES_AHEAD, linger_ms=5)
+            one.hear()
+            batches = rate(settings, one.ask, batched)
+            members = [
+                children.peer("kafka", "producer", ports=ports, window=window, linger_ms=0) for _ in range(writers)
+            ]
+            for each in members:
+                each.hear()
+            found = rate(settings, partial(_together, members), count)
+            return Beside((what, found), (what, batches), f"{what}: {_alone(settings, members[0], lone)}")
+    except (brokers.Absent, ChildFailed) as error:
+        return Beside(alone=_skipped("Kafka", error))
 
 
 def _together(members: list[Child], *, count: int) -> dict[str, Any]:
@@ -57,16 +82,24 @@ def _together(members: list[Child], *, count: int) -> dict[str, Any]:
     return together.hear()
 
 
-def etcd_three(settings: Settings, work: Path, count: int) -> tuple[str, ...]:
-    """A lone put to etcd over its HTTP gateway, as a text for people; nothing without ``--peer-python``."""
+def _alone(settings: Settings, member: Child, count: int) -> str:
+    return f"{member.ask(count=settings.count(count) or 1, alone=True)['p50_ms']:.2f} ms"
+
+
+def _skipped(what: str, error: Exception) -> str:
+    return f"{what} skipped: {error}".replace("\n", " ")
+
+
+def etcd_three(settings: Settings, work: Path, count: int) -> Beside:
+    """A lone put to etcd over its HTTP gateway; nothing without ``--peer-python``."""
     if settings.peer_python is None:
-        return ()
+        return Beside()
     try:
         with Children(work / "logs") as children:
             ports = brokers.etcd_cluster(children, work, SERVERS)
-            return (f"etcd: {_put_alone(ports[0], settings.count(count) or 1):.2f} ms",)
+            return Beside(alone=f"etcd, synced: {_put_alone(ports[0], settings.count(count) or 1):.2f} ms")
     except (brokers.Absent, ChildFailed) as error:
-        return (f"etcd skipped: {error}".replace("\n", " "),)
+        return Beside(alone=_skipped("etcd", error))
 
 
 def _put_alone(port: int, count: int) -> float:

@@ -14,11 +14,13 @@ class Settings:
         work: A directory on a real disk, made for this run and removed after it.
         peer_python: An interpreter that has the peers' clients, or None.
         quick: A tenth of the records and few repeats: shows that everything works, not how fast.
+        kafka: An installation of Kafka, or None: the directory that has its ``libs``.
     """
 
     work: Path
     peer_python: str | None = None
     quick: bool = False
+    kafka: str | None = None
 
     @property
     def repeats(self) -> int:
