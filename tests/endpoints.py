@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +54,8 @@ def make() -> Iterator[Make]:
         yield lambda **options: stack.enter_context(Endpoint(**options))
     until(lambda: set(threading.enumerate()) <= threads, threading.enumerate)
     gc.collect()
-    until(lambda: _descriptors() <= descriptors, _descriptors)  # a thread of before may look into a file just now
+    # A thread of before may look into a file just now.
+    until(lambda: not _left(descriptors), lambda: {each: _what(each) for each in _left(descriptors)})
 
 
 def _descriptors() -> set[str]:
@@ -60,3 +63,27 @@ def _descriptors() -> set[str]:
     if not os.path.exists("/proc/self/fd"):
         return set()
     return {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
+
+
+def _left(before: set[str]) -> set[str]:
+    """Those that are new, but for what a Spark session of another test opens to tell Java what was collected here."""
+    pyspark = sys.modules.get("pyspark")
+    gateway = None if pyspark is None else pyspark.SparkContext._gateway
+    port = None if gateway is None else gateway.gateway_parameters.port
+    return {each for each in _descriptors() - before if port is None or _peer(each) != port}
+
+
+def _peer(descriptor: str) -> int | None:
+    """The port at the other end of a connection."""
+    try:
+        with socket.socket(fileno=os.dup(int(descriptor))) as found:
+            return int(found.getpeername()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _what(descriptor: str) -> str:
+    try:
+        return f"{os.readlink(f'/proc/self/fd/{descriptor}')}, to port {_peer(descriptor)}"
+    except OSError:
+        return "gone by now"

@@ -112,7 +112,7 @@ def test_an_interrupted_replay_says_how_to_go_on(shell: Shell) -> None:
     assert code == 130
     assert "the same command goes on from there" in said
     nobody = shell.run("replay", "--from", "kept", "--as", "keys/nobody")
-    assert b"keys/nobody.key does not exist" in nobody.stderr
+    assert b"keys/authority.pem does not exist" in nobody.stderr
     rest = shell.run("replay", "--from", "kept", "--speed", "max", "--listen", "0.0.0.0", "--plain")
     assert b"going on after " in rest.stderr
     back = shell.run("consume", "t", "--until-end", "--output", "raw").stdout.splitlines()
