@@ -53,8 +53,7 @@ def make() -> Iterator[Make]:
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(Endpoint(**options))
     until(lambda: set(threading.enumerate()) <= threads, threading.enumerate)
-    gc.collect()
-    # A thread of before may look into a file just now.
+    # A thread of before may look into a file just now, or hold for a moment longer what an interrupt has left.
     until(lambda: not _left(descriptors), lambda: {each: _what(each) for each in _left(descriptors)})
 
 
@@ -70,6 +69,7 @@ def _left(before: set[str]) -> set[str]:
     pyspark = sys.modules.get("pyspark")
     gateway = None if pyspark is None else pyspark.SparkContext._gateway
     port = None if gateway is None else gateway.gateway_parameters.port
+    gc.collect()
     return {each for each in _descriptors() - before if port is None or _peer(each) != port}
 
 
