@@ -247,6 +247,19 @@ def test_a_client_with_other_names_is_told_so(tmp_path: Path) -> None:
         chain.call(b"one", timeout=PATIENCE_S)
 
 
+def test_an_answer_that_comes_while_its_call_is_given_up_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Chain(new_configuration("a")) as chain:
+        call = chain.submit(b"one")
+
+        def withdraw(token: int) -> bool:
+            call.answer(b"done")
+            return False
+
+        with monkeypatch.context() as late:
+            late.setattr(chain.member.core, "withdraw", withdraw)
+            assert call.take() == b"done"
+
+
 def test_who_watches_hears_of_each_command_once_in_order(tmp_path: Path) -> None:
     heard: list[Applied] = []
     tails: set[bool] = set()

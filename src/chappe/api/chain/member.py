@@ -114,14 +114,16 @@ class ChainCall:
         """
         outcome = self._outcome
         if outcome is _PENDING:
-            raise self._too_late()
+            taken_back = self.give_up()
+            outcome = self._outcome  # it may have come by now
+            if outcome is _PENDING:
+                raise self._too_late(taken_back)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def _too_late(self) -> Exception:
+    def _too_late(self, taken_back: bool) -> Exception:
         member = self._member
-        taken_back = self.give_up()
         member.check()
         if taken_back:
             return NoChain(f"no server of the chain {member.configuration.name} took it in time{member.why()}")
