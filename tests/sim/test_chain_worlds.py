@@ -25,7 +25,7 @@ from chappe.sim.world import Settings
 
 CHUNK = 5
 SEEDS = 20  # the command plays more of them
-TRIED = 40  # one of so many finds each fault
+TRIED = 20  # one of so many finds each fault
 SHORT = Settings(minutes=0.1)
 Break = Callable[[pytest.MonkeyPatch], None]
 
