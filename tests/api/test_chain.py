@@ -252,7 +252,7 @@ def test_an_answer_that_comes_while_its_call_is_given_up_is_taken(monkeypatch: p
         call = chain.submit(b"one")
 
         def withdraw(token: int) -> bool:
-            call.answer(b"done")
+            call._answer(b"done")
             return False
 
         with monkeypatch.context() as late:

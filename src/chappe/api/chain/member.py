@@ -67,10 +67,10 @@ class ChainAnswer:
 class ChainCall:
     """A command or a question that is not answered yet."""
 
-    __slots__ = ("_member", "_outcome", "_then", "_token", "size")
+    __slots__ = ("_member", "_outcome", "_size", "_then", "_token")
 
     def __init__(self, member: ChainMember, token: int, size: int) -> None:
-        self.size = size  # of a command; -1: it is a question
+        self._size = size  # of a command; -1: it is a question
         self._member = member
         self._token = token
         self._outcome: Any = _PENDING
@@ -88,7 +88,7 @@ class ChainCall:
             else:
                 self._then = function
 
-    def answer(self, outcome: object) -> None:
+    def _answer(self, outcome: object) -> None:
         """The answer is there, or an error; the lock is held."""
         self._outcome = outcome
         if self._then is not None:
@@ -255,9 +255,9 @@ class ChainMember:
     def forget(self, token: int) -> None:
         """It is answered, or was never sent; the lock is held."""
         call = self._calls.pop(token, None)
-        if call is not None and call.size >= 0:
+        if call is not None and call._size >= 0:
             self._commands -= 1
-            self._bytes -= call.size
+            self._bytes -= call._size
 
     def why(self) -> str:
         """What is known of why nobody answers, for the end of a sentence."""
@@ -326,7 +326,7 @@ class ChainMember:
                 self.core.abandon()  # it would be refused again and again
                 calls, self._calls, self._commands, self._bytes = self._calls, {}, 0, 0
                 for call in calls.values():
-                    call.answer(NotPermitted(answer.why))
+                    call._answer(NotPermitted(answer.why))
                 self.turns.news = True
         elif self._questions.get(answer.token, (-1, None))[0] == place:
             self._questions[answer.token] = (place, answer)
@@ -348,13 +348,13 @@ class ChainMember:
                 continue
             self.forget(token)
             if outcome == OK:
-                call.answer(result if call.size < 0 else ChainAnswer(result, members, durable))
+                call._answer(result if call._size < 0 else ChainAnswer(result, members, durable))
             elif outcome == EXPIRED:
-                call.answer(
+                call._answer(
                     SessionExpired("the chain has forgotten this client: whether the command was done is not known")
                 )
             else:
-                call.answer(CommandFailed(f"the machine has raised {result.decode(errors='replace')}"))
+                call._answer(CommandFailed(f"the machine has raised {result.decode(errors='replace')}"))
 
     def events(self) -> list[object]:
         """What happened since the last call. Raises MemberStopped if nothing did, because it met a defect."""
