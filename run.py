@@ -2,7 +2,7 @@
 """Set chappe up in a project-local environment and run it. Needs Python 3.11+ and nothing else.
 
 python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
-python3 run.py test [...]      the whole test suite, in two processes; or what arguments for pytest choose, in one
+python3 run.py test [...]      the whole test suite, in three processes; or what arguments for pytest choose, in one
 python3 run.py check           format, lint and types
 python3 run.py docs            the documentation as a site, in site/; says where to open it
 python3 run.py chappe ...      any command of chappe
@@ -54,7 +54,8 @@ GROUPS = {
     "dev": ("chappe, Spark and the tools", 780),
 }
 NEEDS = {"test": "dev", "check": "dev", "docs": "docs"}
-TWO_WORKERS = ("--numprocesses", "2", "--dist", "loadgroup", "--no-loadscope-reorder")  # of all tests; they mostly wait
+# Of all tests, which mostly wait. A worker that dies ends the run: pytest-xdist may wait for ever for what replaces it.
+WORKERS = ("--numprocesses", "3", "--dist", "loadscope", "--no-loadscope-reorder", "--max-worker-restart", "0")
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 
 
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
         return _check()
     if command == "test":
         os.chdir(PROJECT)
-        return _become([str(PYTHON), "-m", "pytest", *(rest or TWO_WORKERS)])
+        return _become([str(PYTHON), "-m", "pytest", *(rest or WORKERS)])
     if command == "docs":
         return _become([str(PYTHON), str(PROJECT / "website" / "build.py")])
     if command == "compile":

@@ -29,11 +29,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers share the run by modules. All of Spark, which takes longest, is the first and one worker's."""
-    for item in items:
-        spark = item.get_closest_marker("spark") is not None
-        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.nodeid.partition("::")[0]))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """What takes longest comes first, so that no worker is left alone with it at the end."""
+    items.sort(key=lambda item: [item.get_closest_marker(each) is None for each in ("spark", "process")])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers share a run by modules; all that use the Spark session of the tests are one worker's.
+
+    Not by pytest-xdist's own groups, which 3.8 writes where pytest 9.2 does not look.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByModule(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+
+    return ByModule(config, log)
 
 
 if not binary.__file__.endswith(".py"):  # a compiled copy is tried
