@@ -2327,8 +2327,15 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "old-epochs-are-taken-for-ever",
         "sealed",
         "sealing/ring.py",
-        "        return following is None or sealed_at <= following.made + CHANGE",
+        "        return in_time or keys.has(sender, keys.newest.number)",
         "        return True",
+    ),
+    Plant(
+        "who-was-off-for-days-is-refused",
+        "sealed",
+        "sealing/ring.py",
+        "        return in_time or keys.has(sender, keys.newest.number)",
+        "        return in_time",
     ),
     Plant(
         "who-was-revoked-seals-for-another-day",

@@ -70,7 +70,7 @@ def test_a_number_that_is_used_up_by_what_is_published_alone_is_caught(monkeypat
 
 
 def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at: True)
+    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: True)
     caught(Sealed, "forgeries", range(4))
 
 
