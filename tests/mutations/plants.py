@@ -2331,6 +2331,20 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "        return True",
     ),
     Plant(
+        "what-came-before-ones-own-files-is-left-out",
+        "sealed",
+        "sealing/in_log.py",
+        "if ring.secret(epoch) is not None), default=None)",
+        "if False), default=None)",
+    ),
+    Plant(
+        "what-is-given-later-is-read-again",
+        "sealed",
+        "sealing/in_log.py",
+        "            self._passed.pop((topic, partition), None)",
+        "            pass",
+    ),
+    Plant(
         "who-was-off-for-days-is-refused",
         "sealed",
         "sealing/ring.py",
