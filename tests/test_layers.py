@@ -43,7 +43,7 @@ MEMBER: Final = {
     "chappe.sealing.in_log": {*CONTRACT, "chappe.sealing", "chappe.log"},
     "chappe.sealing.in_mesh": {*CONTRACT, "chappe.sealing", "chappe.mesh", "chappe.kv"},
 }
-FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow"}
+FEATURES: Final = {*CONTRACT, *PURE, *MEMBER, "chappe.arrow", "chappe.columns"}
 WORLD: Final = {"chappe.system", "chappe.storage", "chappe.transports", "chappe.runtime"}
 FACES: Final = {*BASE, "chappe", "chappe.api"}
 # What reads stores from outside a node: the client of their query sockets, and the form of what they answer.
@@ -68,6 +68,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     **PURE,
     **MEMBER,
     "chappe.arrow": {*BASE, "chappe.log.batch", "chappe.log.record"},
+    "chappe.columns": {*BASE, "chappe.arrow", "chappe.sealing.events"},
     "chappe.system": BASE,
     "chappe.storage": {*FEATURES, "chappe.system"},
     "chappe.transports": {*FEATURES, "chappe.system", "chappe.storage"},

@@ -9,7 +9,7 @@ The public names are here; the tree below, from the bottom up:
     kv, channel                 the cores of data stores, and the channel that they stand on: no I/O
     runtime, transports, storage  what runs the cores: threads and clocks, sockets, files
     sim                         the same cores in a simulated world
-    arrow                       batches as Arrow
+    arrow, columns              batches as Arrow, and messages of the mesh
     api                         what users hold
     reading                     topics in bulk, without being a member
     bridges                     from the mesh and its stores into topics of the log, and back

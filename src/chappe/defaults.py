@@ -188,6 +188,8 @@ CONTROL_FRAMES_MAX: Final = 16_384
 CONTROL_BYTES_MAX: Final = 32 * MIB
 SUBSCRIBER_MESSAGES_MAX: Final = 16_384  # what waits for one subscriber; then its policy
 SUBSCRIBER_BYTES_MAX: Final = 32 * MIB
+COLUMNS_MAX: Final = 100  # arguments of an event that ``read_arrow`` makes columns of
+COLUMNS_BYTES_MAX: Final = 256 * MIB  # of payloads in one record batch
 # A full subscriber that blocks takes what is on its way until all who publish have heard of it: so much beyond its
 # bounds from everybody, and from those who wait as much again before nothing is read any more.
 SURPLUS_MESSAGES_MAX: Final = 32_768

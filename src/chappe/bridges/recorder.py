@@ -108,7 +108,7 @@ class Recorder:
             ChappeError: Of the endpoint or the producer, such as a full disk.
         """
         while not self._stopping:
-            self._taken += [each.message for each in self._subscriber.get_many(TAKEN_MAX, LOOK_S)]
+            self._taken += self._subscriber.take_messages(TAKEN_MAX, LOOK_S)
             while self._taken and not self._stopping:
                 self._record()
             self._show()

@@ -26,8 +26,8 @@ PANEL: Final = "Mesh"
 HERE: Final = f"127.0.0.1:{MESH_PORT}"
 RETRY_S: Final = 1.0  # between attempts to reach a peer
 _TROUBLES: Final = (
-    "MessagesDropped", "MessagesRefused", "PeerBlocked", "PeerRefused", "RefusedByPeer", "SubscriptionRefused",
-    "RecordingStopped", "RecordingIncomplete",
+    "MessagesDropped", "MessagesMalformed", "MessagesRefused", "PeerBlocked", "PeerRefused", "RefusedByPeer",
+    "SubscriptionRefused", "RecordingStopped", "RecordingIncomplete",
 )  # fmt: skip
 CHUNK: Final = 256  # messages printed at once
 POLL_S: Final = 0.25

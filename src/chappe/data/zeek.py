@@ -27,6 +27,7 @@ from chappe.data.order import STRING, VECTOR, sort_key
 from chappe.data.scalars import Count, EnumValue, Timestamp
 from chappe.data.values import Value
 from chappe.data.varbyte import pack_varbyte
+from chappe.defaults import VALUE_DEPTH_MAX
 from chappe.errors import InvalidData, UnsupportedValue
 
 FORMAT: Final = Count(1)
@@ -204,6 +205,9 @@ class IdentifierUpdate(_Fields):
     value: Value
 
 
+OTHERS: Final = (LogCreate, LogWrite, IdentifierUpdate)  # messages that are neither events nor batches
+
+
 class Batch:
     """Messages that travel together; iterating over it yields them; InvalidData at the first malformed one."""
 
@@ -233,7 +237,7 @@ class Batch:
         """All of them; of a received batch each is parsed now, but no event's arguments are decoded."""
         if self._messages is None:
             assert self._raw is not None
-            self._messages = tuple([parse(each) for each in _split(self._raw)])
+            self._messages = tuple([parse(each) for each in split(self._raw)])
         return self._messages
 
     def __iter__(self) -> Iterator[Message]:
@@ -271,6 +275,22 @@ def parse(data: bytes | memoryview) -> Message:
     if raw.startswith(_HEADS[BATCH]) and raw[_HEAD_BYTES : _HEAD_BYTES + 1] == bytes((VECTOR,)):
         return Batch._of_bytes(raw)
     return from_value(decode(raw))
+
+
+def head(kind: int) -> bytes:
+    """What messages of a kind begin with, as everybody writes it: the vector of three, and the two counts."""
+    return _HEADS[kind]
+
+
+def flat(batch: Batch, depth: int = 0) -> Iterator[Message]:
+    """The messages in a batch, and in those within it; raises InvalidData."""
+    if depth >= VALUE_DEPTH_MAX:
+        raise InvalidData(f"a batch is nested deeper than {VALUE_DEPTH_MAX} batches")
+    for each in batch:
+        if isinstance(each, Batch):
+            yield from flat(each, depth + 1)
+        else:
+            yield each
 
 
 def from_value(value: Value) -> Message:
@@ -342,8 +362,8 @@ def _is_timed_right(metadata: Metadata) -> bool:
     return all(type(value) is Timestamp for key, value in metadata if key == NETWORK_TIME)
 
 
-def _split(raw: bytes) -> Iterator[bytes]:
-    """The bytes of each message of a batch."""
+def split(raw: bytes) -> Iterator[bytes]:
+    """The bytes of each message of a batch, which begins with ``head(BATCH)`` and a vector; raises InvalidData."""
     end = skip(raw, 0)
     if end != len(raw):
         raise InvalidData(f"{len(raw) - end} bytes follow a batch")

@@ -189,6 +189,20 @@ class MessagesRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesMalformed:
+    """Messages that ``read_arrow`` took could not be decoded; comes at most once a second for each subscriber.
+    ``topic`` and ``reason`` are those of the first one."""
+
+    topic: bytes
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        topic = self.topic.decode(errors="replace")
+        return f"left out {self.count} messages that cannot be decoded, the first of topic {topic!r}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class LostElsewhere:
     """Another endpoint, ``place``, dropped messages on their way to ``towards``: ours, or some that were for us.
 

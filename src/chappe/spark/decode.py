@@ -270,26 +270,15 @@ def _messages(raw: bytes) -> list[zeek.Message | Value]:
         found = zeek.parse(raw)
     except InvalidData:
         return [decode(raw)]  # damaged, or another value
-    return [*_flat(found)] if type(found) is zeek.Batch else [found]
-
-
-def _flat(batch: zeek.Batch) -> Iterator[zeek.Message]:
-    for each in batch:
-        if isinstance(each, zeek.Batch):
-            yield from _flat(each)
-        else:
-            yield each
+    return [*zeek.flat(found)] if type(found) is zeek.Batch else [found]
 
 
 def _taken_apart(message: zeek.Message | Value) -> tuple[str | None, tuple[Value, ...], zeek.Metadata]:
     """Name, arguments and metadata. Raises InvalidData."""
     if type(message) is zeek.Event:
         return message.name, message.args, message.metadata
-    value: Any = message.to_value() if isinstance(message, _OTHERS) else message
+    value: Any = message.to_value() if isinstance(message, zeek.OTHERS) else message
     return None, value if type(value) is tuple else (value,), ()
-
-
-_OTHERS: Final = (zeek.LogCreate, zeek.LogWrite, zeek.IdentifierUpdate)
 
 
 def _of_metadata(metadata: zeek.Metadata) -> tuple[int | None, list[tuple[int, str]] | None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chappe.api.faces import AsyncCloseable
+from chappe.api.faces import AsyncCloseable, Seconds
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
@@ -17,12 +18,16 @@ from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.api.mesh.waiting import KeysWait
+from chappe.columns import reader
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
 from chappe.errors import Sealed
 from chappe.mesh.endpoint import PeerInfo
 from chappe.mesh.messages import NOBODY
 from chappe.mesh.network import Network
 from chappe.system import time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class AsyncSubscriber(AsyncSource[Received]):
@@ -37,6 +42,29 @@ class AsyncSubscriber(AsyncSource[Received]):
     def remove(self, *topics: str) -> None:
         """See ``Subscriber.remove``."""
         self.source.remove(*topics)
+
+    async def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
+        """See ``Subscriber.read_arrow``; a thread decodes. What was taken when this is cancelled is there again."""
+        read = reader()
+        while True:
+            ready = await self._ready(timeout)
+            messages = self.source.take_messages(sys.maxsize, 0.0)
+            if not messages:
+                if ready:
+                    continue  # somebody else has taken them
+                return []
+            try:
+                found = await asyncio.to_thread(read, [m.topic for m in messages], [m.payload for m in messages])
+            except BaseException:
+                self.source.put_back(messages)
+                raise
+            if batches := self.source.count_malformed(found):
+                return batches
+
+    @property
+    def malformed(self) -> int:
+        """See ``Subscriber.malformed``."""
+        return self.source.malformed
 
 
 class AsyncStatusSubscriber(AsyncSource[Any]):

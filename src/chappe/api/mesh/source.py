@@ -42,6 +42,11 @@ class Queued(Closeable, Generic[Item]):
 
     def get_many(self, n: int, timeout: Seconds = None) -> list[Item]:
         """Up to ``n``, as many as are there; waits for the first one, at most so long (None: for ever)."""
+        found = self._taken(n, timeout)
+        return self._shown(found) if found else []
+
+    def _taken(self, n: int, timeout: Seconds) -> list[Any]:
+        """As ``get_many``, not yet as users see them."""
         deadline = deadline_after(timeout)
         while True:
             with self._lock:
@@ -52,7 +57,7 @@ class Queued(Closeable, Generic[Item]):
                 else:
                     self._check()
             if found:
-                return self._shown(found)
+                return found
             if not self._waiting.wait(time_left(deadline)):
                 with self._lock:
                     if not self._filled():

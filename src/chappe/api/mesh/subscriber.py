@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
@@ -13,11 +14,19 @@ from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.source import JOIN_S, Source
 from chappe.api.mesh.waiting import deadline_after, time_left
-from chappe.defaults import KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
+from chappe.columns import reader
+from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
 from chappe.errors import BufferFull
+from chappe.mesh.events import MessagesMalformed
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import Message
 from chappe.mesh.policy import Policy
+from chappe.system import time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chappe.columns.events import Columns
 
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
@@ -41,6 +50,8 @@ class Subscriber(Source[Received]):
         self._chunk = max(1, min(CHUNK, messages_max // CHUNK_SHARE))
         self._ahead: deque[Message] = deque()  # taken from the queue, not yet handed out
         self._not_taken = 0  # messages that the endpoint dropped for this one, once that is closed
+        self._malformed = self._malformed_told = 0
+        self._malformed_at = -math.inf  # when that was told
         self._level = 0  # 1: full; 2: beyond what is on its way as a rule; 3: beyond twice that
         super().__init__(endpoint)
 
@@ -66,6 +77,48 @@ class Subscriber(Source[Received]):
                     with self._lock:
                         self._waiting.changed()
                 return Received(message)
+
+    def read_arrow(self, timeout: Seconds = None) -> list[pa.RecordBatch]:
+        """All messages that are there as columns; waits for one, at most ``timeout`` seconds (None: for ever).
+
+        There is a record batch for each event and types of its arguments, in the order of their first rows; its rows
+        are in the order in which the messages came. Each message of a batch of Zeek is a row. Columns:
+
+        - ``topic``: string;
+        - ``event``: string, the event's name; null for a value that is not an event;
+        - ``network_time``: timestamp[ns, UTC], when it happened by Zeek's clock, if the event says so;
+        - ``_1``, ``_2``, ...: the arguments; of any other vector its elements, else the one value.
+
+        A column has the one type of Arrow that its values have (``chappe.columns.shapes`` has the table); none is null
+        in any of them. Whoever has other types of arguments, or another number of them, is in another batch. What is
+        not a value, is sealed and cannot be opened here, or has more than 100 arguments, is left out, counted in
+        ``malformed`` and told to ``Endpoint.statuses``.
+
+        A batch holds at most 256 MiB of payloads; what there is more has further ones.
+
+        Returns:
+            An empty list after ``timeout``.
+
+        Raises:
+            UsageError: pyarrow or numpy is not installed: ``pip install 'chappe[arrow]'``. Nothing was taken.
+            BufferFull, TooSlow, Closed: As ``get``.
+        """
+        read = reader()
+        deadline = deadline_after(timeout)
+        while messages := self.take_messages(sys.maxsize, time_left(deadline)):
+            batches = self.count_malformed(read([m.topic for m in messages], [m.payload for m in messages]))
+            if batches:
+                return batches
+        return []
+
+    @property
+    def malformed(self) -> int:
+        """How many messages, or messages in batches of Zeek, ``read_arrow`` has left out, as they cannot be decoded."""
+        return self._malformed
+
+    def take_messages(self, n: int, timeout: Seconds = None) -> list[Message]:
+        """As ``get_many``, with ids and topics as bytes: for whoever passes them on, or decodes them itself."""
+        return self._taken(n, timeout)
 
     def _wait(self, deadline: float) -> bool:
         if not self._filled():
@@ -120,6 +173,24 @@ class Subscriber(Source[Received]):
             self._topics.difference_update(topics)
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def put_back(self, messages: list[Message]) -> None:
+        """These were taken last, and are to be taken again."""
+        with self._lock:
+            self._ahead.extendleft(reversed(messages))
+            self._waiting.changed()
+
+    def count_malformed(self, found: Columns) -> list[pa.RecordBatch]:
+        """The batches of what ``read_arrow`` has decoded; what is malformed is counted, and told once in a while."""
+        if found.malformed:
+            with self._lock:
+                self._malformed += found.malformed
+                now = time.monotonic()
+                if now - self._malformed_at >= DROPS_REPORT_S:
+                    news = self._malformed - self._malformed_told
+                    self._malformed_at, self._malformed_told = now, self._malformed
+                    self._endpoint.report(MessagesMalformed(found.topic, news, found.reason))
+        return found.batches
 
     def deliver(self, messages: list[Message]) -> None:
         """The core has messages for us; the lock is held."""

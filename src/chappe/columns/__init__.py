@@ -1,0 +1,29 @@
+"""Messages of the mesh as Arrow columns, decoded many at a time.
+
+shapes    which type of Arrow the arguments of an event become, and one value after the other into these
+wire      the same from the bytes of many events at once, by numpy, without an object for each value
+events    from messages to a record batch for each event and types of its arguments
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from chappe.arrow import pyarrow
+from chappe.errors import UsageError
+
+if TYPE_CHECKING:
+    from chappe.columns.events import Columns
+
+    Reader: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], Columns]
+
+
+def reader() -> Reader:
+    """What makes columns of topics and payloads; raises UsageError if Arrow or numpy is not installed."""
+    pyarrow()
+    try:
+        from chappe.columns.events import read
+    except ImportError:
+        raise UsageError("numpy is not installed; run: pip install 'chappe[arrow]'") from None
+    return read
