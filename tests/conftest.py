@@ -28,6 +28,23 @@ settings.load_profile("chappe")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class _Failures:
+    """Names each failure as it comes: of a run that is ended from outside, its summary is not seen."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self._terminal is not None:
+            self._terminal.write_line(f"\n{report.when} failed: {report.nodeid}")
+
+
+@pytest.hookimpl(trylast=True)  # once the terminal is there
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # those of workers come to whom they work for
+        config.pluginmanager.register(_Failures(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no worker is left alone with it at the end."""
     items.sort(key=lambda item: [item.get_closest_marker(each) is None for each in ("spark", "process")])

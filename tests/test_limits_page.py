@@ -19,6 +19,7 @@ from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
 from chappe.runtime import kv_chain
+from chappe.sealing import in_log
 from chappe.subscribers import sharded, shares
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
@@ -35,6 +36,7 @@ PLACES: Final = {
     "ordered_store": ordered_store,
     "reports": link_reports,
     "sharded": sharded,
+    "sealing": in_log,
     "shares": shares,
     "trimming": trimming,
 }

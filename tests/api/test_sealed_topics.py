@@ -289,6 +289,32 @@ def test_who_has_no_key_is_told_once_and_gets_nothing(network: Network) -> None:
             assert sum(consumer.lag().values()) == 0  # offsets and heads are known to all
 
 
+def test_who_is_added_while_it_runs_gets_what_came_before_its_own_files(
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    shutil.copytree(home, late, ignore=shutil.ignore_patterns("authority.key"))
+    with (
+        network.producer() as producer,
+        Consumer(TOPIC, forwarders=network.address, security=Keys(late / "eve")) as consumer,
+    ):
+        send(producer, b"early")
+        with pytest.raises(Sealed, match="eve is not of the group ward"):
+            read(consumer, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Gate, "offer", lambda self, raw: None)  # permissions do not travel
+            path = permissions_file(home)
+            before, mark, group = path.read_text().partition("[[sealed]]")
+            path.write_text(before + mark + group.replace('"member"', '"member", "consumer"', 1))
+            permissions.sign(path)
+            wait_until(lambda: _epoch(producer) == 2)
+            send(producer, b"one", b"two")
+            until_refused(consumer, 3)
+        assert [each.value for each in read(consumer, 2)] == [b"one", b"two"]
+        send(producer, b"three")
+        assert [each.value for each in read(consumer, 1)] == [b"three"]
+
+
 def test_who_is_not_of_the_group_cannot_write(network: Network) -> None:
     with network.producer("hub") as producer:
         with pytest.raises(Sealed, match="sealed for ward, and nothing was sent: hub is not of the group ward"):

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ import zmq
 from tests.ports import free_address
 from tests.waiting import PATIENCE_S, interrupt, until
 
-from chappe import AsyncSharedMap, MapChange, MapServer, SharedMap
+from chappe import AsyncSharedMap, ChainConfiguration, MapChange, MapServer, SharedMap
 from chappe.errors import AddressInUse, BufferFull, Closed, InvalidData, NoMaster, TimedOut, UsageError
 from chappe.kv.chp.events import MapServerFound, MapServerLost
 
@@ -241,6 +242,25 @@ def test_what_is_no_address(address: str) -> None:
         SharedMap(address)
     with pytest.raises(UsageError):
         MapServer(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["hub@hub@127.0.0.1:5556", "@@:1", "*", "*:5556", "127.0.0.1:0", "-x", "h\u00e9:1", ","]
+)
+def test_where_nobody_can_be_dialled_is_one_clear_error(address: str) -> None:
+    pair: dict[str, Any] = {"role": "primary", "backend": "memory"}
+    makers: list[Callable[[], object]] = [
+        lambda: SharedMap(address, timeout=0),
+        lambda: MapServer("127.0.0.1:7001", partner=address, **pair),
+        lambda: MapServer("127.0.0.1:7001", partner="127.0.0.1:8001", witness=address, **pair),
+        lambda: MapServer("127.0.0.1:7001", partner="127.0.0.1:8001", link=("127.0.0.1:7004", address), **pair),
+        lambda: ChainConfiguration({"a": address}),
+    ]
+    for make in makers:
+        with pytest.raises(
+            UsageError, match=r"no address to connect to: HOST:PORT is wanted|a port that the others know"
+        ):
+            make()
 
 
 def test_in_an_event_loop(server: MapServer) -> None:

@@ -159,6 +159,14 @@ def test_who_has_left_opens_nothing_later_and_seals_for_no_longer_than_it_takes_
     assert isinstance(opened(group, forged(group, before, epoch=2, sender="bob", signer="bob"), "ann"), Refused)
 
 
+def test_a_member_that_was_off_for_days_is_read_though_it_seals_with_older_keys() -> None:
+    group = Group()
+    old = group.keys
+    group.rotate()
+    group.pass_time(30)
+    assert isinstance(opened(group, sealed(group, keys=old)), Opened)
+
+
 def test_who_joins_opens_nothing_earlier() -> None:
     group = Group()
     before = sealed(group)

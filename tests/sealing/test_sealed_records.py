@@ -168,10 +168,21 @@ def test_two_epochs_are_opened_while_it_changes_and_one_whose_keys_are_not_there
     assert text_of(group.opened(group.sealed(keys=old))) == TEXT
     outcome = group.opened(group.sealed(), keys=old)
     assert outcome == Lacking("they are sealed in epoch 2, and the keys here end with 1")
+    group.pass_time(30)  # ann was off for so long, and is a member as before
+    assert text_of(group.opened(group.sealed(keys=old))) == TEXT
+
+
+def test_who_has_left_seals_with_its_old_keys_for_a_day_at_most() -> None:
+    group = Group()
+    old = group.keys
+    group.pass_time(1)
+    group.leave("ann")
     group.pass_time(CHANGE / timedelta(days=1))
     assert text_of(group.opened(group.sealed(keys=old))) == TEXT
     group.pass_time(1)
-    assert isinstance(group.opened(group.sealed(keys=old)), Refused)
+    outcome = group.opened(group.sealed(keys=old))
+    assert isinstance(outcome, Refused)
+    assert "when epoch 1 was not in use" in outcome.reason
 
 
 def test_a_stranger_or_one_without_a_key_to_sign_with_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from chappe.permissions.rules import Group
 from chappe.sealing.epochs import GroupKeys, Keeper
 from chappe.sealing.held import HeldGroups
-from chappe.sealing.in_log import RecordSealing
+from chappe.sealing.in_log import RecordOpening, RecordSealing
 from chappe.sealing.messages import Lives
 from chappe.sealing.primitives import public_of
 from chappe.sealing.records import Opener, Sealer
@@ -70,7 +70,7 @@ def test_a_number_that_is_used_up_by_what_is_published_alone_is_caught(monkeypat
 
 
 def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at: True)
+    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: True)
     caught(Sealed, "forgeries", range(4))
 
 
@@ -94,6 +94,17 @@ def test_who_seals_for_one_that_has_left_is_caught(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(HeldGroups, "refusal", careless)
     caught(Sealed, "secrets", [22])
+
+
+def test_what_a_new_member_left_out_by_its_old_files_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecordOpening, "_begin", lambda self, key: None)
+    caught(Sealed, "secrets", [8])
+
+
+def test_a_member_that_was_off_for_days_and_is_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepts = Ring.accepts
+    monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: accepts(self, number, sealed_at, ""))
+    caught(Sealed, "secrets", [13, 30])
 
 
 def test_batches_of_another_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

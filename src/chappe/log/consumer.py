@@ -124,6 +124,11 @@ class LogConsumer:
         self._delivery.go_to((topic, partition), offset)
         return self._gaps.look(now)
 
+    def go_back(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
+        """Deliver a partition again from ``offset`` on; what nobody has of it any more is lost, and told."""
+        self._delivery.go_to((topic, partition), offset, strict=False)
+        return self._gaps.look(now)
+
     def taken(self, size: int, now: float) -> list[Action]:
         """The application took ``size`` bytes of what was delivered."""
         delivery = self._delivery

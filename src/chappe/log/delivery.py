@@ -157,15 +157,15 @@ class Delivery:
         self.gaps.progress(key, part.gap)
         return self.take_held(key, part.gap, now)
 
-    def go_to(self, key: Key, offset: int) -> None:
-        """Go on at an offset that the user named."""
+    def go_to(self, key: Key, offset: int, *, strict: bool = True) -> None:
+        """Go on at an offset that the user named; else, if not ``strict``, behind what nobody has of it any more."""
         part = self.find(key) or self.partitions.setdefault(key, Partition(Gap(offset)))
         gap = part.gap
         self.gaps.drop_held(gap)
         gap.next, gap.heard_at, gap.retry_at, gap.tries = offset, -math.inf, 0.0, 0
         if gap.state is GapState.FETCHING:
             gap.state = GapState.OPEN
-        part.strict = True
+        part.strict = strict
         self.gaps.want(key, gap)
 
     def ahead(self, key: Key, batch: Batch) -> Action:

@@ -6,15 +6,20 @@ Whoever composes this looks at files, asks for the time, and tells people.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from chappe.errors import ProtocolError
 from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
 from chappe.log.opened import Read, Unread, Why
+from chappe.log.sources import Key
 from chappe.permissions.rules import Group
-from chappe.sealing.frames import Span
+from chappe.sealing.frames import Span, decode
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.records import Lacking, Opener, Refused, Sealer
 from chappe.sealing.ring import EpochSecret
+
+PASSED_MAX: Final = 10_000  # partitions of which it is known from where they would be read again ...
+PASSED_EPOCHS_MAX: Final = 16  # ... in the newest of the epochs that were passed over
 
 
 class RecordSealing:
@@ -88,6 +93,8 @@ class RecordOpening:
     def __init__(self, held: HeldGroups) -> None:
         self._held = held
         self._opener = Opener()
+        self._passed: dict[Key, tuple[str, dict[int, int]]] = {}  # partition: group, and by epoch where it begins
+        self._seen = held.changes  # of what is held, when it was looked at what was passed over
 
     def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
         """What can be read of a batch."""
@@ -101,7 +108,51 @@ class RecordOpening:
             return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")
         if not held.within(group):
             return Unread(Why.NOT_OURS, f"{held.name} is not of the group {group.name}")
+        if self._passed and (topic, partition) in self._passed and self._begin((topic, partition)) is not None:
+            return Unread(Why.NO_KEYS_YET, "what comes before, and was passed over, is read again first")
         return self._open(topic, partition, batch, sealed, group)
+
+    def pass_over(self, topic: str, partition: str, batch: Batch, start: int) -> None:
+        """A reader that is not of the group goes on behind a batch, of which it was to have all from ``start`` on.
+
+        It may be a member by newer files than its own: should these come, ``again`` tells what is to be read again.
+        """
+        key = topic, partition
+        if batch.sealed is None or (key not in self._passed and len(self._passed) >= PASSED_MAX):
+            return
+        try:
+            frame = decode(batch.sealed)
+        except ProtocolError:
+            return
+        group, begins = self._passed.setdefault(key, (frame.group, {}))
+        if frame.group == group:
+            begins.setdefault(frame.epoch, start)
+            if len(begins) > PASSED_EPOCHS_MAX:
+                del begins[min(begins)]
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was passed over that may be for this reader after all."""
+        return bool(self._passed)
+
+    def again(self) -> list[tuple[str, str, int]]:
+        """Topic, partition and offset of what was passed over and can be opened by now: it is to be read again."""
+        if not self._passed or self._seen == self._held.changes:
+            return []
+        self._seen = self._held.changes
+        found = [(*key, self._begin(key)) for key in self._passed]
+        for topic, partition, offset in found:
+            if offset is not None:
+                del self._passed[topic, partition]
+        return [(topic, partition, offset) for topic, partition, offset in found if offset is not None]
+
+    def _begin(self, key: Key) -> int | None:
+        """Where the first of what was passed over is that can be opened now; None if nothing of it can."""
+        name, begins = self._passed[key]
+        group, ring = self._held.group(key[0]), self._held.ring(name)
+        if group is None or group.name != name or ring is None or not self._held.within(group):
+            return None
+        return min((offset for epoch, offset in begins.items() if ring.secret(epoch) is not None), default=None)
 
     def _open(self, topic: str, partition: str, batch: Batch, sealed: memoryview, group: Group) -> Read | Unread:
         held = self._held
@@ -126,4 +177,6 @@ class RecordOpening:
                 plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
         except ProtocolError as error:
             return Unread(Why.WRONG, f"what {outcome.sender} sealed is malformed: {error}")
+        if self._passed:
+            self._passed.pop((topic, partition), None)  # what comes before is not read again, whoever gives its keys
         return Read(plain, outcome.sender)

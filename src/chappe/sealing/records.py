@@ -248,7 +248,7 @@ def untimely(ring: Ring, who: Identity, epoch: int, at: int) -> str:
         sealed_at = _BEGINNING + timedelta(microseconds=at)
     except OverflowError:
         return "they were sealed at no time that there is"
-    if not ring.accepts(epoch, sealed_at):
+    if not ring.accepts(epoch, sealed_at, who.name):
         return f"they say to be sealed on {sealed_at:%Y-%m-%d %H:%M} UTC, when epoch {epoch} was not in use"
     if who.revoked is not None and sealed_at > who.revoked:
         return f"{who.name} was revoked before it sealed them"

@@ -60,12 +60,18 @@ class Ring:
                 return lasting_wrapping(secret.secret, self.keys.group, epoch.number).open(0, epoch.lasting, b"")
         return None
 
-    def accepts(self, number: int, sealed_at: datetime) -> bool:
-        """Whether records may have been sealed then in this epoch: since it was made, and until all had the next."""
-        epoch, following = self.keys.epoch(number), self.keys.epoch(number + 1)
+    def accepts(self, number: int, sealed_at: datetime, sender: str) -> bool:
+        """Whether somebody may have sealed then in this epoch: since it was made, and until all had the next.
+
+        Who is a member still may also be late: nobody had to hand newer keys to its machine. Whoever had to leave may
+        not, though it has the keys.
+        """
+        keys = self.keys
+        epoch, following = keys.epoch(number), keys.epoch(number + 1)
         if epoch is None or sealed_at < epoch.made - EARLY:
             return False
-        return following is None or sealed_at <= following.made + CHANGE
+        in_time = following is None or sealed_at <= following.made + CHANGE
+        return in_time or keys.has(sender, keys.newest.number)
 
     def _find(self, epoch: Epoch) -> bytes | None:
         if self._name not in epoch.keys:

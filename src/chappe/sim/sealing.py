@@ -279,6 +279,13 @@ class Machine:
         known = all(self._shelf.version(group) == authority.keys(group).version for group in mine)
         return known and self.version == len(authority.versions)
 
+    @property
+    def has_all(self) -> bool:
+        """Whether it has the newest of everything, as who hands it on should."""
+        chains = self.authority.chains
+        known = all(self._shelf.version(group) == chain.version for group, chain in chains.items())
+        return known and self.version == len(self.authority.versions)
+
     # -- handing on -------------------------------------------------------------------------------------------
 
     def versions(self) -> dict[str, int]:

@@ -60,7 +60,7 @@ class TowerAddress:
         found: list[TowerAddress] = []
         for each in text.split(",") if isinstance(text, str) else [text]:
             found.append(made := cls.parse(each))
-            if not (_DIALLED.fullmatch(made.host) and made.sub_port and made.pub_port):
+            if not (is_dialled(made.host) and made.sub_port and made.pub_port):
                 raise cls._refused(each)
         return found
 
@@ -107,7 +107,7 @@ class ForwarderAddress:
         found: list[ForwarderAddress] = []
         for each in text.split(",") if isinstance(text, str) else text if isinstance(text, Iterable) else [text]:
             found.append(made := cls.parse(each))
-            if not (_DIALLED.fullmatch(made.host) and made.in_port and made.out_port and made.query_port):
+            if not (is_dialled(made.host) and made.in_port and made.out_port and made.query_port):
                 raise cls._refused(each)
         return found
 
@@ -128,6 +128,11 @@ def named(text: str) -> tuple[str, str]:
     """The name of an identity before an ``@``, and the rest; what is no name stays in front of the rest."""
     name, at, rest = text.partition("@")
     return (name, rest) if at and _NAMES.fullmatch(name) else ("", text)
+
+
+def is_dialled(host: str) -> bool:
+    """Whether ZeroMQ can connect to a host of this name or address; one that only listens may also be ``*``."""
+    return _DIALLED.fullmatch(host) is not None
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None = None) -> int:

@@ -18,7 +18,7 @@ from chappe.errors import AddressInUse, UsageError
 from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import BEAT, STATES
 from chappe.security import IDENTITY
-from chappe.transports.addresses import bind, named
+from chappe.transports.addresses import bind, is_dialled, named
 from chappe.transports.gate import Gate
 from chappe.transports.zeromq import open_socket
 
@@ -59,8 +59,18 @@ class MapAddress:
         """Where a socket connects to: 0 for snapshots, 1 for updates, 2 for writes; and who is to be there."""
         return f"tcp://{self.host}:{self.port + offset}{'#' if self.name else ''}{self.name}"
 
+    def check_dialled(self) -> None:
+        """Raise UsageError if one can only listen there, or not even that."""
+        if not (is_dialled(self.host) and self.port):
+            raise UsageError(f"{str(self)!a} is no address to connect to: HOST:PORT is wanted, or NAME@HOST:PORT")
+
     def known(self, gate: Gate | None) -> MapAddress:
-        """With the identity that is to be dialled there, if there are keys. Raises UsageError if that is not clear."""
+        """With the identity that is to be dialled there, if there are keys.
+
+        Raises:
+            UsageError: It is not clear who that is, or nobody can be dialled there.
+        """
+        self.check_dialled()
         if gate is None and self.name:
             raise UsageError(f"{self} has keys, and we have none: name an identity ({IDENTITY})")
         name = "" if gate is None else gate.server(ATTACH_MASTER, self.host, self.name)

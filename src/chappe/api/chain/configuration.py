@@ -63,6 +63,7 @@ class ChainConfiguration:
         for name, address in zip(self.servers, self.addresses, strict=True):
             if not address.port:
                 raise UsageError(f"the server {name} needs a port that the others know: HOST:PORT")
+            address.check_dialled()
             other = places.setdefault((address.host, address.port), name)
             if other != name:
                 raise UsageError(f"{other} and {name} have the same address: each server needs its own")

@@ -183,4 +183,5 @@ def _paired(address: MapAddress, partner: str | None, role: str | None, pair: st
         own, other = MapAddress(address.host, address.port + 3), MapAddress(peer.host, peer.port + 3)
     else:
         own, other = (MapAddress.parse(each) for each in link)
+        other.check_dialled()
     return peer, asked, (own, replace(other, name=peer.name))

@@ -138,7 +138,8 @@ class Consumer(Closeable):
             NotPermitted: The permissions do not let this identity consume its topics, by now.
             TooSlow: A record was older than ``max_age_s``; so says every further call.
             Sealed: A topic is sealed for a group, and we have no key of it: said once, its records are left out from
-                then on. Or the key has not come for 30 s: said again as long as it is so, nothing is left out.
+                then on; should we become a member, those that were sealed for us meanwhile are read again. Or the key
+                has not come for 30 s: said again as long as it is so, nothing is left out.
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
         """
@@ -170,6 +171,8 @@ class Consumer(Closeable):
 
     def _next(self) -> tuple[ConsumedBatch, int] | None:
         """The next batch that can be read, taken out of the queue, and its size there; the lock is held."""
+        for each in self._opening.again():
+            self._go_back(*each)
         waits: set[Key] = set()  # partitions of which something comes before, and waits for its keys
         at = 0
         while at < len(self._queue):
@@ -197,10 +200,24 @@ class Consumer(Closeable):
             self._recheck_at = -math.inf  # the next call looks at the rest
             raise
 
+    def _go_back(self, topic: str, partition: str, offset: int) -> None:
+        """Have again what was left out, as we were not of the group by our own files; the lock is held."""
+        kept = [
+            each for each in self._queue if (each.topic, each.partition) != (topic, partition) or each.next <= offset
+        ]
+        gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
+        self._queue.clear()
+        self._queue.extend(kept)
+        self._undecided = False
+        if not any((each.topic, each.partition) == (topic, partition) for each in kept):
+            self._taken[topic, partition] = offset
+        self._release(gone)
+        self._node.call(self._core.go_back, topic, partition, offset)
+
     @property
     def waits_for_keys(self) -> bool:
-        """Whether something came that cannot be opened yet."""
-        return 0 < self._stalled <= len(self._queue)
+        """Whether something came that cannot be opened yet, or was left out and may be for us after all."""
+        return 0 < self._stalled <= len(self._queue) or self._opening.passed
 
     def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
         """The next batch that is not too old, ``rest`` first; the lock is held."""

@@ -85,6 +85,23 @@ class Reader:
         self._files.look(time.monotonic())
         return self._core.open(topic, partition, batch)
 
+    def pass_over(self, topic: str, partition: str, batch: Batch, start: int) -> None:
+        """See ``RecordOpening.pass_over``."""
+        if self._files is not None:
+            self._core.pass_over(topic, partition, batch, start)
+
+    @property
+    def passed(self) -> bool:
+        """See ``RecordOpening.passed``."""
+        return self._files is not None and self._core.passed
+
+    def again(self) -> list[tuple[str, str, int]]:
+        """See ``RecordOpening.again``."""
+        if self._files is None or not self._core.passed:
+            return []
+        self._files.look(time.monotonic())
+        return self._core.again()
+
 
 def reader_here(security: LogSecurity = None) -> Reader:
     """Of who reads in bulk, by default as the identity that the environment names, if it does."""
@@ -124,6 +141,7 @@ class Opening:
         self._tell_at = -math.inf
         self._untold: RecordsRefused | None = None
         self.refused = 0
+        self.again = self._reader.again
 
     def open(self, found: ConsumedBatch) -> _Opened:
         """A batch that can be read; None if it is refused.
@@ -142,6 +160,11 @@ class Opening:
         if outcome.sender is None:
             return found
         return ConsumedBatch(found.topic, found.partition, outcome.batch, found.first, outcome.sender, found.arrived)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was passed over that may be for us after all: other files may say so."""
+        return self._reader.passed
 
     def tell(self) -> None:
         """Report what was refused and not told yet."""
@@ -162,6 +185,8 @@ class Opening:
             self._told.add(found.topic)
             raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read: {outcome.reason}")
         self._waits.pop(key, None)
+        if outcome.why is Why.NOT_OURS:
+            self._reader.pass_over(found.topic, found.partition, found.batch, found.first)
         self.refused += len(found)
         count = len(found) + (0 if self._untold is None else self._untold.count)
         self._untold = RecordsRefused(found.topic, found.partition, found.first, found.next - 1, count, outcome.reason)

@@ -218,8 +218,17 @@ class SealedConsumer(ConsumerHost):
         self.world.clock.after(TRY_S, self._try)
         if not self.frozen:
             self.machine.look(self.held)
+            for topic, partition, offset in self.opening.again():
+                self._go_back((topic, partition), offset)
             for key in list(self.kept):
                 self._read_on(key)
+
+    def _go_back(self, key: Key, offset: int) -> None:
+        """It was not of the group by its own files, and is."""
+        self.world.trace(self, "goes back to %s/%s %d", key[0], key[1][:6], offset)
+        self.kept[key] = deque([each for each in self.kept.get(key, ()) if each[1].next <= offset])
+        self.next[key] = self.positions[key] = offset
+        self._carry(self.core.go_back(*key, offset, self.world.now))
 
     def _read_on(self, key: Key) -> None:
         waiting = self.kept[key]
@@ -229,6 +238,8 @@ class SealedConsumer(ConsumerHost):
             if not isinstance(outcome, Read) and outcome.why is Why.NO_KEYS_YET:
                 return
             waiting.popleft()
+            if not isinstance(outcome, Read) and outcome.why is Why.NOT_OURS:
+                self.opening.pass_over(*key, batch, start)
             self.world.see("on_outcome", self, key, start, batch, outcome)
             self.next[key] = batch.next
             if isinstance(outcome, Read) and outcome.sender is not None:

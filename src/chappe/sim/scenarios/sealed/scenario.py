@@ -15,7 +15,7 @@ from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.sealed.couriers import Couriers
 from chappe.sim.scenarios.sealed.forgeries import Forgeries
-from chappe.sim.scenarios.sealed.hosts import NAMES, PRODUCERS, SealedProducer, SealedWorld
+from chappe.sim.scenarios.sealed.hosts import NAMES, SealedProducer, SealedWorld
 from chappe.sim.scenarios.sealed.secrets import Secrets
 
 COPY_S: Final = 1.0  # within which a machine is given what the authority has made
@@ -86,10 +86,11 @@ class Sealed(SealedWorld):
             self.machine(name).copy()
 
     def pass_a_day(self) -> None:
-        """A day is over, in which everything was handed on to all who seal, and all had something to do."""
-        producers = [each for each in self.members if each.name in PRODUCERS]
-        current = [each for each in producers if self.machine(each.name).current]
-        if not self.sending or len(current) < len(producers):
+        """A day is over, in which everything was handed on to towers, and all had something to do.
+
+        Whoever was off, or cut off from all towers, has what it had before.
+        """
+        if not self.sending or not all(self.machine(each.name).has_all for each in self.towers):
             return
         self.clock.wall_jump_us += DAY_US
         self.trace(None, "a day passes")

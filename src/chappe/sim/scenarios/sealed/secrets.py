@@ -8,7 +8,7 @@ from typing import Any
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
 from chappe.log.messages import Message, encode
-from chappe.log.opened import Read, Unread
+from chappe.log.opened import Read, Unread, Why
 from chappe.log.sources import Key
 from chappe.log.storage import Append
 from chappe.sealing.frames import Frame, decode
@@ -27,6 +27,7 @@ class Secrets(Checker[SealedWorld]):
         super().__init__(world)
         self.opened = 0
         self._senders: dict[Key, str] = {}  # who writes a partition
+        self._owed: dict[SealedConsumer, dict[Key, dict[int, Frame]]] = {}  # what was left out, by offset
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
@@ -82,7 +83,12 @@ class Secrets(Checker[SealedWorld]):
             return
         frame = decode(batch.sealed)
         entitled = frame.epoch in self.world.authority.entitled[frame.group, host.name]
+        owed = self._owed.setdefault(host, {}).setdefault(key, {})
+        if isinstance(outcome, Unread) and outcome.why is Why.NOT_OURS:
+            owed[start] = frame
         if isinstance(outcome, Read):
+            for each in [each for each in owed if each <= start]:  # what is given later is not read again
+                del owed[each]
             self.opened += 1
             self._look_at(host, key, batch, outcome)
             if not entitled:
@@ -96,6 +102,18 @@ class Secrets(Checker[SealedWorld]):
         found = self.world.contents(outcome.batch, batch.base)
         if outcome.batch.base != batch.base or found != self.world.truth.of(key).records[batch.base : batch.next]:
             self.fail(f"{host.name} opens {key} {batch.base}..{batch.next - 1} as something else than was sent")
+
+    def _due(self, host: SealedConsumer, key: Key, start: int, frame: Frame) -> bool:
+        """Whether a consumer that is of the group by now is to have what it left out, and somebody has that."""
+        authority = self.world.authority
+        within = (
+            host.name in authority.members[frame.group] and frame.epoch in authority.entitled[frame.group, host.name]
+        )
+        disks = [disk for address, disk in self.world.disk_of.items() if address in host.core.store_addresses]
+        return (
+            within
+            and self.world.held_within(key, max(start, self.world.retained_from(key)), start + 1, disks) is not None
+        )
 
     def _excused(self, host: SealedConsumer, frame: Frame) -> bool:
         """Whether somebody is none of the group, or was none when it was sealed, by what the reader knows."""
@@ -117,6 +135,10 @@ class Secrets(Checker[SealedWorld]):
             if machine is not None and member.alive and not machine.current:
                 return f"{member.name} has version {machine.version} and {machine.versions()}"
         for host in self.world.alive(SealedConsumer):
+            for key, owed in self._owed.get(host, {}).items():
+                lacks = [start for start, frame in owed.items() if self._due(host, key, start, frame)]
+                if lacks:
+                    return f"{host.name} has left out {key} {lacks}, which are for it"
             waiting = {key: kept[0][0] for key, kept in host.kept.items() if kept}
             if waiting:
                 return f"{host.name} waits for keys of {waiting}"
