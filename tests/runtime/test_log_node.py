@@ -21,6 +21,7 @@ from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.defaults import MESSAGE_BYTES_MAX, SUBSCRIPTION_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
+from chappe.log.actions import Action
 from chappe.log.batch import encode_batch
 from chappe.log.events import MachineRefused
 from chappe.log.messages import Fetch, StoreInfo, encode
@@ -95,6 +96,39 @@ def announce(world: World, publisher: zmq.Socket[bytes]) -> None:
 def test_bytes_that_are_no_zeromq_do_no_harm(world: World, where: str) -> None:
     for raw in garbage(seed=1):
         throw(world.ports[where], raw)
+
+
+def test_who_waits_gets_what_comes_singly_before_more_is_looked_for_and_many_at_once(world: World) -> None:
+    node = world.consumer._node.node
+    queue: list[list[bytes]] = []
+    handled: list[bytes] = []
+
+    def take() -> list[bytes]:
+        if not queue:
+            raise zmq.Again
+        return queue.pop(0)
+
+    def handle(frames: list[bytes]) -> list[Action]:
+        handled.append(frames[0])
+        return []
+
+    def read(*values: bytes) -> tuple[bool, list[bytes]]:
+        queue.extend([each] for each in values)
+        handled.clear()
+        more = node._receive(node._sockets[0], take, handle, paused=lambda: False)
+        return more, list(handled)
+
+    with node.lock, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.turns, "_leading", lambda: bool(handled))
+        assert read() == (False, [])  # the last messages came singly
+        assert read(b"1") == (True, [b"1"])
+        assert read() == (False, [])
+        assert read(b"2", b"3", b"4") == (True, [b"2"])
+        assert read() == (False, [b"3", b"4"])  # they do not come singly
+        assert read(b"5", b"6") == (False, [b"5", b"6"])
+        assert read(b"7") == (False, [b"7"])
+        patch.setattr(node.turns, "_leading", lambda: False)
+        assert read(b"8", b"9") == (False, [b"8", b"9"])  # it is not what somebody waits for
 
 
 def test_junk_in_publications_is_counted_and_dropped(world: World) -> None:

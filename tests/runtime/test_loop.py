@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,6 +106,39 @@ def test_a_member_is_looked_at_in_its_time_and_when_it_is_asked_for(make: Make) 
     until(lambda: member.looks == 4)
 
 
+@pytest.mark.parametrize("alarmed", [True, False])
+def test_a_member_that_asks_to_be_looked_at_soon_is(make: Make, monkeypatch: pytest.MonkeyPatch, alarmed: bool) -> None:
+    if not alarmed:
+        monkeypatch.setattr(loop, "_alarm", lambda: None)
+    member = make(lambda: (False, math.inf))
+    assert member.loop.patient is alarmed or sys.platform != "linux"
+    until(lambda: member.looks == 1)
+    for number in range(2, 5):
+        for _ in range(3):
+            member.loop.ask_soon(member)
+        until(lambda number=number: member.looks >= number)  # type: ignore[misc]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no alarm")
+def test_who_asks_for_soon_sets_one_alarm_and_wakes_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = make(lambda: (False, math.inf))
+    until(lambda: member.looks == 1)
+    found = member.loop
+    assert found._alarm is not None
+    times: list[float] = []
+    monkeypatch.setattr(found._alarm, "set", times.append)
+    for _ in range(3):
+        found.ask_soon(member)
+    assert times == [loop.SOON_S]
+    found._wake()
+    assert member.looks == 1
+    found._ring()
+    found._wake()
+    until(lambda: member.looks == 2)
+    found.ask_soon(member)
+    assert times == [loop.SOON_S] * 2
+
+
 def test_what_is_not_watched_wakes_nobody_and_is_found_when_it_is_watched_again(make: Make) -> None:
     watched = [False]
     member, other = make(lambda: (watched[0], math.inf)), make()
@@ -165,7 +199,8 @@ def test_a_member_leaves_while_it_is_looked_at(make: Make) -> None:
     go_on.set()
     other.send()
     until(lambda: other.read == 1)
-    assert set(other.loop._selector.get_map()) == {other.loop._wakeup.fileno(), other.fileno()}
+    own = {each.fileno() for each in (other.loop._wakeup, other.loop._alarm) if each is not None}
+    assert set(other.loop._selector.get_map()) == {*own, other.fileno()}
 
 
 def test_the_last_member_leaves_in_its_own_look(make: Make) -> None:

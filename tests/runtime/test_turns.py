@@ -112,6 +112,20 @@ def test_our_thread_drives_again_when_the_waits_of_the_leader_and_of_who_follows
     assert node.drivers == ["leader", "chappe-loop"]
 
 
+def test_who_leaves_with_what_it_waited_for_does_not_wake_the_loop_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = node.waiting("leader", lambda: node.count >= 1)
+    node.rest()
+    asked: list[str] = []
+    driver = node.turns._loop
+    monkeypatch.setattr(driver, "ask", lambda member: asked.append("at once"))
+    monkeypatch.setattr(driver, "ask_soon", lambda member: asked.append("soon"))
+    node.send()
+    until(lambda: leader == [True])
+    assert asked == ["soon"]
+
+
 def test_who_follows_leads_when_the_leader_leaves(node: Node) -> None:
     leader = node.waiting("leader", lambda: node.count >= 1)
     node.rest()

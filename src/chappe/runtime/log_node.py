@@ -157,6 +157,7 @@ class Node:
         self._drains: dict[int, Callable[[], bool]] = {}
         self._suspects: dict[Callable[[], bool], None] = {}  # sockets used since their descriptor was last looked at
         self._gathering: Deadlines[Gatherer] = Deadlines()
+        self._lone = False  # members' messages came one by one last
         self._active_until = -math.inf
         self._look_at = math.inf  # whether something gathered, or kept for a full peer, is to leave
         self._callers: deque[None] = deque()  # threads that wait for the lock in ``run``
@@ -376,7 +377,7 @@ class Node:
         paused: Callable[[], bool] | None = None,
     ) -> bool:
         size = 0
-        for _ in range(DRAIN_MAX):
+        for number in range(DRAIN_MAX):
             if size >= DRAIN_BYTES:
                 return True
             if self._pub.choked or (paused is not None and paused()):
@@ -384,6 +385,8 @@ class Node:
             try:
                 frames = take()
             except zmq.Again:
+                if paused is not None:
+                    self._lone = number <= 1
                 return False
             except zmq.ZMQError:
                 if sock.closed:  # by what was just handled
@@ -396,6 +399,9 @@ class Node:
                 self._complain(error)
             except Exception as error:  # this message alone is lost, and whoever sent it asks again
                 self._refused(error)
+            if self._lone and paused is not None and self.turns.over:
+                self._lone = False  # unless nothing was behind it
+                return True  # whoever waited for it gets it first
         return True
 
     def _complain(self, error: ProtocolError) -> None:

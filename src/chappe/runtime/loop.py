@@ -23,12 +23,14 @@ from itertools import count
 from typing import Final, Protocol
 
 from chappe.system import machine, time
+from chappe.system.alarm import Alarm
 from chappe.system.forking import own
 from chappe.system.limits import descriptors_refused
 
 logger = logging.getLogger(__name__)
 
 SLEEP_S: Final = 1.0  # longest sleep: a clock that was put forward is noticed so soon
+SOON_S: Final = 0.002  # who is to be looked at soon is so much later
 _STALE_MAX: Final = 64  # timers that nobody needs any more are thrown away when there are so many
 
 
@@ -64,8 +66,15 @@ class _Place:
 class Driver(Protocol):
     """Who looks after members: the loop, or what a test has in its place."""
 
+    @property
+    def patient(self) -> bool:
+        """Whether ``ask_soon`` wakes nobody at once, so that it may be called again and again."""
+
     def ask(self, member: Member) -> None:
-        """Have it looked at soon."""
+        """Have it looked at at once."""
+
+    def ask_soon(self, member: Member) -> None:
+        """Have it looked at ``SOON_S`` later at the latest, rather not earlier; a member may ask more than once."""
 
     def add(self, member: Member) -> None:
         """Look after it from now on."""
@@ -87,27 +96,54 @@ class Loop:
         self._timers: list[tuple[float, int, _Place]] = []  # touched by our thread alone
         self._number = count()
         self._asked: deque[Member] = deque()
+        self._later: deque[Member] = deque()  # those that the alarm is set for
+        self._alarmed = False  # it is set
         self._asleep = False
         self._ended = False
         with descriptors_refused():
             self._selector = selectors.DefaultSelector()
             self._wakeup = machine.Wakeup()
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._alarm = _alarm()
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._wakeup.clear)
+        if self._alarm is not None:
+            self._selector.register(self._alarm, selectors.EVENT_READ, self._ring)
         self._thread = threading.Thread(target=self._run, name="chappe-loop", daemon=True)
         self._thread.start()
 
     def forked(self) -> None:
         """We are the child's copy, in which there is no thread."""
+        self._close()
+
+    def _close(self) -> None:
         self._selector.close()
         self._wakeup.close()
+        if self._alarm is not None:
+            self._alarm.close()
 
     # -- from any thread ------------------------------------------------------------------------------
 
+    @property
+    def patient(self) -> bool:
+        """See ``Driver.patient``."""
+        return self._alarm is not None
+
     def ask(self, member: Member) -> None:
-        """Have it looked at soon."""
+        """Have it looked at at once."""
         self._asked.append(member)
         if self._asleep:
             self._wake()
+
+    def ask_soon(self, member: Member) -> None:
+        """See ``Driver.ask_soon``; without an alarm it is looked at at once."""
+        if self._alarm is None:
+            self.ask(member)
+            return
+        self._later.append(member)
+        if not self._alarmed:
+            with self._guard:
+                self._alarmed = True
+                if self._alarm.fileno() >= 0:
+                    self._alarm.set(SOON_S)
 
     def add(self, member: Member) -> None:
         """For ``join``."""
@@ -150,8 +186,15 @@ class Loop:
             raise
         finally:
             with self._guard:
-                self._selector.close()
-                self._wakeup.close()
+                self._close()
+
+    def _ring(self) -> None:
+        """The alarm is due."""
+        assert self._alarm is not None
+        self._alarm.clear()
+        self._alarmed = False  # before we look: who asks after that sets it again
+        while self._later:
+            self._asked.append(self._later.popleft())
 
     def _round(self) -> None:
         self._asleep = True  # before we look: who asks after that wakes us
@@ -160,10 +203,10 @@ class Loop:
         self._asleep = False
         places: dict[_Place, None] = {}  # each once a round, so that all get their turns
         for key, _ in ready:
-            if key.data is None:
-                self._wakeup.clear()
-            else:
+            if isinstance(key.data, _Place):
                 places[key.data] = None
+            else:
+                key.data()
         for _ in range(len(self._asked)):
             place = self._places.get(self._asked.popleft())
             if place is not None:
@@ -221,6 +264,13 @@ class Loop:
         if not self._timers:
             return SLEEP_S
         return max(0.0, min(SLEEP_S, self._timers[0][0] - time.monotonic()))
+
+
+def _alarm() -> Alarm | None:
+    try:
+        return Alarm()
+    except OSError:
+        return None  # another system, or no descriptor is left: there is a way without
 
 
 _joining = threading.Lock()

@@ -3,8 +3,9 @@
 One thread at a time does. A user's thread that waits for something leads: what it waits for reaches it without
 changing threads. Further threads follow; the leader wakes each whose wait is over, and hands the lead on when it
 leaves. When no user's thread leads, the process's loop drives (``runtime/loop.py``). It lets users' threads be while
-they come and go quickly: woken in vain, it does not look for the grace time, or, when somebody leads for long, until
-the lead is free. So leading costs no system calls for the loop.
+they come and go quickly: woken in vain, it does not look until the lead is free, and then only after the grace time, as
+an alarm has it that wakes nobody before. So a thread that leaves with what it waited for does not share the
+interpreter with the loop just then. Where there are no such alarms it looks now and then while somebody leads.
 
 An event loop can drive too: it watches the selector's own descriptor. The process's loop then does what is due, and
 looks ``TICK_S`` after something came whether the event loop, busy with something else, left it undone.
@@ -33,7 +34,7 @@ from chappe.system.machine import Latch
 logger = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.002  # the loop stays away this long after a user's thread drove
-LONG_S: Final = 0.01  # who leads so long will lead on: the loop stays away until the lead is free
+LONG_S: Final = 0.01  # without alarms, who leads so long will lead on: the loop stays away until the lead is free
 TICK_S: Final = 0.01  # an event loop has this long to handle what came
 BUSY_S: Final = 0.01  # the loop waits this long for a member's lock, and then looks after the others as long
 SLEEP_S: Final = 1.0  # longest wait on the sockets: another thread may have got the signal of a Ctrl-C
@@ -185,9 +186,9 @@ class Turns:
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.lock:
-                now = time.monotonic()
-                if until() or now >= deadline or self.closed or self.halted is not None:
-                    return until()
+                now, over = time.monotonic(), until()
+                if over or now >= deadline or self.closed or self.halted is not None:
+                    return over
                 if self._leading is None and self._selector is not None:
                     if self._wakeup is None:
                         self._make_wakeup(self._selector)
@@ -202,10 +203,12 @@ class Turns:
                     self._followers.append(follower)
             if follower is None:
                 try:
-                    self._lead(until, deadline, wait_s)
+                    over = self._lead(until, deadline, wait_s)
                 finally:
                     with self.lock:
                         self._resign()
+                if over:
+                    return True
             else:
                 try:
                     follower.rest(deadline - now)
@@ -221,7 +224,8 @@ class Turns:
             wakeup = self._wakeup = self.machine.wakeup()
         selector.register(wakeup, _READ, lambda mask: wakeup.clear())
 
-    def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> None:
+    def _lead(self, until: Callable[[], bool], deadline: float, wait_s: float) -> bool:
+        """Drive; returns whether ``until()`` said so, or else it has to be asked again."""
         assert self._selector is not None
         while True:
             ready = self._selector.select(wait_s)
@@ -229,10 +233,12 @@ class Turns:
                 self._sleeping = False
                 self._awake_at = -math.inf
                 if self.closed or self.halted is not None:
-                    return
+                    return False
                 self._handle_safely(ready)
-                if until() or time.monotonic() >= deadline or self.closed or self.halted is not None:
-                    return
+                if until():
+                    return True
+                if time.monotonic() >= deadline or self.closed or self.halted is not None:
+                    return False
                 if self.news:
                     self.tell()
                 wait_s = self._before_sleep(deadline)
@@ -264,7 +270,8 @@ class Turns:
                 self._followers[0].call()
             elif self._resting:
                 self._resting = False
-                self._ask_loop()
+                if self._loop is not None:
+                    self._loop.ask_soon(self)
 
     def serve(self) -> None:
         """Handle what is ready without waiting; for an event loop. Does nothing while a thread leads."""
@@ -351,6 +358,11 @@ class Turns:
         if was_to_lead:
             self._hand_on()
 
+    @property
+    def over(self) -> bool:
+        """Whether what the thread that leads waits for has come; the lock is held."""
+        return self._leading is not None and self._leading()
+
     def check(self) -> None:
         """Raise MemberStopped if a defect stopped the member."""
         if self.halted is not None:
@@ -431,7 +443,7 @@ class Turns:
                 return False, math.inf
             now = time.monotonic()
             if self._leading is not None:
-                if now - self._drove_at > LONG_S:
+                if now - self._drove_at > LONG_S or (self._loop is not None and self._loop.patient):
                     self._resting = True
                     return False, math.inf
                 return False, now + GRACE_S

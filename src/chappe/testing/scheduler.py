@@ -122,10 +122,14 @@ class Scheduler:
         self._places.pop(member, None)
         return False
 
+    patient = False
+
     def ask(self, member: Member) -> None:
         place = self._places.get(member)
         if place is not None:
             place.asked = True
+
+    ask_soon = ask
 
     def end(self) -> None:
         """No member is left; the world goes on."""

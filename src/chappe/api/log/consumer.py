@@ -289,7 +289,10 @@ class Consumer(Closeable):
 
     def _release(self, size: int) -> None:
         """So many bytes of the queue were taken out: more may be read."""
-        self._node.perform(self._core.taken(size, time.monotonic()))
+        paused = self._core.paused
+        actions = self._core.taken(size, time.monotonic())
+        if actions or paused or self._core.paused:  # else its node has nothing to look at
+            self._node.perform(actions)
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
