@@ -262,7 +262,7 @@ def test_a_sealed_record_is_gathered_while_the_last_batch_is_opened(network: Net
     with network.producer() as producer, producer._lock:
         writer = producer._writer(TOPIC)
         for left_at, gathered in ((math.inf, True), (0.0, False)):
-            writer._common.sent_at, writer._left_at = 0.0, left_at
+            writer._common.sent_at, writer._pace.left_at = 0.0, left_at
             producer.send(b"x")
             assert writer.core.pending is gathered
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from chappe import Consumer, Producer, read_batches
+from chappe.log.storage import Append
+from chappe.storage.segments import SegmentStorage
 from chappe.testing import Log
 
 
@@ -17,6 +20,29 @@ def test_what_is_sent_is_stored_and_comes(chappe_log: Log) -> None:
         assert producer.stored == 1
     with Consumer("readings") as consumer:
         assert [(each.key, each.value) for each in consumer.to_end()] == [(b"a", b"20")]
+
+
+def test_a_record_does_not_wait_for_the_disk_of_a_store(chappe_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = SegmentStorage.write
+
+    def slow(storage: SegmentStorage, appends: Sequence[Append]) -> object:
+        time.sleep(60)
+        return write(storage, appends)
+
+    monkeypatch.setattr(SegmentStorage, "write", slow)
+    with Consumer("readings") as consumer, Producer("readings") as producer:
+        consumer.wait_ready()
+        producer.wait_ready()
+        for number in range(3):
+            began = time.monotonic()
+            producer.send(str(number))
+            batch = consumer.poll(10)
+            assert batch is not None
+            assert [each.value for each in consumer.iterate(batch)] == [b"%d" % number]
+            assert time.monotonic() - began < 0.1
+        assert producer.stored == 0
+        producer.flush(600)
+        assert producer.stored == 3
 
 
 def test_what_a_test_writes_it_can_read(chappe_log: Log) -> None:

@@ -15,6 +15,7 @@ from chappe.defaults import DISK_RETRY_S, IDLE_S, KEYS_COME_S, PRODUCER_TOPICS_M
 from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
+from chappe.log.pace import Pace
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
@@ -165,7 +166,7 @@ class TopicWriter:
         journal: Where batches go first, if it has an identity; what a former life left pending is gathered anew.
     """
 
-    __slots__ = ("_asked", "_common", "_full_at", "_journal", "_left_at", "_node", "_quiet", "_retry_at", "core")
+    __slots__ = ("_asked", "_common", "_full_at", "_journal", "_node", "_pace", "_quiet", "_retry_at", "core")
 
     def __init__(self, core: LogProducer, journal: Journal | None, common: TopicWriters) -> None:
         self.core = core
@@ -173,7 +174,7 @@ class TopicWriter:
         self._common = common
         self._node = common.node
         self._retry_at = 0.0  # the journal refused the batch being gathered: it is tried again then
-        self._left_at = 0.0  # when last a batch left
+        self._pace = Pace(core.published)
         self._full_at = 0.0  # when last a batch left because it was full
         for each in journal.pending if journal else ():
             core.append(each.value, each.key, each.headers, each.timestamp)
@@ -194,7 +195,7 @@ class TopicWriter:
         now = time.monotonic()
         # After silence a record leaves at once, with what was gathered before it; and one that may be refused, too.
         pace_s = 0.0 if common.sealing is None else min(PACE * common.sealing.took_s, BUSY_S)
-        if full or core.refused or (now - common.sent_at > common.silence_s and now - self._left_at > pace_s):
+        if full or core.refused or (now - common.sent_at > common.silence_s and self._pace.leaves(now, pace_s)):
             self._flush_or_take_back(offset)
             if full:
                 self._full_at = common.sent_at
@@ -263,7 +264,7 @@ class TopicWriter:
         if now - self._full_at < BUSY_S:
             return BUSY_S  # full batches leave by themselves
         gather_s = min(max(GATHER_S, ROUNDS * common.sync_s * len(common.cores)), GATHER_MAX_S)
-        if self._journal and now - common.sent_at < common.silence_s and now - self._left_at < gather_s:
+        if self._journal and now - common.sent_at < common.silence_s and now - self._pace.left_at < gather_s:
             return BUSY_S  # whoever sends so fast does not wait for a disk each time that we look
         if now < self._retry_at:
             return self._retry_at - now
@@ -301,9 +302,8 @@ class TopicWriter:
         if not self._quiet:
             self._node.gathered(self, began + HELD_S)
         common = self._common
-        self._left_at = common.sent_at = (
-            time.monotonic()
-        )  # after the work: a fast sequence of records does not count as silence
+        common.sent_at = time.monotonic()  # after the work: a fast sequence of records does not count as silence
+        self._pace.left(common.sent_at, self.core.published)
         if self._journal is not None and gathered and self._quiet:
             common.sync_s = common.sent_at - began
             common.silence_s = min(max(IDLE_S, common.sync_s), BUSY_S)
