@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from chappe.api.identity import new_address
-from chappe.data.topic import encode_topic
 from chappe.defaults import TOWER_HOST
-from chappe.log.actions import Action, Subscribe
-from chappe.log.consuming import ConsumingMember
-from chappe.log.messages import Message, StoreInfo
+from chappe.log.scouting import Scout
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
 from chappe.system import time
 
-SETTLE_S = 0.3  # after the first store answered, others get this long
+SETTLE_S = 0.3  # after the first store answered, others get this long, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +22,6 @@ class StoreAddress:
 
     store_id: str
     endpoint: str
-
-
-class _Scout(ConsumingMember):
-    """Consumes nothing, and only listens for stores."""
-
-    def __init__(self) -> None:
-        super().__init__(new_address())
-        self.stores: dict[str, StoreAddress] = {}
-
-    def more_than(self, count: int) -> bool:
-        return len(self.stores) > count
-
-    def start(self, now: float) -> list[Action]:
-        return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
-
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        if isinstance(message, StoreInfo):
-            self.stores[message.address] = StoreAddress(message.store_id, message.endpoint)
-        return []
-
-    def handle_gone(self, address: str, now: float) -> list[Action]:
-        self.stores.pop(address, None)
-        return []
 
 
 def discover(
@@ -62,20 +35,29 @@ def discover(
 ) -> list[StoreAddress]:
     """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
 
-    After one answered, it waits for others ``settle_s`` at most.
+    After one answered, it waits for others ``settle_s`` at most: no longer than until all that a tower knows have, some
+    0.15 s, or all forwarders. Several towers, and programs of the original, are waited for as long as that.
     """
-    scout = _Scout()
     where = Where.parse(tower, listen, forwarders, security)
+    scout = Scout(new_address(), settle_s, towers=len(where.towers), forwarders=len(where.forwarders))
     node = Node(scout, where.meeting(), on_report=lambda event: None)
+
+    def seen() -> tuple[int, bool, int]:
+        return len(scout.stores), node.discovery.tower, node.discovery.peers
+
     node.start()
     deadline = time.monotonic() + timeout
     try:
-        while (left := deadline - time.monotonic()) > 0:
-            known = len(scout.stores)
-            node.turns.wait(partial(scout.more_than, known), left)
-            if scout.more_than(known):
-                deadline = min(deadline, time.monotonic() + settle_s)
+        while True:
+            with node.lock:
+                now, known = time.monotonic(), seen()
+                met = [address for address, _ in node.discovery.met]
+                until = min(deadline, scout.until(node.discovery.tower, met, now))
+            if until <= now:
+                break
+            node.turns.wait(lambda known=known: seen() != known, until - now)  # type: ignore[misc]
         with node.lock:
-            return sorted(scout.stores.values(), key=lambda store: (store.store_id, store.endpoint))
+            found = [StoreAddress(each.store_id, each.endpoint) for each in scout.stores.values()]
+        return sorted(found, key=lambda store: (store.store_id, store.endpoint))
     finally:
         node.close()
