@@ -1,8 +1,15 @@
-"""How old a record is when the consumer's loop gets it, at a steady pace."""
+"""How old a record is when the consumer's loop gets it, at a steady pace; from when it was due at its sender.
+
+A store does not stand in a record's way: it and the consumer get it at the same time, so consumers see records before
+they are on disk. What a store costs the others is the processors and the disk that all of them share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,38 +18,48 @@ from typing import Any
 
 from benchmarks import brokers
 from benchmarks.children import Child, ChildFailed, Children
-from benchmarks.outcome import Line, times
+from benchmarks.outcome import CPU, Line, times
 from benchmarks.rounds import tower
 from benchmarks.settings import Settings
 from benchmarks.stored import start_store
 
 RATE = 10_000  # records a second
-SLOW_RATE = 20  # every record finds everybody asleep
+SLOW_RATES = (1_000, 20)  # at the latter every record finds everybody asleep
 SECONDS = 5.0
 WARM_UP_S = 1.0
 P50_US = 200.0
 P99_US = 1_000.0
-NUMBERS = ("p50_us", "p99_us", "p999_us", "max_us", "rate", "sender_cpu_us", "receiver_cpu_us")
+RAW_TIMES = 2.0  # p50 at slow rates, of what raw ZeroMQ takes
+STORE_TIMES = 1.2, 1.5  # p50 and p99 with a store, of those without one
+MEMORY = Path("/dev/shm")  # a file system in memory
+SYNC_S = 0.05  # how much longer each sync of a slow disk takes
+NUMBERS = ("p50_us", "p99_us", "p999_us", "max_us", "rate")
 KEPT_RATE = 0.99  # of the rate wanted; a sender that falls behind measures something else
+RAW = "raw pyzmq"
+WITHOUT = "without a store"
+EARLY = "a consumer sees records before they are on disk"
 
 
 @dataclass(slots=True)
 class Contestant:
-    """A paced sender and its receiver."""
+    """A paced sender and its receiver, and what else takes processor time for their records."""
 
     name: str
     sender: Child
     receiver: Child
+    servers: dict[str, Child] = field(default_factory=dict)
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def round(self, rate: int, seconds: float) -> dict[str, Any]:
         """One round at a steady pace."""
         count = int(rate * seconds)
+        before = {name: child.cpu_s() for name, child in self.servers.items()}
         self.receiver.order(count=count)
         sent = self.sender.ask(count=count, rate=rate)
         received = self.receiver.hear()
-        cpu_us = {"sender_cpu_us": sent["cpu_s"] * 1e6 / count, "receiver_cpu_us": received["cpu_s"] * 1e6 / count}
-        return {**received, **cpu_us}
+        cpu_s = {"sender": sent["cpu_s"], "receiver": received["cpu_s"]}
+        cpu_s |= {name: child.cpu_s() - before[name] for name, child in self.servers.items()}
+        return {**received, "cpu_us": {name: 1e6 * seconds / count for name, seconds in cpu_s.items()}}
 
     def middle(self, name: str) -> float:
         """The median of a number over the rounds."""
@@ -51,25 +68,39 @@ class Contestant:
     def __str__(self) -> str:
         return f"{self.middle('p50_us'):.0f} / {self.middle('p99_us'):.0f} us"
 
-    def cpu_us(self) -> str:
-        """Processor time of both for a record."""
-        return f"{self.middle('sender_cpu_us'):.0f} and {self.middle('receiver_cpu_us'):.0f}"
+    def cpu_us(self) -> dict[str, float]:
+        """Processor time of each process for a record, the median over the rounds."""
+        return {name: median(each["cpu_us"][name] for each in self.found) for name in self.found[0]["cpu_us"]}
 
-    def numbers(self) -> dict[str, float]:
-        """All medians."""
-        return {name: self.middle(name) for name in NUMBERS}
+    def cpu(self) -> str:
+        """The same for people."""
+        return ", ".join(f"{name} {us:.0f}" for name, us in self.cpu_us().items())
+
+    def numbers(self, whose: str = "chappe") -> dict[str, float]:
+        """All medians, for ``Line.numbers``."""
+        prefix = "" if whose == "chappe" else f"{whose}_"
+        medians = {f"{prefix}{name}": self.middle(name) for name in NUMBERS}
+        return medians | {f"{whose}{CPU}{name}": us for name, us in self.cpu_us().items()}
 
 
-def chappe_paced(children: Children, settings: Settings, *, stored: bool) -> Contestant:
-    """A producer and a consumer that have met, perhaps with a store."""
+def chappe_paced(
+    children: Children, settings: Settings, *, stored: bool, where: Path | None = None, sync_s: float = 0.0
+) -> Contestant:
+    """A producer and a consumer that have met, perhaps with a new store, whose syncs may be slow.
+
+    Args:
+        where: The store lies in there; in the run's directory by default.
+    """
     address = tower(children)
+    servers = {}
     if stored:
-        start_store(children, settings, address, "latency")
+        directory = tempfile.mkdtemp(prefix="store-", dir=where or settings.work)
+        servers["store"] = start_store(children, settings, address, "latency", directory=directory, sync_s=sync_s)
     sender = children.member("paced_producer", tower=address, acks=int(stored))
     receiver = children.member("timing_consumer", tower=address)
     sender.hear()
     receiver.hear()
-    return Contestant("chappe with a store" if stored else "chappe", sender, receiver)
+    return Contestant("chappe with a store" if stored else "chappe", sender, receiver, servers)
 
 
 def _raw(children: Children) -> Contestant:
@@ -77,7 +108,7 @@ def _raw(children: Children) -> Contestant:
     receiver = children.raw("timing_subscriber", single=True, endpoint=sender.hear()["endpoint"])
     receiver.hear()
     sender.hear()
-    return Contestant("raw pyzmq", sender, receiver)
+    return Contestant(RAW, sender, receiver)
 
 
 def _nats(children: Children, settings: Settings) -> Contestant:
@@ -90,41 +121,77 @@ def _nats(children: Children, settings: Settings) -> Contestant:
     return Contestant("NATS core", sender, receiver)
 
 
+Start = Callable[[Children], Contestant]
+
+
 def measure_alone(
-    settings: Settings, start: Callable[[Children], Contestant], name: str, rate: int = RATE
+    settings: Settings, start: Start, name: str, rate: int = RATE, rounds: int | None = None
 ) -> Contestant:
     """One contestant alone: a second one's idle timers would be in the way."""
     python = settings.peer_python or ""
     with Children(settings.work / f"latency-{name}-{rate}", python) as children:
         contestant = start(children)
         contestant.round(rate, WARM_UP_S)
-        for _ in range(settings.repeats):
+        for _ in range(settings.repeats if rounds is None else rounds):
             contestant.found.append(contestant.round(rate, settings.seconds(SECONDS)))
         return contestant
 
 
-def _line(rate: int, stored: bool, ours: Contestant, raw: Contestant, beside: str, note: str) -> Line:
+def measure_in_turn(settings: Settings, starts: Mapping[str, Start], rate: int) -> dict[str, Contestant]:
+    """Several, each alone, one round of each after the other: so a busy moment of the machine meets all of them."""
+    measured: dict[str, Contestant] = {}
+    for turn in range(settings.repeats):
+        for name, start in starts.items():
+            each = measure_alone(settings, start, f"{name.replace(' ', '-')}-{turn}", rate, rounds=1)
+            if name in measured:
+                measured[name].found += each.found
+            else:
+                measured[name] = each
+    return measured
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a contestant is compared with, and how many times as long p50 and p99 may take; infinity for no bound."""
+
+    name: str
+    contestant: Contestant
+    times: tuple[float, float] = (math.inf, math.inf)
+
+    def target(self) -> str:
+        """The bounds for people."""
+        bounds = zip(("p50", "p99"), self.times, strict=True)
+        return ", ".join(f"{name} <= {most:g}x of {self.name}" for name, most in bounds if most < math.inf)
+
+
+def _line(rate: int, what: str, ours: Contestant, beside: Beside, also: str = "", note: str = "") -> Line:
     p50, p99 = ours.middle("p50_us"), ours.middle("p99_us")
+    other = beside.contestant
+    ratios = p50 / other.middle("p50_us"), p99 / other.middle("p99_us")
     kept = ours.middle("rate") >= KEPT_RATE * rate
+    within = kept and all(ratio <= most for ratio, most in zip(ratios, beside.times, strict=True))
+    target = beside.target()
+    if not target:
+        target, within = f"< {P50_US:.0f} / {P99_US:.0f} us", p50 < P50_US and p99 < P99_US and kept
     notes = [
         f"p99.9 {ours.middle('p999_us'):.0f} us, largest {ours.middle('max_us') / 1000:.1f} ms",
-        f"CPU us/record: sender and receiver {ours.cpu_us()}, raw {raw.cpu_us()}",
+        f"CPU us/record: {ours.cpu()}; {beside.name}: {other.cpu()}",
         "" if kept else f"only {ours.middle('rate'):.0f} records/s were reached",
         note,
     ]
     return Line(
-        f"latency p50 / p99 at {rate:,} records/s, {'with' if stored else 'without'} a store",
+        f"latency p50 / p99 at {rate:,} records/s, {what}",
         str(ours),
-        f"< {P50_US:.0f} / {P99_US:.0f} us" if rate == RATE else "",
-        beside,
-        f"{times(p50 / raw.middle('p50_us'))} / {times(p99 / raw.middle('p99_us'))} of raw",
-        (p50 < P50_US and p99 < P99_US and kept) if rate == RATE else None,
+        target,
+        f"{beside.name}: {other}{also}",
+        f"{times(ratios[0])} / {times(ratios[1])}",
+        within,
         "; ".join(each for each in notes if each),
-        {**ours.numbers(), **{f"raw_{name}": value for name, value in raw.numbers().items()}},
+        {**ours.numbers(), **other.numbers("beside")},
     )
 
 
-def _beside(settings: Settings) -> tuple[str, str]:
+def _nats_beside(settings: Settings) -> tuple[str, str]:
     """NATS core for the column of peers, and a note if it is not there."""
     if settings.peer_python is None:
         return "", ""
@@ -135,14 +202,21 @@ def _beside(settings: Settings) -> tuple[str, str]:
 
 
 def latency(settings: Settings) -> list[Line]:
-    """chappe without and with a store, beside raw pyzmq and NATS; and at a pace that lets everybody sleep."""
-    nats, skipped = _beside(settings)
-    lines = []
-    for rate, stores in ((RATE, (False, True)), (SLOW_RATE, (False,))):
-        raw = measure_alone(settings, _raw, "raw", rate)
-        for stored in stores:
-            start = partial(chappe_paced, settings=settings, stored=stored)
-            ours = measure_alone(settings, start, f"chappe-{int(stored)}", rate)
-            beside = f"raw pyzmq: {raw}{nats if rate == RATE else ''}"
-            lines.append(_line(rate, stored, ours, raw, beside, skipped if rate == RATE else ""))
+    """chappe beside raw pyzmq and NATS; with stores beside without; and at paces that let everybody sleep."""
+    also, note = _nats_beside(settings)
+    plain = partial(chappe_paced, settings=settings, stored=False)
+    starts: dict[str, Start] = {RAW: _raw, WITHOUT: plain, "with a store": partial(plain, stored=True)}
+    with ExitStack() as stack:
+        if MEMORY.is_dir():
+            where = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chappe-benchmarks-", dir=MEMORY)))
+            starts["with a store in memory"] = partial(plain, stored=True, where=where)
+        slow = f"with a store whose syncs take {SYNC_S * 1000:.0f} ms longer"
+        starts[slow] = partial(plain, stored=True, sync_s=SYNC_S)
+        found = measure_in_turn(settings, starts, RATE)
+    lines = [_line(RATE, WITHOUT, found[WITHOUT], Beside(RAW, found[RAW]), also, note)]
+    beside = Beside(WITHOUT, found[WITHOUT], STORE_TIMES)
+    lines += [_line(RATE, what, found[what], beside, note=EARLY) for what in list(starts)[2:]]
+    for rate in SLOW_RATES:
+        found = measure_in_turn(settings, {RAW: _raw, WITHOUT: plain}, rate)
+        lines.append(_line(rate, WITHOUT, found[WITHOUT], Beside(RAW, found[RAW], (RAW_TIMES, math.inf))))
     return lines

@@ -111,15 +111,15 @@ def _resident_kib() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
-def pace(count: int, rate: int) -> Iterator[None]:
-    """Yield ``count`` times, ``rate`` times a second; late turns follow each other at once."""
+def pace(count: int, rate: int) -> Iterator[int]:
+    """Yield ``count`` times, ``rate`` times a second, when each was due; late turns follow each other at once."""
     step = 1_000_000_000 // rate
     due = time.monotonic_ns()
     for _ in range(count):
         wait = due - time.monotonic_ns()
         if wait > 0:
             time.sleep(wait / 1e9)
-        yield
+        yield due
         due += step
 
 
@@ -154,9 +154,13 @@ class Sequence:
         return {"taken": self.taken, "missing": self.missing, "back": self.back}
 
 
-def stamped() -> bytes:
-    """A record that begins with the present instant."""
-    return time.monotonic_ns().to_bytes(8, "little").ljust(RECORD_BYTES, b".")
+def stamped(instant: int | None = None) -> bytes:
+    """A record that begins with an instant, the present one by default.
+
+    What is sent at a pace is stamped when it was due: a sender that was held up would else hide how late it is.
+    """
+    instant = time.monotonic_ns() if instant is None else instant
+    return instant.to_bytes(8, "little").ljust(RECORD_BYTES, b".")
 
 
 def age_ns(record: bytes) -> int:

@@ -44,14 +44,17 @@ def tower(options: Options) -> None:
 
 
 def store(options: Options) -> None:
-    """Answers every order with its counters. Syncs are counted around the system call."""
+    """Answers every order with its counters. Syncs are counted around the system call, and last ``sync_s`` longer."""
     syncs = 0
     sync = os.fdatasync
+    longer_s: float = options.get("sync_s", 0.0)
 
     def counted(descriptor: int) -> None:
         nonlocal syncs
         syncs += 1
         sync(descriptor)
+        if longer_s:
+            time.sleep(longer_s)
 
     os.fdatasync = counted  # type: ignore[assignment]
     kept = options.get("keep_bytes")
@@ -144,8 +147,8 @@ def paced_producer(options: Options) -> None:
         say(ready=True)
         for order in orders():
             meter = Meter()
-            for _ in pace(order["count"], order["rate"]):
-                found.send(stamped())
+            for due in pace(order["count"], order["rate"]):
+                found.send(stamped(due))
             say(**meter.facts())
 
 

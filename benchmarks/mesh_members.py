@@ -147,7 +147,7 @@ def pinger(options: Options) -> None:
         _awake(subscriber)
         say(ready=True)
         for order in orders():
-            began = time.monotonic()
+            meter = Meter()
             times = []
             for number in range(order["count"]):
                 sent = time.monotonic_ns()
@@ -156,7 +156,8 @@ def pinger(options: Options) -> None:
                 if answer is None or answer.value[0] != number:
                     sys.exit("a pong is missing")
                 times.append(time.monotonic_ns() - sent)
-            say(**quantiles(times, time.monotonic() - began))
+            facts = meter.facts()
+            say(**facts, **quantiles(times, (facts["end"] - facts["start"]) / 1e9))
 
 
 def async_echo(options: Options) -> None:
@@ -182,7 +183,7 @@ def async_pinger(options: Options) -> None:
                 await found.peer(HOST, port)
             say(ready=True)
             for order in orders():
-                began = time.monotonic()
+                meter = Meter()
                 times = []
                 for number in range(order["count"]):
                     sent = time.monotonic_ns()
@@ -191,7 +192,8 @@ def async_pinger(options: Options) -> None:
                     if answer is None or answer.value[0] != number:
                         sys.exit("a pong is missing")
                     times.append(time.monotonic_ns() - sent)
-                say(**quantiles(times, time.monotonic() - began))
+                facts = meter.facts()
+                say(**facts, **quantiles(times, (facts["end"] - facts["start"]) / 1e9))
 
     asyncio.run(run())
 

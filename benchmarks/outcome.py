@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
+CPU = "_cpu_us_"  # in the names of numbers: whose, and of which of its processes, microseconds for a record
+OWN_CPU = tuple(f"{whose}{CPU}" for whose in ("chappe", "peer"))
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -18,7 +21,7 @@ class Line:
         ratio: chappe's figure as a multiple of ``beside``; empty if there is none.
         met: Whether the target was met; None if the line has none.
         note: What explains the figure: processor time, repeats, conditions.
-        numbers: Everything measured, for machines.
+        numbers: Everything measured, for machines; processor time for a record, of each process, named as by ``Rate``.
     """
 
     path: str
@@ -29,6 +32,12 @@ class Line:
     met: bool | None = None
     note: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cpu_us(self) -> str:
+        """Processor time for a record of the processes that the line is about, for people; empty if not measured."""
+        found = {name: us for name, us in self.numbers.items() if name.startswith(OWN_CPU)}
+        return ", ".join(f"{name.partition(CPU)[2]} {us:.{0 if us >= 100 else 2}f}" for name, us in found.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class Rate:
 
     def numbers(self, prefix: str) -> dict[str, float]:
         """For ``Line.numbers``."""
-        cpu = {f"{prefix}_cpu_us_{name}": us for name, us in self.cpu_us.items()}
+        cpu = {f"{prefix}{CPU}{name}": us for name, us in self.cpu_us.items()}
         return {f"{prefix}_per_s": self.median, f"{prefix}_slowest_per_s": min(self.rounds), **cpu}
 
 

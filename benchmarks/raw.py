@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -115,8 +117,8 @@ def paced_publisher(options: Options) -> None:
     sock = _publisher(options)
     for order in orders():
         meter = Meter()
-        for _ in pace(order["count"], order["rate"]):
-            sock.send(stamped())
+        for due in pace(order["count"], order["rate"]):
+            sock.send(stamped(due))
         say(**meter.facts())
 
 
@@ -147,8 +149,47 @@ def writer(options: Options) -> None:
         os.unlink(options["path"])
 
 
+def socket_echo(options: Options) -> None:
+    """Sends back what comes over a stream of TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        say(port=server.getsockname()[1])
+        stream, _ = server.accept()
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while found := stream.recv(65536):
+            stream.sendall(found)
+
+
+def socket_pinger(options: Options) -> None:
+    """Order ``count``: so many records there and back over a stream of TCP, one after the other."""
+    with socket.create_connection(("127.0.0.1", options["port"])) as stream:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        say(ready=True)
+        for order in orders():
+            meter = Meter()
+            times = []
+            for _ in range(order["count"]):
+                sent = time.monotonic_ns()
+                stream.sendall(stamped())
+                left = RECORD_BYTES
+                while left:
+                    left -= len(stream.recv(left)) or sys.exit("the echo has ended")
+                times.append(time.monotonic_ns() - sent)
+            facts = meter.facts()
+            say(**facts, **quantiles(times, (facts["end"] - facts["start"]) / 1e9))
+
+
 ROLES: dict[str, Callable[[Options], None]] = {
-    each.__name__: each for each in (publisher, proxy, subscriber, paced_publisher, timing_subscriber, writer)
+    each.__name__: each
+    for each in (
+        publisher,
+        proxy,
+        subscriber,
+        paced_publisher,
+        timing_subscriber,
+        writer,
+        socket_echo,
+        socket_pinger,
+    )
 }
 
 if __name__ == "__main__":

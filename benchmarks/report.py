@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.outcome import Line
 
-COLUMNS = ("path", "result", "target", "met", "beside it in the same run", "ratio")
+COLUMNS = ("path", "result", "CPU us/record", "target", "met", "beside it in the same run", "ratio")
 
 
 def machine() -> str:
@@ -63,7 +63,7 @@ class Watch:
 
 def _cells(line: Line) -> tuple[str, ...]:
     met = {True: "yes", False: "no", None: ""}[line.met]
-    return (line.path, line.result, line.target, met, line.beside, line.ratio)
+    return (line.path, line.result, line.cpu_us, line.target, met, line.beside, line.ratio)
 
 
 def show(console: Console, lines: Sequence[Line], conditions: Conditions) -> None:

@@ -85,7 +85,7 @@ def _rates(path: str, rate: Rate, what: str, other: Rate, share: float | None) -
         times(ratio),
         None if share is None else ratio >= share,
         rate.note(),
-        {**rate.numbers("ours"), **other.numbers("beside")},
+        {**rate.numbers("chappe"), **other.numbers("beside")},
     )
 
 
@@ -98,6 +98,6 @@ def _ages(rate: int, what: str, ours: Contestant, plain: Contestant) -> Line:
         f"plain: {plain}",
         f"{times(p50)} / {times(p99)} of plain",
         p50 <= P50_TIMES,
-        f"CPU us/record: sender and receiver {ours.cpu_us()}, plain {plain.cpu_us()}",
-        {**ours.numbers(), **{f"plain_{name}": value for name, value in plain.numbers().items()}},
+        f"CPU us/record: {ours.cpu()}; plain: {plain.cpu()}",
+        {**ours.numbers(), **plain.numbers("plain")},
     )

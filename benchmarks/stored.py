@@ -18,9 +18,9 @@ LATE_TARGET = 5e6
 
 
 def start_store(children: Children, settings: Settings, address: str, name: str, **options: object) -> Child:
-    """A new store that is open."""
-    directory = settings.work / f"store-{name}"
-    store = children.member("store", tower=address, directory=str(directory), **options)
+    """A new store that is open; in the run's directory, unless ``options`` have another one."""
+    where = {"directory": str(settings.work / f"store-{name}"), **options}
+    store = children.member("store", tower=address, **where)
     store.hear()
     return store
 

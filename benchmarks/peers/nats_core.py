@@ -21,8 +21,8 @@ async def producer(port: int) -> None:
     source = orders()
     while (order := await asyncio.to_thread(next, source, None)) is not None:
         meter = Meter()
-        for _ in pace(order["count"], order["rate"]):
-            await client.publish(SUBJECT, stamped())
+        for due in pace(order["count"], order["rate"]):
+            await client.publish(SUBJECT, stamped(due))
             await asyncio.sleep(0)  # the client's own task flushes now, before the next pause
             await asyncio.sleep(0)
         say(**meter.facts())
