@@ -13,7 +13,7 @@ from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
 from chappe.log import events, trimming
-from chappe.log.ordered import commands, machine
+from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
@@ -28,6 +28,7 @@ PLACES: Final = {
     "agreement": agreement,
     "chain": messages,
     "client": member,
+    "homes": homes,
     "joining": joining,
     "kv_chain": kv_chain,
     "machine": machine,

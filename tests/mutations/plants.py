@@ -21,6 +21,7 @@ SCENARIOS: Final = {
     "sealed": ("sealed", "sealed-mesh"),
     "rules": ("rules", "forward-rules"),
     "ordered": ("ordered",),
+    "homes": ("homes",),
 }
 TESTS: Final = {
     "log": ("tests/log",),
@@ -38,6 +39,7 @@ TESTS: Final = {
     "kv-pair": ("tests/kv/test_kv_pair.py", "tests/kv/test_kv_takeover.py"),
     "kv-chain": ("tests/kv/test_chained.py",),
     "rules": ("tests/log/test_guard.py",),
+    "homes": ("tests/log/test_ordered_homes.py",),
     "ordered": (
         "tests/log/test_ordered_keeping.py",
         "tests/log/test_ordered_machine.py",
@@ -2762,5 +2764,29 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "        if command.expected not in (ANY, end):",
         "        if command.expected > end:",
         "who expects an offset appends there or not at all",
+    ),
+    Plant(
+        "a-chain-commits-a-batch-again",
+        "homes",
+        "log/ordered/homes.py",
+        "            return Committed(True)",
+        "            pass",
+        "what a query writes is in its topics exactly once",
+    ),
+    Plant(
+        "a-run-that-a-chain-fenced-comes-back",
+        "homes",
+        "log/ordered/homes.py",
+        "        elif command.run in sink.fenced:",
+        "        elif command.run == '':",
+        "only the newest run of a query writes",
+    ),
+    Plant(
+        "a-new-run-finds-the-rows-of-the-old-one",
+        "homes",
+        "log/ordered/homes.py",
+        "            self._let_go(command.sink)",
+        "            pass",
+        "what a query writes is in its topics exactly once",
     ),
 )

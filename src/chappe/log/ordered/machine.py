@@ -3,7 +3,7 @@
 It is what a chain of servers replicates. Commands come from many writers, and the chain's log puts them into one order;
 here each batch gets the offsets at which its partition ends. That is all of the state: the records go to a ``Keeper``,
 which has them written into the member's store. So a snapshot is small, however much was appended. What a store lets go
-of by its retention is its own affair.
+of by its retention is its own affair. Beside that the state has what queries have staged and not committed (``homes``).
 
 A partition's name is made of random bytes that came with the command that created its topic, so a topic that is created
 anew is never taken for an old one. It says of itself that it is ordered (``is_ordered``): nobody else's records are
@@ -28,15 +28,21 @@ from chappe.log.ordered.commands import (
     Answer,
     Append,
     Appended,
+    BeginRun,
+    CommitRows,
     Conflict,
     Create,
+    DropRows,
     Layout,
     Part,
     Refused,
+    StageRows,
     decode_command,
     decode_query,
     encode,
 )
+from chappe.log.ordered.homes import Homes
+from chappe.log.ordered.homes import Snapshot as HomesSnapshot
 
 ALL_PARTITIONS_MAX: Final = 100_000  # of all topics of a chain
 MADE_OF_A_NAME: Final = 5  # the version of a UUID that is not random
@@ -102,6 +108,13 @@ class _Topic:
     nexts: list[int]
 
 
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """Topics in the order of their names, each with its seed and the ends of its partitions; and what queries did."""
+
+    topics: list[tuple[bytes, bytes, list[int]]]
+    homes: HomesSnapshot
+
+
 class OrderedLog:
     """See the module; ``keeper`` gets the records. What it is asked for never raises: it answers ``Refused``."""
 
@@ -109,6 +122,8 @@ class OrderedLog:
         self._keeper = keeper
         self._topics: dict[bytes, _Topic] = {}
         self._count = 0  # of all partitions
+        self.homes = Homes(self._has)
+        self.now_us = 0  # of the command that is done: see ``replication.chain.replica.TimedMachine``
 
     def apply(self, command: bytes) -> bytes:
         """Do a command; the bytes of an ``Answer``."""
@@ -124,12 +139,14 @@ class OrderedLog:
 
     def snapshot(self) -> bytes:
         """All of the state, without the records."""
-        return msgspec.msgpack.encode([(raw, each.seed, each.nexts) for raw, each in sorted(self._topics.items())])
+        topics = [(raw, each.seed, each.nexts) for raw, each in sorted(self._topics.items())]
+        return msgspec.msgpack.encode(_Snapshot(topics, self.homes.snapshot()))
 
     def restore(self, state: bytes) -> None:
         """Be as when this snapshot was made; the keeper is told which records it means."""
-        found = msgspec.msgpack.decode(state, type=list[tuple[bytes, bytes, list[int]]]) if state else []
-        self._topics = {raw: _topic(raw, seed, nexts) for raw, seed, nexts in found}
+        found = msgspec.msgpack.decode(state, type=_Snapshot) if state else _Snapshot([], HomesSnapshot([], []))
+        self._topics = {raw: _topic(raw, seed, nexts) for raw, seed, nexts in found.topics}
+        self.homes.restore(found.homes)
         self._count = sum(len(each.parts) for each in self._topics.values())
         self._keeper.begin(
             [End(each.name, *part) for each in self._topics.values()
@@ -169,6 +186,14 @@ class OrderedLog:
                 return self._create(command)
             case Append():
                 return self._append(command)
+            case BeginRun():
+                return self.homes.begin(command, self.now_us)
+            case StageRows():
+                return self.homes.stage(command, self.now_us)
+            case CommitRows():
+                return self._commit(command)
+            case DropRows():
+                return self.homes.drop(command, self.now_us)
         assert_never(command)
 
     def _create(self, command: Create) -> Answer:
@@ -200,6 +225,31 @@ class OrderedLog:
         topic.nexts[index] = batch.next
         self._keeper.place(Placed(topic.name, topic.parts[index], batch))
         return Appended(end, batch.next)
+
+    def _commit(self, command: CommitRows) -> Answer:
+        """All rows of a batch of a query, or none: nothing is placed before all have their offsets."""
+        pieces = self.homes.commit(command, self.now_us)
+        if not isinstance(pieces, list):
+            return pieces
+        ends: dict[tuple[bytes, int], int] = {}
+        placed: list[Placed] = []
+        for piece in pieces:
+            key, topic = (piece.topic, piece.partition), self._topics[piece.topic]
+            try:
+                batch = Batch.parse(rebase(piece.body, ends.get(key, topic.nexts[piece.partition])), check=False)
+            except ProtocolError as error:
+                return Refused(f"the rows are damaged: {error}")
+            ends[key] = batch.next
+            placed.append(Placed(topic.name, topic.parts[piece.partition], batch))
+        for (raw, index), end in ends.items():
+            self._topics[raw].nexts[index] = end
+        for each in placed:
+            self._keeper.place(each)
+        return self.homes.committed(command)
+
+    def _has(self, topic: bytes, partition: int) -> bool:
+        found = self._topics.get(topic)
+        return found is not None and partition < len(found.parts)
 
     def _layout(self, topic: _Topic | None) -> Layout:
         if topic is None:

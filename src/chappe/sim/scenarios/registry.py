@@ -16,6 +16,7 @@ from chappe.sim.scenarios.log.scenario import Log, Sink
 from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.scenarios.mix import Mix
+from chappe.sim.scenarios.ordered.homes import Homes
 from chappe.sim.scenarios.ordered.scenario import Ordered
 from chappe.sim.scenarios.sealed.mesh import SealedMesh
 from chappe.sim.scenarios.sealed.scenario import Sealed
@@ -40,4 +41,5 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "gateway": Gateways,
     "chain": Chains,
     "ordered": Ordered,
+    "homes": Homes,
 }

@@ -236,9 +236,14 @@ class ClientHost(ChainHost):
         self.arm()
         self.world.clock.after(self.world.pause(), self._go_on, self.life)
 
+    @property
+    def works(self) -> bool:
+        """Whether it asks for more."""
+        return bool(self.world.working)
+
     def _go_on(self, life: int) -> None:
         world = self.world
-        if not self.alive or not world.working:
+        if not self.alive or not self.works:
             return
         while not self.frozen and len(self.under_way) < UNDER_WAY_MAX:
             self.operate()

@@ -1,1 +1,1 @@
-"""Worlds of ordered topics: a chain whose members are stores, many writers, and consumers."""
+"""Worlds of chains whose members are stores: ordered topics with many writers, queries that write exactly once."""

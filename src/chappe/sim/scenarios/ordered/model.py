@@ -12,6 +12,8 @@ from chappe.log.ordered.commands import (
     Answer,
     Append,
     Appended,
+    CommitRows,
+    Committed,
     Conflict,
     decode_answer,
     decode_command,
@@ -76,3 +78,20 @@ class Remembering(OrderedLog):
         """Be as then."""
         inner, self.did = msgspec.msgpack.decode(state, type=tuple[bytes, list[int]])
         super().restore(inner)
+
+
+def commit_number(query: str, batch: int) -> int:
+    """A number that no operation has."""
+    return 1_000_000 + 1_000 * int(query.removeprefix("query")) + batch
+
+
+class Committing(Remembering):
+    """Also remembers which batches of queries it has committed."""
+
+    def apply(self, command: bytes) -> bytes:
+        """Do a command."""
+        answer = super().apply(command)
+        wanted = decode_command(command)
+        if isinstance(wanted, CommitRows) and decode_answer(answer) == Committed(False):
+            self.did.append(commit_number(wanted.sink, wanted.batch))
+        return answer

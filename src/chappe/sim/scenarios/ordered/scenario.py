@@ -53,10 +53,14 @@ class Truth:
     complete = True
 
     def __init__(self, limits: ChainLimits) -> None:
-        self.machine = OrderedLog(self)
+        self.machine = self.made()
         self._replica = Replica(self.machine, limits)
         self.parts: dict[str, list[int]] = {}
         self.ends: list[dict[str, int]] = [{}]  # by entry
+
+    def made(self) -> OrderedLog:
+        """The machine."""
+        return OrderedLog(self)
 
     def mark(self) -> int:
         """See ``Keeper``."""
@@ -82,7 +86,11 @@ class OneOrder(Checker["Ordered"]):
 
     def __init__(self, world: Ordered) -> None:
         super().__init__(world)
-        self.truth = Truth(world.limits)
+        self.truth = self.begun()
+
+    def begun(self) -> Truth:
+        """What there is in the beginning."""
+        return Truth(self.world.limits)
 
     def follow(self, same: Same) -> None:
         """Take in what was committed since."""
@@ -158,6 +166,7 @@ class Ordered(Chains):
 
     server_host = OrderedServer
     client_host = Writer
+    one_order: type[OneOrder] = OneOrder
     step = staticmethod(model.step)
     begins = staticmethod(model.begin)
     settle_max_s = 200.0
@@ -208,7 +217,7 @@ class Ordered(Chains):
         self.readers = [self.join("reader", lambda name: Reader(self, name)) for _ in range(self.few(READERS))]
         super().begin()
         self.same = next(each for each in self.checkers if isinstance(each, Same))
-        self.watch(OneOrder(self))
+        self.watch(self.one_order(self))
 
     def plan(self, until: float) -> float:
         """Plan the faults; consumers die, too."""
