@@ -82,8 +82,12 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.subscribers.shares": {*BASE, "chappe.log.batch"},
     "chappe.reading": {*FACES, *READING, *HERE},
     "chappe.bridges": {*FACES, *HERE, *READING, "chappe.reading", "chappe.mesh.messages", "chappe.kv.engine"},
-    # log.transactions: where a sink's records lie; bridges.form, kv_form: what records of the mesh and stores are
-    "chappe.spark": {*FACES, *READING, *HERE, "chappe.reading", "chappe.log.exactly_once.transactions", *FORMS},
+    # log.transactions: where a sink's records lie; log.ordered.commands: what it asks of a chain; bridges.form,
+    # kv_form: what records of the mesh and stores are
+    "chappe.spark": {
+        *(*FACES, *READING, *HERE, *FORMS),
+        *("chappe.reading", "chappe.log.exactly_once.transactions", "chappe.log.ordered.commands"),
+    },
     # what its processes are made of, and the recordings that they play
     "chappe.benchmark": {*FACES, *HERE, "chappe.storage.recordings", "chappe.mesh.messages"},
     "chappe.cli": {

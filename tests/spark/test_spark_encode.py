@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from chappe.defaults import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.batch import KEYS, TIMESTAMPS, Batch, Headers
+from chappe.log.ordered.gathering import Gathering
 from chappe.spark import encode
 from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
@@ -176,6 +177,29 @@ def test_rows_that_cannot_be_written_are_named(values: dict[str, object], column
     where = Columns(**{"value": 0, "topic": None, "key": None, "headers": None, "timestamp": None} | columns)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=text):
         encoded([part], where, None if "topic" in columns else "t")
+
+
+def test_rows_go_to_the_partition_of_their_key_in_their_order_and_those_without_to_one() -> None:
+    keys = [b"a", None, b"b", b"c", b"a", None, b"d", b"c"]
+    rows = [(b"%d" % number, key) for number, key in enumerate(keys)]
+    part = pa.record_batch(
+        [pa.array([value for value, _ in rows]), pa.array([key for _, key in rows], pa.binary())],
+        names=["value", "key"],
+    )
+    encoder = Encoder(Columns(0, None, 1, None, None), "t", lambda topic: 3, turn=8)
+
+    pieces = [*encoder.add(part), *encoder.finish()]
+
+    found = {piece.partition: Batch.parse(piece.raw) for piece in pieces}
+    assert len(found) == len(pieces)
+    wanted: dict[int, list[tuple[bytes, bytes | None]]] = {}
+    for value, key in rows:
+        wanted.setdefault(8 % 3 if key is None else Gathering(3).partition_of(key, None), []).append((value, key))
+    read = {
+        place: list(zip(each.values(), each.keys() or [None] * len(each), strict=True)) for place, each in found.items()
+    }
+    assert read == wanted
+    assert len(wanted) > 1
 
 
 def test_a_record_over_the_bound_is_named() -> None:

@@ -39,6 +39,14 @@ def inserted(table: StructType) -> StructType:
     return StructType(fields)
 
 
+def test_a_table_is_read_from_stores_and_written_at_their_chain(tmp_path: Path) -> None:
+    (tmp_path / "chain.toml").write_text('[servers]\na = "127.0.0.1:7801"\n')
+    table = created(creation(stores="tcp://a:1", topic="t", chain=str(tmp_path / "chain.toml")))
+
+    assert reading_options({}, table) == {"stores": "tcp://a:1", "subscribe": "t"}
+    assert writing_options({}, inserted(table)) == {"topic": "t", "chain": str(tmp_path / "chain.toml")}
+
+
 def test_what_a_table_was_created_with_reaches_reads_and_writes() -> None:
     given = creation(stores="tcp://a:1", subscribe="t", minAcks="1", startingOffsets="latest")
     assert is_creation(given)

@@ -11,6 +11,7 @@ batch.py     reads what is there, narrowed by filters; what tasks read
 stream.py    follows topics
 sink.py      writes topics, exactly once: stages rows at their home, and commits them
 encode.py    rows become batches
+chained.py   the same at a chain of stores
 home.py      the store that keeps a sink's commits; by what a query is known that lost its checkpoint
 decode.py    JSON in values, and recorded messages of the mesh, as typed columns; event_types.py says which
 tables.py    topics as tables: the latest value of each key

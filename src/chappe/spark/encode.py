@@ -3,8 +3,8 @@
 A column of a batch has Arrow's own layout, so its bytes are cut out of Spark's as they are: no value becomes an object
 of Python. Headers are the exception; few topics have any.
 
-Rows of several topics are told apart by sorting, in which they keep their order. What is too little for a good batch
-waits for more of its topic, within a bound.
+Rows of several topics, and of several partitions of an ordered one, are told apart by sorting, in which they keep their
+order. What is too little for a good batch waits for more of its kind, within a bound.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,43 +45,57 @@ class Piece(NamedTuple):
     topic: str
     raw: bytes
     rows: int
+    partition: int = 0  # of an ordered topic
 
 
 class Encoder:
-    """Turns one task's rows into pieces. Rows of one topic keep their order.
+    """Turns one task's rows into pieces. Rows of one partition keep their order.
 
     Every method raises UsageError or RecordTooLarge for rows that cannot be written; the text names the column. Without
-    a ``topic`` it is taken from the column.
+    a ``topic`` it is taken from the column. ``partitions`` says how many a topic has: rows with a key go to the one
+    that it belongs to, those without all to one, which ``turn`` chooses.
     """
 
-    def __init__(self, columns: Columns, topic: str | None) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        topic: str | None,
+        partitions: Callable[[str], int] = lambda topic: 1,
+        turn: int = 0,
+    ) -> None:
         self._columns = columns
         self._topic = topic
-        self._waiting: dict[str, list[pa.RecordBatch]] = {}  # rows that are too few for a batch of their topic
-        self._sizes: Counter[str] = Counter()  # of them
+        self._partitions = partitions
+        self._turn = turn
+        # Rows that are too few for a batch of their partition.
+        self._waiting: dict[tuple[str, int], list[pa.RecordBatch]] = {}
+        self._sizes: Counter[tuple[str, int]] = Counter()  # of them
         self._size = 0  # of all
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """Take rows, and yield what became full."""
-        for topic, rows in self._by_topic(batch):
-            size = rows.nbytes
-            self._waiting.setdefault(topic, []).append(rows)
-            self._sizes[topic] += size
-            self._size += size
-            if self._sizes[topic] >= PIECE_BYTES_MIN:
-                yield from self._encode(topic)
+        for topic, all_rows in self._by_topic(batch):
+            for partition, rows in _by_partition(all_rows, self._partitions(topic), self._turn):
+                size, key = rows.nbytes, (topic, partition)
+                self._waiting.setdefault(key, []).append(rows)
+                self._sizes[key] += size
+                self._size += size
+                if self._sizes[key] >= PIECE_BYTES_MIN:
+                    yield from self._encode(key)
         while self._size > WAITING_BYTES_MAX:
             yield from self._encode(max(self._sizes, key=self._sizes.__getitem__))
 
     def finish(self) -> Iterator[Piece]:
         """What still waits, at the end of the task."""
-        for topic in list(self._waiting):
-            yield from self._encode(topic)
+        for key in list(self._waiting):
+            yield from self._encode(key)
 
-    def _encode(self, topic: str) -> Iterator[Piece]:
-        parts = self._waiting.pop(topic)
-        self._size -= self._sizes.pop(topic)
-        yield from encode_rows(parts[0] if len(parts) == 1 else pa.concat_batches(parts), topic)
+    def _encode(self, key: tuple[str, int]) -> Iterator[Piece]:
+        parts = self._waiting.pop(key)
+        self._size -= self._sizes.pop(key)
+        topic, partition = key
+        for piece in encode_rows(parts[0] if len(parts) == 1 else pa.concat_batches(parts), topic):
+            yield piece._replace(partition=partition)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not batch.num_rows:
@@ -99,11 +113,27 @@ class Encoder:
         if len(topics) == 1:
             yield topics[0], rows
             return
-        codes = coded.indices.to_numpy()
-        ends = np.cumsum(np.bincount(codes, minlength=len(topics)))[:-1]
-        # each topic's rows are copied apart: the few that wait must not keep all the others in memory
-        for topic, chosen in zip(topics, np.split(np.argsort(codes, kind="stable"), ends), strict=True):
-            yield topic, rows.take(pa.array(chosen))
+        for number, some in _apart(rows, coded.indices.to_numpy()):
+            yield topics[number], some
+
+
+def _apart(rows: pa.RecordBatch, codes: NDArray[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each code that is there, in their order. Copies: the few that wait must not keep all the others."""
+    ends = np.cumsum(np.bincount(codes))[:-1]
+    for number, chosen in enumerate(np.split(np.argsort(codes, kind="stable"), ends)):
+        if len(chosen):
+            yield number, rows.take(pa.array(chosen))
+
+
+def _by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """As ``Gathering.partition_of`` has it for rows with a key: by its checksum."""
+    if partitions == 1 or "key" not in rows.schema.names:
+        yield turn % partitions, rows
+        return
+    coded = rows.column("key").dictionary_encode()
+    places = [crc32c(key) % partitions for key in coded.dictionary.to_pylist()]
+    codes = np.array([*places, turn % partitions], np.int64)[coded.indices.fill_null(len(places)).to_numpy()]
+    yield from _apart(rows, codes)
 
 
 def sort_rows(batches: Iterable[pa.RecordBatch], order: Sequence[int]) -> Iterator[pa.RecordBatch]:

@@ -270,12 +270,30 @@ def begin(stores: Stores, sink: Sink, batch: int, origins: Sequence[Origin], aga
         on_first=partial(_refuse_repetition, sink=sink, origins=origins, again=again),
         on_settled=partial(_remember, sink=sink, origins=origins),
     )
-    if batch < home.committed:  # Spark repeats the last batch at most
+    refuse_older(home, batch)
+    return home
+
+
+def refuse_older(home: Home, batch: int) -> None:
+    """Raise UsageError if a query is about to write what it wrote long ago: Spark repeats the last batch at most."""
+    if batch < home.committed:
         raise UsageError(
             f"this query is at batch {batch}, and has committed batch {home.committed} already: its checkpoint is an "
             "older copy; bring back the newest, or begin with a new one"
         )
-    return home
+
+
+def repetition(origin: Origin, query: str, batches: str) -> UsageError:
+    """Why a query that begins anew is refused, if another of the same origin has written so much."""
+    return UsageError(
+        f"a query of the same {origin.text} has written {batches} here, and this one begins anew, as if "
+        f"its checkpoint were gone: bring it back, or set `writeAgain` to {query} to write all rows again"
+    )
+
+
+def so_many_batches(count: int) -> str:
+    """As a part of a sentence."""
+    return f"{count} batches" if count > 1 else "a batch"
 
 
 def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin], again: str | None) -> None:
@@ -284,10 +302,7 @@ def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin],
         for query in sorted(before - {"", sink.name, again}):
             batches = _batches(stores, query)
             if batches:
-                raise UsageError(
-                    f"a query of the same {origin.text} has written {batches} here, and this one begins anew, as if "
-                    f"its checkpoint were gone: bring it back, or set `writeAgain` to {query} to write all rows again"
-                )
+                raise repetition(origin, query, batches)
 
 
 def _batches(stores: Stores, query: str) -> str:
@@ -295,7 +310,7 @@ def _batches(stores: Stores, query: str) -> str:
     answers = ask_all(stores.endpoints, query, stores.security).values()
     count = 1 + max((answer.batch for answer in answers), default=-1)
     if count:
-        return f"{count} batches" if count > 1 else "a batch"
+        return so_many_batches(count)
     known = {answer.store_id for answer in answers}
     away = {answer.home for answer in answers if answer.home and answer.home not in known}
     return f"to the store {away.pop()}, which is not there," if away else ""

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 from uuid import UUID
 
+from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
 from chappe.data.topic import check_topic
@@ -290,7 +291,7 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 SINK_NAMES: Final = (
-    "stores", "towers", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout",
+    "stores", "towers", "chain", "topic", "minAcks", "writeId", "writeBatch", "writeAgain", "orderBy", "fetchTimeout",
     "identity",
 )  # fmt: skip
 # Spark hands these over too: they are for itself.
@@ -324,6 +325,7 @@ class SinkOptions:
     # the id of a query whose rows another one may write once more, as its checkpoint is gone
     write_again: str | None = None
     security: LogSecurity = None  # who writes, if stores have keys
+    chain: str | None = None  # the file with the configuration of a chain of stores, which is the home of the sink
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
@@ -347,7 +349,24 @@ class SinkOptions:
             option(options, "writeBatch", "a number of at least 0", whole_number, 0),
             option(options, "writeAgain", "the id of a query, as the error names it", _query, None),
             identity_of(options),
+            _chain(options),
         )
+
+
+def _chain(options: Mapping[str, str]) -> str | None:
+    """The file of a chain, by a place that driver and executors have. Raises UsageError."""
+    path = options.get("chain")
+    if path is None:
+        return None
+    for name in ("stores", "towers", "minAcks"):
+        if name.lower() in options:
+            raise UsageError(f"`chain` says where rows go, to all of its stores that live: leave out `{name}`")
+    path = os.path.abspath(path)
+    try:
+        ChainConfiguration.load(path)
+    except UsageError as error:
+        raise UsageError(f"`chain`: {error}") from None
+    return path
 
 
 def _topic(text: str | None) -> str | None:

@@ -1,8 +1,8 @@
 """``df.write.format("chappe")`` and ``df.writeStream.format("chappe")``: rows become records, exactly once.
 
-Tasks stage their rows at the sink's home (``home.py``) under batch, task and attempt. When Spark has decided which
-attempts count, the driver has exactly these made visible in one step. A batch that was committed before is not
-written again, however often and in whatever order Spark runs its tasks.
+Tasks stage their rows at the sink's home (``home.py``), which may be a chain (``chained.py``), under batch, task and
+attempt. When Spark has decided which attempts count, the driver has exactly these made visible in one step. A batch
+that was committed before is not written again, however often and in whatever order Spark runs its tasks.
 
 Spark makes these objects in one process and pickles them into others: they hold no connection.
 """
@@ -28,6 +28,8 @@ from chappe.log.exactly_once.transactions import sink_address
 from chappe.log.queries import Stage
 from chappe.reading.fetch import client_of
 from chappe.security import LogSecurity
+from chappe.spark import chained
+from chappe.spark.chained import ChainPlace, ChainStaging
 from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
 from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, found_again, settle
@@ -57,24 +59,55 @@ _homes: OrderedDict[Sink, Home] = OrderedDict()
 class _Plan:
     columns: Columns
     topic: str | None
-    stores: Stores
+    place: Stores | ChainPlace
     min_acks: int
 
     @classmethod
     def make(cls, options: SinkOptions, schema: StructType) -> _Plan:
         columns = Columns.find(schema, options.topic, options.order)
-        stores = Stores(options.stores, options.towers, options.patience_s, options.security).known()
-        return cls(columns, options.topic, stores, options.min_acks)
+        place: Stores | ChainPlace
+        if options.chain is not None:
+            place = ChainPlace(options.chain, options.patience_s, options.security)
+        else:
+            place = Stores(options.stores, options.towers, options.patience_s, options.security).known()
+        return cls(columns, options.topic, place, options.min_acks)
+
+    def settle(self, sink: Sink, batch: int) -> Home:
+        """Of a batch write."""
+        if isinstance(self.place, ChainPlace):
+            return chained.settle(self.place, sink, batch)
+        return settle(self.place, sink, batch)
+
+    def begin(self, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
+        """Of a stream."""
+        if isinstance(self.place, ChainPlace):
+            return chained.begin(self.place, sink, batch, origins, again)
+        return begin(self.place, sink, batch, origins, again)
+
+    def staging(self, home: Home, sink: Sink, batch: int, task: int, attempt: int) -> Staging | ChainStaging:
+        """Of one attempt of a task."""
+        if isinstance(self.place, ChainPlace):
+            return ChainStaging(self.place, home, sink, batch, task, attempt)
+        return Staging(self.place, home, sink, batch, task, attempt)
 
 
 class _Ending:
     _plan: _Plan
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        commit(self._plan.stores, [each for each in messages if isinstance(each, Staged)], self._plan.min_acks)
+        staged, place = [each for each in messages if isinstance(each, Staged)], self._plan.place
+        if not isinstance(place, ChainPlace):
+            commit(place, staged, self._plan.min_acks)
+        elif staged:
+            named = [(each.task, each.attempt, each.pieces, each.rows) for each in staged]
+            chained.commit(place, staged[0].sink, staged[0].batch, named)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        abort([each for each in messages if isinstance(each, Staged)], self._plan.stores.security)
+        staged, place = [each for each in messages if isinstance(each, Staged)], self._plan.place
+        if not isinstance(place, ChainPlace):
+            abort(staged, place.security)
+        elif staged:
+            chained.abort(place, staged[0].sink, staged[0].batch, [(each.task, each.attempt) for each in staged])
 
 
 class TopicWriter(_Ending, DataSourceArrowWriter):
@@ -89,7 +122,7 @@ class TopicWriter(_Ending, DataSourceArrowWriter):
         name = f"write {options.write_id}" if options.write_id else str(uuid.uuid4())
         self._sink = Sink(name, str(uuid.uuid4()), lasting=options.write_id is not None)
         self._batch = options.write_batch
-        self._home = settle(self._plan.stores, self._sink, self._batch)
+        self._home = self._plan.settle(self._sink, self._batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Called in the executors."""
@@ -110,7 +143,7 @@ class TopicStreamWriter(_Ending, DataSourceStreamArrowWriter):
         """Called in the executors."""
         sink = Sink(_property("sql.streaming.queryId"), _property("spark.jobGroup.id"), lasting=True)
         batch = int(_property("streaming.sql.batchId"))
-        home = _homes.get(sink) or begin(self._plan.stores, sink, batch, self._origins, self._again)
+        home = _homes.get(sink) or self._plan.begin(sink, batch, self._origins, self._again)
         return _write(iterator, self._plan, sink, home, batch)
 
 
@@ -130,13 +163,13 @@ def _property(name: str) -> str:
 def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Home, batch: int) -> Staged:
     context = _context()
     task, attempt = context.partitionId(), context.taskAttemptId()
-    staging = Staging(plan.stores, home, sink, batch, task, attempt)
+    staging = plan.staging(home, sink, batch, task, attempt)
     if batch <= home.committed:
         for _ in batches:  # committed before; but what is upstream, state above all, is only complete when it was read
             pass
     else:
         try:
-            encoder = Encoder(plan.columns, plan.topic)
+            encoder = Encoder(plan.columns, plan.topic, staging.partitions, task)
             for each in sort_rows(batches, plan.columns.order) if plan.columns.order else batches:
                 for piece in encoder.add(each):
                     staging.put(piece)
@@ -172,6 +205,10 @@ class Staging:
         self._place = (batch, task, attempt)
         self._sealing = sealing_here(stores.security)
         self._unanswered: deque[tuple[bytes, Stage, bytes]] = deque()
+
+    def partitions(self, topic: str) -> int:
+        """A sink has one in each topic."""
+        return 1
 
     def put(self, piece: Piece) -> None:
         """Send a piece; waits for the oldest one if too many are under way."""

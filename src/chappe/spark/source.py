@@ -145,8 +145,9 @@ def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _for_writing(options: Mapping[str, str]) -> dict[str, str]:
-    """Without what is for reading alone; a table of one topic writes to that."""
-    found = {name: value for name, value in options.items() if name not in _READ - _WRITTEN}
+    """Without what is for reading alone, as stores are beside a chain; a table of one topic writes to that."""
+    reads = _READ - _WRITTEN | (_PLACES if "chain" in options else frozenset())
+    found = {name: value for name, value in options.items() if name not in reads}
     names = [part.strip() for part in options.get("subscribe", "").split(",") if part.strip()]
     if "topic" not in found and len(names) == 1:
         found["topic"] = names[0]

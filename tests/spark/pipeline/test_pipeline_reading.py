@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chappe.errors import UsageError
+from chappe.spark.pipeline.frames import sink_options
 from chappe.spark.pipeline.model import PipelineInvalid, Sql, Trigger, Watermark, duration_ms
 from chappe.spark.pipeline.reading import read_pipeline, trigger
 
@@ -180,6 +181,8 @@ def test_what_is_wrong_with_a_python_file_is_told_with_its_line(tmp_path: Path, 
         ('prefix = "logs."', "prefix = 3", "line 21: `inputs.all.prefix` is a number; it has to be text"),
         ("2026-01-31T12:00:00Z", '"soon"', "line 23: `inputs.all.starting` is earliest, latest or a time"),
         ("stores = [", 'towers = "a:1"\nstores = [', "line 22: give `stores` or `towers`, not both"),
+        ("[output]", '[output]\nchain = "c"\nstores = "tcp://a:1"', "line 26: `chain` says where rows go: leave out"),
+        ('kind = "topic"', 'kind = "console"\nchain = "c"', "line 27: an output of kind console has no `chain`"),
         ("maxRecordsPerTrigger", "subscribe", "line 18: say `topic` instead of option `subscribe`"),
         ("sql = ", 'sql_file = "x"\nsql = ', "line 1: both `sql` and `sql_file`"),
         ("sql = ", "sql_file = ", "cannot be read: No such file"),
@@ -191,6 +194,14 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str,
     assert old in GOOD
     found = problems(tmp_path, GOOD.replace(old, new, 1))
     assert any(said in each for each in found), found
+
+
+def test_an_output_to_a_chain_names_its_file_beside_the_pipeline(tmp_path: Path) -> None:
+    (query,) = read_pipeline(written(tmp_path, GOOD.replace("[output]", '[output]\nchain = "chain.toml"'))).queries
+
+    assert query.output.chain == str(tmp_path / "chain.toml")
+    options = sink_options(query.output, "10.0.0.5:5556")
+    assert options == {"chain": query.output.chain, "topic": "stats"}
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:

@@ -275,7 +275,8 @@ def source_options(given: Input, towers: str) -> dict[str, str]:
 def sink_options(given: Output, towers: str) -> dict[str, str]:
     """Options of ``format("chappe")`` for an output to a topic or table."""
     topic = {"topic": given.topic} if given.topic else {}
-    return {**_place(given.place, towers), **topic, **given.options}
+    place = {"chain": given.chain} if given.chain else _place(given.place, towers)
+    return {**place, **topic, **given.options}
 
 
 def option_problems(pipeline: Pipeline, towers: str) -> Iterator[Problem]:

@@ -84,7 +84,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the rows of a query go. ``path`` is absolute, or a URI."""
+    """Where the rows of a query go. ``path`` is absolute, or a URI; ``chain``, instead of a place, is absolute."""
 
     kind: Kind
     mode: Mode
@@ -93,6 +93,7 @@ class Output:
     key: tuple[str, ...]
     place: Place
     options: Mapping[str, str]
+    chain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,19 @@ _PLACE: Final = ("stores", "towers")
 _QUERY: Final = ("sql", "sql_file", "output")
 _TOP: Final = ("name", *_PLACE, "spark", "inputs", *_QUERY, "queries")
 _INPUT: Final = ("topic", "prefix", *_PLACE, "schema", "watermark", "starting", "options")
-_OUTPUT: Final = ("kind", "topic", "key", "path", *_PLACE, "mode", "checkpoint", "trigger", "options")
+_OUTPUT: Final = ("kind", "topic", "key", "path", *_PLACE, "chain", "mode", "checkpoint", "trigger", "options")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _BLOCK: Final = re.compile(r"(?m)^# /// chappe *\n(?P<body>(?:#(?: .*)?\n)*?)# /// *$")
 # What belongs to each kind of output besides kind, mode, checkpoint, trigger and options, and what it needs.
 _BELONGS: Final = {
-    "topic": {"topic", "key", *_PLACE},
-    "table": {"topic", "key", *_PLACE},
+    "topic": {"topic", "key", "chain", *_PLACE},
+    "table": {"topic", "key", "chain", *_PLACE},
     "parquet": {"path"},
     "console": set[str](),
 }
+_SOME: Final = {"topic", "key", "path", "chain", *_PLACE}  # what does not belong to all of them
 _NEEDS: Final = {"topic": (), "table": ("topic", "key"), "parquet": ("path",), "console": ()}
 _OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startingoffsets": "starting"}
 
@@ -266,7 +267,7 @@ class _Reader:
         for name in _NEEDS[known] if kind else ():
             if name not in table:
                 table.complain("", f"an output of kind {kind} needs `{name}`")
-        for name in sorted(set(table.values) & {"topic", "key", "path", *_PLACE} - _BELONGS[known] if kind else ()):
+        for name in sorted(set(table.values) & _SOME - _BELONGS[known] if kind else ()):
             table.complain(name, f"an output of kind {kind} has no `{name}`")
         topics = table.texts("topic")
         if len(topics) > 1 or any(each.endswith("*") for each in topics):
@@ -278,7 +279,9 @@ class _Reader:
             table.complain("mode", "files are only added to: an output of kind parquet has mode append")
         if mode == "complete" and kind in ("topic", "table"):
             table.complain("mode", f"an output of kind {kind} has mode append or update: a topic is never emptied")
-        path = table.text("path")
+        path, chain = table.text("path"), table.text("chain")
+        if chain and ("stores" in table or "towers" in table):
+            table.complain("chain", "`chain` says where rows go: leave out `stores` and `towers`")
         return model.Output(
             cast(model.Kind, known),
             cast(model.Mode, mode),
@@ -287,6 +290,7 @@ class _Reader:
             key,
             self._place(table, place),
             table.settings("options"),
+            self._path(chain) if chain else None,
         )
 
     def _path(self, text: str) -> str:
