@@ -2193,7 +2193,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv/chained/core.py",
         "        self._done.append(Propose(tuple(commands)))",
         "        self._done.append(Propose(tuple(commands)))\n"
-        "        self._emit(active.handle_committed(commit.number, self._seen_at, self._wall(self._seen_at)))",
+        "        now = self._seen_at\n"
+        "        self._by_master(active.handle_committed(commit.number, now, self._wall(now)), now)",
         "what was confirmed is at all members",
     ),
     Plant(
@@ -2216,8 +2217,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "head-that-is-replaced-keeps-what-it-had-not-told",
         "kv-chain",
         "kv/chained/core.py",
-        "        self._emit(active.end(False, now))",
-        "        self._emit(active.end(True, now))",
+        "        self._by_author(active.end(False, now))",
+        "        self._by_author(active.end(True, now))",
         "all servers have what was committed, and nothing else",
     ),
     Plant(

@@ -25,24 +25,17 @@ from typing import Final, NamedTuple, assert_never
 from crc32c import crc32c
 
 from chappe.channel import FIRST as _FIRST_EVENT
-from chappe.core import Report
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
-from chappe.errors import ProtocolError, StaleData
-from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit, Propose, Send
+from chappe.kv.actions import Action, Commit, Propose
 from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
 from chappe.kv.chained.messages import PART_BYTES, Lead, Still, decode_rows, encode, parts_of
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
-from chappe.kv.events import CommandRefused
 from chappe.kv.master import KvMaster
-from chappe.kv.pair.author import Author
 from chappe.kv.pair.messages import Row, encode_operation
-from chappe.kv.pair.voters import Voters, asks_aloud
 from chappe.kv.recent import Recent
-from chappe.kv.role import KvRole, Notices, Reaches
-from chappe.kv.topics import check_name, clone_topic, master_topic
+from chappe.kv.replica import Replica
 from chappe.limits import KV_LIMITS, KvLimits
 
 PAUSE_S: Final = 0.4  # who stood still for so long may have been replaced: the chain takes it for dead then
@@ -59,7 +52,7 @@ class Place(NamedTuple):
     why: str = ""
 
 
-class ChainedMaster(KvRole):
+class ChainedMaster(Replica):
     """See the module. Its methods are called as a master's are, and ``handle_place`` and ``handle_fed`` besides.
 
     Args:
@@ -68,18 +61,13 @@ class ChainedMaster(KvRole):
         notify: Whether changes are told to watchers.
     """
 
-    kind = "master"
-
     def __init__(
         self, name: str, entity: Entity, life: int, *, now: float, wall_ns: int, notify: bool = True,
         limits: KvLimits = KV_LIMITS, part_bytes: int = PART_BYTES,
     ) -> None:  # fmt: skip
-        raw = check_name(name)
-        self.hears = {master_topic(raw): self._hear_clones, clone_topic(raw): self._hear_masters}
-        super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)
+        super().__init__(name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits)
         self.active: KvMaster | None = None
         self._life = life
-        self._limits = limits
         self._part_bytes = part_bytes
         self._place = Place()
         self._terms = 0  # in which this one was, or would be, master
@@ -95,49 +83,16 @@ class ChainedMaster(KvRole):
         self._questions = 0
         self._fed_at = now
         self._left = False
-        self._clone_topic = clone_topic(raw)
-        self._master_topic = master_topic(raw)
-        self._own = Author(name, entity, limits, now)
-        self._voters = Voters()
         self._stands_in_until = now  # clones are told that the former master is gone
         self._stand_in_at = now
-        self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._seen_at = now
-        self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
-        self._done: list[Action] = []
 
     # -- looks --------------------------------------------------------------------------------------------------
 
     @property
-    def leads(self) -> bool:
-        """Whether own writes are done here, in the moment of the call: behind a takeover those before come first."""
-        return self._serving and not self._own.waits
-
-    @property
-    def clones(self) -> tuple[Entity, ...]:
-        """Those that are attached, while the master is here."""
-        return () if self.active is None else self.active.clones
-
-    @property
-    def notify(self) -> bool:
-        """Whether changes are told to watchers."""
-        return self._notices.wanted
-
-    @notify.setter
-    def notify(self, notify: bool) -> None:
-        self._notices.wanted = notify
-        if self.active is not None:
-            self.active.notify = notify
-
-    @property
-    def readable(self) -> bool:
-        """Whether it may be read."""
-        return self._unreadable is None
-
-    def unreadable(self) -> StaleData | None:
-        """Why it may not be read."""
-        reason = self._unreadable
-        return None if reason is None else StaleData(f"store {self.name!r} cannot be read: {reason}")
+    def master(self) -> KvMaster | None:
+        """The master, while it is here."""
+        return self.active
 
     @property
     def _unreadable(self) -> str | None:
@@ -145,25 +100,6 @@ class ChainedMaster(KvRole):
             why = f": {self._place.why}" if self._place.why else ""
             return f"this server has not been in its chain since it was started{why}"
         return f"it lost its chain more than {CLONE_STALE_S:g} s ago" if self._own.stale else None
-
-    @property
-    def room(self) -> bool:
-        """Whether a write is taken now, or refused for another reason than too little room."""
-        if self.leads and self.active is not None:
-            return self.active.room
-        return self._own.writes.room
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing that was written here waits."""
-        if self.active is not None and not self.active.settled:
-            return False
-        return self._own.master is None or not self._own.waits
-
-    @property
-    def unconfirmed(self) -> int:
-        """Writes that the master elsewhere has not confirmed."""
-        return len(self._own.writes.pending)
 
     def idle(self) -> bool:
         """Whether nothing is on its way between it and those in reach, and all that was written is done."""
@@ -198,23 +134,6 @@ class ChainedMaster(KvRole):
     def _there(self) -> bool:
         """Whether this server is in the chain, and that has a master."""
         return self._place.member and self._leader is not None
-
-    # -- application --------------------------------------------------------------------------------------------
-
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
-        self._wake(now, wall_ns)
-        active = self.active
-        if self.leads and active is not None:
-            self._emit(active.do(command, ticket, now, wall_ns))
-        else:
-            self._emit(self._own.write(command, ticket, now))
-        return self._take(now)
-
-    def hurry_idle(self, now: float) -> None:
-        """Have the others say soon how far they are."""
-        if self.active is not None:
-            self.active.hurry_idle(now)
-        self._own.writes.channel.hurry(now)
 
     # -- the chain ----------------------------------------------------------------------------------------------
 
@@ -290,7 +209,7 @@ class ChainedMaster(KvRole):
             return
         actions = active.handle_committed(did.number, now, self._wall(now))
         self._recent.add(did.master, did.event, operations)
-        self._emit(actions)
+        self._by_master(actions, now)
 
     def _do(self, done: Row) -> None:
         """Do here what another master did."""
@@ -331,14 +250,10 @@ class ChainedMaster(KvRole):
         assert active.position == _FIRST_EVENT
         self._recent.name(entity, active.position)
         self._doubts = 0
-        self._emit(active.start(now, self._wall(now)))
+        self._by_master(active.start(now, self._wall(now)), now)
         if before is not None:
             self._stands_in_until, self._stand_in_at = now + MASTER_SILENT_S, now
         self._answer_voters()
-
-    def _answer_voters(self) -> None:
-        """Those who asked while there was no master here."""
-        self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
 
     def _doubt(self, now: float) -> None:
         """It may have been replaced: ask the chain."""
@@ -357,8 +272,8 @@ class ChainedMaster(KvRole):
             return
         self._doubts = 0
         self._stands_in_until = now
-        self._emit(active.drop_waiting())
-        self._emit(active.end(False, now))
+        self._by_author(active.drop_waiting())
+        self._by_author(active.end(False, now))
         self._writers = {row.entity: row for row in active.writer_rows()}
         self._tell_clones(active.entity, active.entity)
 
@@ -387,12 +302,8 @@ class ChainedMaster(KvRole):
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach."""
         if self.active is not None:
-            self._emit(self.active.handle_gone(endpoint, now))
+            self._by_master(self.active.handle_gone(endpoint, now), now)
         return self._take(now)
-
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
-        """The network has changed; what that means for the chain it tells by ``handle_place``."""
-        return []
 
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
         """Do what is due."""
@@ -401,10 +312,10 @@ class ChainedMaster(KvRole):
             self._step_down(now)
             self._seek()
         if self._serving and self.active is not None and now >= self.active.next_timeout(now, wall_ns):
-            self._emit(self.active.handle_timeout(now, wall_ns))
+            self._by_master(self.active.handle_timeout(now, wall_ns), now)
         self._stand_in(now)
         if now >= self._own.next_timeout():
-            self._emit(self._own.handle_timeout(now))
+            self._by_author(self._own.handle_timeout(now))
         return self._take(now)
 
     def next_timeout(self, now: float, wall_ns: int) -> float:
@@ -417,43 +328,6 @@ class ChainedMaster(KvRole):
             if self._stand_in_at < self._stands_in_until:
                 due = min(due, self._stand_in_at)
         return min([due, *self._waits.values()])
-
-    # -- messages -----------------------------------------------------------------------------------------------
-
-    def _hear_clones(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
-        """Command messages have come on the master's topic."""
-        self._wake(now, wall_ns)
-        if self._serving and self.active is not None:
-            self._emit(self.active.handle_messages(list(payloads), now, wall_ns))
-        else:
-            for payload in payloads:
-                self._hear_voter(payload, now)
-        return self._take(now)
-
-    def _hear_voter(self, payload: bytes, now: float) -> None:
-        """There is no master here; does this clone look for one? All else it says again."""
-        try:
-            message = cmd.decode_message(payload)
-        except ProtocolError as problem:
-            self._refused(problem)
-            return
-        if asks_aloud(message):
-            self._voters.note(message, payload, now)
-
-    def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
-        """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
-        self._wake(now, wall_ns)
-        for payload in payloads:
-            try:
-                message = cmd.decode_message(payload)
-            except ProtocolError as problem:
-                self._refused(problem)
-                continue
-            if message.receiver == self.entity:
-                self._emit(self._own.hear(message, now))
-            elif self._serving and self.active is not None and not self._knows(message.sender.endpoint):
-                self._done += self.active.handle_masters([payload], now, wall_ns)
-        return self._take(now)
 
     def _knows(self, endpoint: bytes) -> bool:
         """Whether it is here, or is or was the master's: who was replaced may not know it yet."""
@@ -470,18 +344,7 @@ class ChainedMaster(KvRole):
         if stood_still:
             self._doubt(now)
 
-    def _take(self, now: float) -> list[Action]:
-        """All that is to be done, with what follows from it."""
-        while True:
-            self._look_at_writes(now)
-            if not self._looped:
-                break
-            self._hear_ourselves(now)
-        self._check_idle(now, self._done)
-        done, self._done = self._done, []
-        return done
-
-    def _look_at_writes(self, now: float) -> None:
+    def _look(self, now: float) -> None:
         """Own writes go to whoever is master."""
         master: Entity | None = None
         if self.active is not None:
@@ -490,26 +353,15 @@ class ChainedMaster(KvRole):
         elif self._there and self._leader is not None and self._leader.endpoint != self.entity.endpoint:
             master = self._leader
         found = self._there and (not self._place.why or now < self._fed_at + FED_S)
-        self._emit(self._own.look(master, found, now))
+        self._by_author(self._own.look(master, found, now))
 
-    def _hear_ourselves(self, now: float) -> None:
-        """What was sent to our own endpoint: own writes to the own master, and its answers."""
-        while self._looped:
-            topic, payload = self._looped.popleft()
-            if topic == self._clone_topic:
-                self._emit(self._own.hear(cmd.decode_message(payload), now))
-            elif self._serving and self.active is not None:
-                self._emit(self.active.handle_messages([payload], now, self._wall(now)))
-
-    def _emit(self, actions: Sequence[Action]) -> None:
-        """Have done what a part of this one asks for."""
+    def _by_master(self, actions: Sequence[Action], now: float) -> None:
+        """What it commits goes to the chain."""
         for each in actions:
-            if isinstance(each, Send) and each.receiver == self.entity.endpoint:
-                self._looped.append((each.topic, each.payload))
-            elif isinstance(each, Commit):
+            if isinstance(each, Commit):
                 self._propose(each)
             else:
-                self._done.append(each)
+                self._by_author((each,))
 
     def _propose(self, commit: Commit) -> None:
         active = self.active
@@ -517,14 +369,3 @@ class ChainedMaster(KvRole):
         operations = [encode_operation(each) for each in commit.operations]
         commands = parts_of(active.entity, commit.number, active.next_position, operations, self._part_bytes)
         self._done.append(Propose(tuple(commands)))
-
-    def _tell_clones(self, sender: Entity, master: Entity) -> None:
-        body = cmd.encode_command(cmd.MasterSilent(master))
-        self._done.append(Send(self._clone_topic, None, cmd.encode_message(0, sender, NOBODY, body)))
-
-    def _refused(self, problem: ProtocolError) -> None:
-        self._done.append(Report(CommandRefused(self.name, str(problem))))
-
-    def _wall(self, now: float) -> int:
-        """The time of day."""
-        return self._wall_ns + int(now * 1e9)

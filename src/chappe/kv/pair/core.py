@@ -27,16 +27,14 @@ from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, AskWitness, Commit, Notify, Propose, Resolve, Send
 from chappe.kv.backend import Loaded
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
-from chappe.kv.events import CommandRefused
+from chappe.kv.master import KvMaster
 from chappe.kv.pair import messages as say
 from chappe.kv.pair.active import Active
-from chappe.kv.pair.author import Author
 from chappe.kv.pair.standby import Standby
-from chappe.kv.pair.voters import Voters, asks_aloud
 from chappe.kv.recent import Recent
-from chappe.kv.role import KvRole, Notices, Reaches
+from chappe.kv.replica import Replica
 from chappe.kv.star_rows import memory_of, row_of, without_star
-from chappe.kv.topics import check_name, clone_topic, master_topic, pair_topic
+from chappe.kv.topics import check_name, pair_topic
 from chappe.limits import KV_LIMITS, KvLimits
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.actions import Confirms, Memory
@@ -46,7 +44,7 @@ from chappe.replication.binary_star.messages import ACTIVE, COPY, NAME_BYTES_MAX
 _Owner: TypeAlias = Literal["star", "active", "standby"]
 
 
-class PairedMaster(KvRole):
+class PairedMaster(Replica):
     """See the module. Its methods are called as a master's are, and ``handle_witness`` besides.
 
     Args:
@@ -58,8 +56,6 @@ class PairedMaster(KvRole):
         witness: Whether there is one, to be asked by ``AskWitness``.
         notify: Whether changes are told to watchers.
     """
-
-    kind = "master"
 
     def __init__(
         self,
@@ -76,13 +72,10 @@ class PairedMaster(KvRole):
         notify: bool = True,
         limits: KvLimits = KV_LIMITS,
     ) -> None:
+        super().__init__(name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits)
         raw = check_name(name)
-        self.hears = {
-            master_topic(raw): self._hear_clones,
-            clone_topic(raw): self._hear_masters,
-            pair_topic(raw): self._hear_pair,
-        }
-        super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)
+        self._pair_topic = pair_topic(raw)
+        self.hears[self._pair_topic] = self._hear_pair
         loaded = loaded or Loaded()
         memory = memory_of(loaded) if durable else None
         loaded = without_star(loaded)
@@ -90,7 +83,6 @@ class PairedMaster(KvRole):
         self.star = BinaryStar(role, life, now=now, pair=pair, memory=memory, witness=witness)
         self.active: Active | None = None
         self._ending = False  # ``active`` is master no more, and waits for its backend
-        self._limits = limits
         self._durable = durable
         self._kept = memory or Memory()
         self._keeping: Memory | None = None  # on its way to the disk
@@ -103,53 +95,22 @@ class PairedMaster(KvRole):
         self._term = 0  # in which there is a master here
         self._following = 0  # in which term somebody else is active
         self._partner: bytes | None = None  # its endpoint
-        self._pair_topic = pair_topic(raw)
-        self._clone_topic = clone_topic(raw)
-        self._master_topic = master_topic(raw)
-        self._own = Author(name, entity, limits, now)
-        self._voters = Voters()
         self._wanted = False  # somebody would read
-        self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._commits = 0
         self._owners: dict[int, _Owner] = {}  # of commits that are on their way
-        self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
-        self._done: list[Action] = []
 
     # -- looks --------------------------------------------------------------------------------------------------
 
     @property
-    def leads(self) -> bool:
-        """Whether own writes are done here, in the moment of the call: behind a takeover those before come first."""
-        return self._serving and not self._own.waits
-
-    @property
-    def clones(self) -> tuple[Entity, ...]:
-        """Those that are attached, while this is the active one."""
-        return () if self.active is None else self.active.master.clones
-
-    @property
-    def notify(self) -> bool:
-        """Whether changes are told to watchers."""
-        return self._notices.wanted
-
-    @notify.setter
-    def notify(self, notify: bool) -> None:
-        self._notices.wanted = notify
-        if self.active is not None:
-            self.active.master.notify = notify
-
-    @property
-    def readable(self) -> bool:
-        """Whether it may be read."""
-        return self._unreadable is None
+    def master(self) -> KvMaster | None:
+        """The master, while it is here."""
+        return None if self.active is None else self.active.master
 
     def unreadable(self) -> StaleData | None:
         """Why it may not be read. That somebody would like to is a vote."""
-        reason = self._unreadable
-        if reason is None:
-            return None
-        self._wanted = True
-        return StaleData(f"store {self.name!r} cannot be read: {reason}")
+        reason = super().unreadable()
+        self._wanted |= reason is not None
+        return reason
 
     @property
     def _unreadable(self) -> str | None:
@@ -158,25 +119,6 @@ class PairedMaster(KvRole):
         if not self._standby.whole:
             return "it is one of a pair, and has not met the other one"
         return None if not self._own.stale else f"it lost its partner more than {CLONE_STALE_S:g} s ago"
-
-    @property
-    def room(self) -> bool:
-        """Whether a write is taken now, or refused for another reason than too little room."""
-        if self.leads and self.active is not None:
-            return self.active.master.room
-        return self._own.writes.room
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing that was written here waits."""
-        if self.active is not None and not self.active.master.settled:
-            return False
-        return self._own.master is None or not self._own.waits
-
-    @property
-    def unconfirmed(self) -> int:
-        """Writes that the active one has not confirmed."""
-        return len(self._own.writes.pending)
 
     def idle(self) -> bool:
         """Whether nothing is on its way between it and those in reach, and all that was written is done."""
@@ -209,24 +151,6 @@ class PairedMaster(KvRole):
         """Whether who is active said that it waits for this one."""
         return self._following != 0 and self.star.record == Record(self._following, COPY)
 
-    # -- application --------------------------------------------------------------------------------------------
-
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
-        self._wake(now, wall_ns)
-        active = self.active
-        if self.leads and active is not None:
-            self._emit(active.filtered(active.master.do(command, ticket, now, wall_ns), now), "active")
-        else:
-            self._emit(self._own.write(command, ticket, now), "active")
-            self._wanted = True
-        return self._take(now)
-
-    def hurry_idle(self, now: float) -> None:
-        """Have the others say soon how far they are."""
-        if self.active is not None:
-            self.active.master.hurry_idle(now)
-        self._own.writes.channel.hurry(now)
-
     # -- world --------------------------------------------------------------------------------------------------
 
     def start(self, now: float, wall_ns: int) -> list[Action]:
@@ -244,12 +168,8 @@ class PairedMaster(KvRole):
     def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach."""
         if self.active is not None and self._serving:
-            self._emit(self.active.filtered(self.active.master.handle_gone(endpoint, now), now), "active")
+            self._by_master(self.active.master.handle_gone(endpoint, now), now)
         return self._take(now)
-
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
-        """The network has changed; heartbeats tell what that means for the pair."""
-        return []
 
     def handle_witness(self, frame: bytes, now: float, wall_ns: int) -> list[Action]:
         """The witness has answered."""
@@ -283,7 +203,7 @@ class PairedMaster(KvRole):
             self._emit(active.handle_timeout(now, wall_ns), "active")
         self._stand_in(now)
         if active is None or self._serving:
-            self._emit(self._own.handle_timeout(now), "active")
+            self._by_author(self._own.handle_timeout(now))
         return self._take(now)
 
     def next_timeout(self, now: float, wall_ns: int) -> float:
@@ -297,45 +217,13 @@ class PairedMaster(KvRole):
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def _hear_clones(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
-        """Command messages have come on the master's topic."""
-        self._wake(now, wall_ns)
-        taken = list(payloads)
-        for payload in taken:
-            if not self._serving:
-                self._hear_voter(payload, now)
-        active = self.active
-        if self._serving and active is not None:
-            self._emit(active.filtered(active.master.handle_messages(taken, now, wall_ns), now), "active")
-        return self._take(now)
+    def _voted(self, now: float) -> None:
+        """A clone looks for a master while none serves here."""
+        self._decide(self.star.handle_request(0, now), now)
 
-    def _hear_voter(self, payload: bytes, now: float) -> None:
-        """Nobody serves here; does this clone look for a master?"""
-        try:
-            message = cmd.decode_message(payload)
-        except ProtocolError as problem:
-            self._refused(problem)
-            return
-        if asks_aloud(message):
-            self._voters.note(message, payload, now)
-            self._decide(self.star.handle_request(0, now), now)
-
-    def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
-        """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
-        self._wake(now, wall_ns)
-        for payload in payloads:
-            try:
-                message = cmd.decode_message(payload)
-            except ProtocolError as problem:
-                self._refused(problem)
-                continue
-            if message.receiver == self.entity:
-                self._emit(self._own.hear(message, now), "active")
-            elif message.sender.endpoint in (self._partner, self.entity.endpoint):
-                continue
-            elif self._serving and self.active is not None:
-                self._done += self.active.master.handle_masters([payload], now, wall_ns)
-        return self._take(now)
+    def _knows(self, endpoint: bytes) -> bool:
+        """Whether it is one of the two."""
+        return endpoint in (self._partner, self.entity.endpoint)
 
     def _hear_pair(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """The partner says something."""
@@ -433,8 +321,8 @@ class PairedMaster(KvRole):
             self.name, entity, self.engine, tuple(standby.rows.values()), self._recent, self._limits, now=now,
             wall_ns=self._wall(now), notify=self.notify, durable=self._durable,
         )  # fmt: skip
-        self._emit(active.filtered(active.master.start(now, self._wall(now)), now), "active")
-        self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
+        self._by_master(active.master.start(now, self._wall(now)), now)
+        self._answer_voters()
 
     def _step_down(self, active: Active, now: float) -> None:
         """Be master no more; what its backend has under way is waited for."""
@@ -495,17 +383,9 @@ class PairedMaster(KvRole):
 
     # -- what follows from what was done ------------------------------------------------------------------------
 
-    def _take(self, now: float) -> list[Action]:
-        """All that is to be done, with what follows from it."""
-        while True:
-            self._look_at_partner(now)
-            self._look_at_writes(now)
-            if not self._looped:
-                break
-            self._hear_ourselves(now)
-        self._check_idle(now, self._done)
-        done, self._done = self._done, []
-        return done
+    def _look(self, now: float) -> None:
+        self._look_at_partner(now)
+        self._look_at_writes(now)
 
     def _look_at_partner(self, now: float) -> None:
         """Have count what may, and tell Binary Star whether the partner has everything."""
@@ -536,17 +416,12 @@ class PairedMaster(KvRole):
                 master = self.active.master.entity
         elif self._standby.copied and self._in_step:
             master = self._standby.master
-        self._emit(self._own.look(master, self.active is not None or master is not None, now), "active")
+        self._by_author(self._own.look(master, self.active is not None or master is not None, now))
 
-    def _hear_ourselves(self, now: float) -> None:
-        """What was sent to our own endpoint: own writes to the own master, and its answers."""
-        while self._looped:
-            topic, payload = self._looped.popleft()
-            if topic == self._clone_topic:
-                self._emit(self._own.hear(cmd.decode_message(payload), now), "active")
-            elif self._serving and self.active is not None:
-                actions = self.active.master.handle_messages([payload], now, self._wall(now))
-                self._emit(self.active.filtered(actions, now), "active")
+    def _by_master(self, actions: Sequence[Action], now: float) -> None:
+        """What it tells clones is held back until the other one has it, if that is here."""
+        assert self.active is not None
+        self._emit(self.active.filtered(actions, now), "active")
 
     def _emit(self, answer: Sequence[say.Said | Action], owner: _Owner) -> None:
         """Have done what a part of this one asks for."""
@@ -570,14 +445,3 @@ class PairedMaster(KvRole):
             receiver = NOBODY if partner is None else Entity(partner, 0)
             payload = cmd.encode_message(0, self.entity, receiver, say.encode(said))
             self._done.append(Send(self._pair_topic, partner, payload))
-
-    def _tell_clones(self, sender: Entity, master: Entity) -> None:
-        body = cmd.encode_command(cmd.MasterSilent(master))
-        self._done.append(Send(self._clone_topic, None, cmd.encode_message(0, sender, NOBODY, body)))
-
-    def _refused(self, problem: ProtocolError) -> None:
-        self._done.append(Report(CommandRefused(self.name, str(problem))))
-
-    def _wall(self, now: float) -> int:
-        """The time of day."""
-        return self._wall_ns + int(now * 1e9)

@@ -1,4 +1,4 @@
-"""What is written at one of a pair that is not master itself: a clone's channel of writes, to whoever is."""
+"""What is written at one of several masters that is not the one now: a clone's channel of writes, to whoever is."""
 
 from __future__ import annotations
 

@@ -1,0 +1,243 @@
+"""One of several that are a data store's master in turn, what it is of a pair and of a chain alike.
+
+Whoever is master now has one (``KvMaster``), with a name of its own in each term; the others have the same data. What
+is written at one of them goes to the master by a channel, as a clone's writes do, and by the same channel to the own
+master if this one is it by then: so it is done once. Clones that ask aloud while there is no master are answered by
+the next one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from chappe.core import Report
+from chappe.errors import ProtocolError, StaleData
+from chappe.kv import commands as cmd
+from chappe.kv.actions import Action, Send
+from chappe.kv.author import Author
+from chappe.kv.entity import NOBODY, Entity
+from chappe.kv.events import CommandRefused
+from chappe.kv.master import KvMaster
+from chappe.kv.role import KvRole, Notices, Reaches
+from chappe.kv.topics import check_name, clone_topic, master_topic
+from chappe.kv.voters import Voters, asks_aloud
+from chappe.limits import KvLimits
+
+
+class Replica(KvRole):
+    """See the module.
+
+    Args:
+        entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
+        notify: Whether changes are told to watchers.
+    """
+
+    kind = "master"
+
+    def __init__(
+        self, name: str, entity: Entity, *, now: float, wall_ns: int, notify: bool, limits: KvLimits
+    ) -> None:  # fmt: skip
+        raw = check_name(name)
+        super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)
+        self._limits = limits
+        self._clone_topic = clone_topic(raw)
+        self._master_topic = master_topic(raw)
+        self.hears = {self._master_topic: self._hear_clones, self._clone_topic: self._hear_masters}
+        self._own = Author(name, entity, limits, now)
+        self._voters = Voters()
+        self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
+        self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
+        self._done: list[Action] = []
+
+    # -- looks --------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def master(self) -> KvMaster | None:
+        """The master, while it is here."""
+
+    @property
+    @abstractmethod
+    def _serving(self) -> bool:
+        """Whether that does what it is asked for."""
+
+    @property
+    @abstractmethod
+    def _unreadable(self) -> str | None:
+        """Why it may not be read."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether own writes are done here, in the moment of the call: behind a takeover those before come first."""
+        return self._serving and not self._own.waits
+
+    @property
+    def clones(self) -> tuple[Entity, ...]:
+        """Those that are attached, while the master is here."""
+        return () if self.master is None else self.master.clones
+
+    @property
+    def notify(self) -> bool:
+        """Whether changes are told to watchers."""
+        return self._notices.wanted
+
+    @notify.setter
+    def notify(self, notify: bool) -> None:
+        self._notices.wanted = notify
+        if self.master is not None:
+            self.master.notify = notify
+
+    @property
+    def readable(self) -> bool:
+        """Whether it may be read."""
+        return self._unreadable is None
+
+    def unreadable(self) -> StaleData | None:
+        """Why it may not be read."""
+        reason = self._unreadable
+        return None if reason is None else StaleData(f"store {self.name!r} cannot be read: {reason}")
+
+    @property
+    def room(self) -> bool:
+        """Whether a write is taken now, or refused for another reason than too little room."""
+        if self.leads and self.master is not None:
+            return self.master.room
+        return self._own.writes.room
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that was written here waits."""
+        if self.master is not None and not self.master.settled:
+            return False
+        return self._own.master is None or not self._own.waits
+
+    @property
+    def unconfirmed(self) -> int:
+        """Writes that the master elsewhere has not confirmed."""
+        return len(self._own.writes.pending)
+
+    # -- application --------------------------------------------------------------------------------------------
+
+    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        self._wake(now, wall_ns)
+        if self.leads and self.master is not None:
+            self._by_master(self.master.do(command, ticket, now, wall_ns), now)
+        else:
+            self._by_author(self._own.write(command, ticket, now))
+        return self._take(now)
+
+    def hurry_idle(self, now: float) -> None:
+        """Have the others say soon how far they are."""
+        if self.master is not None:
+            self.master.hurry_idle(now)
+        self._own.writes.channel.hurry(now)
+
+    # -- world --------------------------------------------------------------------------------------------------
+
+    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
+        """The network has changed; what that means for the others, they or their chain tell."""
+        return []
+
+    def _hear_clones(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+        """Command messages have come on the master's topic."""
+        self._wake(now, wall_ns)
+        taken = list(payloads)
+        for payload in taken:
+            if not self._serving:
+                self._hear_voter(payload, now)
+        if self._serving and self.master is not None:
+            self._by_master(self.master.handle_messages(taken, now, wall_ns), now)
+        return self._take(now)
+
+    def _hear_voter(self, payload: bytes, now: float) -> None:
+        """Nobody serves here; does this clone look for a master? All else it says again."""
+        try:
+            message = cmd.decode_message(payload)
+        except ProtocolError as problem:
+            self._refused(problem)
+            return
+        if asks_aloud(message):
+            self._voters.note(message, payload, now)
+            self._voted(now)
+
+    def _voted(self, now: float) -> None:
+        """A clone looks for a master while none serves here."""
+
+    def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+        """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
+        self._wake(now, wall_ns)
+        for payload in payloads:
+            try:
+                message = cmd.decode_message(payload)
+            except ProtocolError as problem:
+                self._refused(problem)
+                continue
+            if message.receiver == self.entity:
+                self._by_author(self._own.hear(message, now))
+            elif self._serving and self.master is not None and not self._knows(message.sender.endpoint):
+                self._done += self.master.handle_masters([payload], now, wall_ns)
+        return self._take(now)
+
+    @abstractmethod
+    def _knows(self, endpoint: bytes) -> bool:
+        """Whether it is here, or one that is master in turn with this one: it is no second master."""
+
+    # -- what follows from what was done ------------------------------------------------------------------------
+
+    @abstractmethod
+    def _wake(self, now: float, wall_ns: int) -> None:
+        """Before anything else is done: see whether this one stood still."""
+
+    @abstractmethod
+    def _look(self, now: float) -> None:
+        """See what follows from what was done, for own writes too."""
+
+    def _take(self, now: float) -> list[Action]:
+        """All that is to be done, with what follows from it."""
+        while True:
+            self._look(now)
+            if not self._looped:
+                break
+            self._hear_ourselves(now)
+        self._check_idle(now, self._done)
+        done, self._done = self._done, []
+        return done
+
+    def _hear_ourselves(self, now: float) -> None:
+        """What was sent to our own endpoint: own writes to the own master, and its answers."""
+        while self._looped:
+            topic, payload = self._looped.popleft()
+            if topic == self._clone_topic:
+                self._by_author(self._own.hear(cmd.decode_message(payload), now))
+            elif self._serving and self.master is not None:
+                self._by_master(self.master.handle_messages([payload], now, self._wall(now)), now)
+
+    @abstractmethod
+    def _by_master(self, actions: Sequence[Action], now: float) -> None:
+        """Have done what the master here asks for."""
+
+    def _by_author(self, actions: Sequence[Action]) -> None:
+        """Have done what own writes ask for."""
+        for each in actions:
+            if isinstance(each, Send) and each.receiver == self.entity.endpoint:
+                self._looped.append((each.topic, each.payload))
+            else:
+                self._done.append(each)
+
+    def _answer_voters(self) -> None:
+        """Those who asked while there was no master here."""
+        self._looped += [(self._master_topic, payload) for payload in self._voters.take()]
+
+    def _tell_clones(self, sender: Entity, master: Entity) -> None:
+        """They hear no more of this master."""
+        body = cmd.encode_command(cmd.MasterSilent(master))
+        self._done.append(Send(self._clone_topic, None, cmd.encode_message(0, sender, NOBODY, body)))
+
+    def _refused(self, problem: ProtocolError) -> None:
+        self._done.append(Report(CommandRefused(self.name, str(problem))))
+
+    def _wall(self, now: float) -> int:
+        """The time of day."""
+        return self._wall_ns + int(now * 1e9)
