@@ -26,7 +26,6 @@ from chappe.system import time
 from chappe.transports.gate import Gate, user_of
 from chappe.transports.zeromq import open_socket
 
-LINGER_MS: Final = 2_000
 RETRY_S: Final = 0.001  # how often a full peer is tried again
 _LAST: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -55,7 +54,6 @@ class PublishingSocket:
         self.socket = open_socket(zmq.XPUB, gate)
         self.socket.setsockopt(zmq.XPUB_MANUAL, 1)
         self.socket.setsockopt(zmq.XPUB_NODROP, 1)
-        self.socket.setsockopt(zmq.LINGER, LINGER_MS)
         self.socket.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         self._greedy = Greedy()
         self.changes = 0  # rises when somebody subscribes, or no longer does

@@ -30,9 +30,11 @@ _KEEPALIVE: Final = (
 )
 
 
-# How long a closed socket goes on sending. Not 0: a peer that goes at that moment, while a part of a message is on its
-# way to it, would have libzmq end the process with "Resource temporarily unavailable" (its issue 3442).
-LINGER_MS: Final = 100
+# How long a closed socket goes on sending. A message of several parts that is given up halfway, while its peer goes,
+# would have libzmq end the process with "Resource temporarily unavailable" (its issue 3442). So it is longer than a
+# peer can be silent before its connection ends. What is closed in order is sent in milliseconds.
+LINGER_MS: Final = 30_000
+_SUBSCRIPTIONS_LINGER_MS: Final = 100  # what a SUB sends has one part each
 SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
 
 
@@ -56,10 +58,10 @@ def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket of this kind, neither bound nor connected; what it has not sent soon after it is closed is dropped."""
+    """A socket of this kind, neither bound nor connected; closed, it goes on sending for ``LINGER_MS`` at most."""
     made = new_socket(kind, gate)
     for option, value in (
-        (zmq.LINGER, LINGER_MS),
+        (zmq.LINGER, _SUBSCRIPTIONS_LINGER_MS if kind == zmq.SUB else LINGER_MS),
         # A SUB sends nothing but subscriptions, and would drop those beyond the bound.
         (zmq.SNDHWM, 0 if kind == zmq.SUB else QUEUE_MESSAGES_MAX),
         (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
