@@ -15,7 +15,7 @@ use it, comes as ``Serve``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from chappe.core import Report
+from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
 from chappe.errors import BufferFull, Closed, StorageError
 from chappe.kv.actions import Action as KvAction
@@ -37,7 +38,7 @@ from chappe.mesh.actions import Deliver, Flush
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
 from chappe.mesh.filters import Filter, matches
-from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, Reporting, StoreReport
+from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LIVES_MAX, Reporting, StoreReport, named
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 _NOTHING: Final[tuple[MeshAction, ...]] = ()
@@ -416,11 +417,23 @@ class Member:
                 continue
             roles = [each.role for each in self.parts.values()]
             stores = [StoreReport(e.name, e.kind == "master", len(e.engine.entries), e.age_s(now)) for e in roles]
-            answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now)
+            lives = self._lives(named(message.payload), wall_ns)
+            answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now, lives)
             if answer and self.router.room((LINKS_TOLD,), message.origin):
                 for flush in self.router.publish(LINKS_TOLD, answer, DATA, message.origin, now):
                     flushes[flush.conn] = flush
         return list(flushes.values())
+
+    def _lives(self, store: str, wall_ns: int) -> Iterator[tuple[Value, float]]:
+        """Keys of a data store whose master is here that expire next, and the seconds they have left.
+
+        Where somebody can seal what data stores say, nothing: this goes unsealed.
+        """
+        roles = [each.role for each in self.parts.values() if each.role.kind == "master" and each.role.name == store]
+        for role in roles if self.seals is None else ():
+            for entry in role.engine.soonest(LIVES_MAX):
+                assert entry.expires_ns is not None
+                yield entry.key, max(0.0, (entry.expires_ns - wall_ns) / 1e9)
 
     def _look_at_network(self, now: float, wall_ns: int) -> list[Action]:
         self._seen = self.router.settled

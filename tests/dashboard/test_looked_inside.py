@@ -18,6 +18,7 @@ from chappe.dashboard.entries import OPEN_MAX, ROWS_MAX, Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.showing import SHOWN_BYTES
+from chappe.dashboard.sources.mesh import MeshSource
 from chappe.errors import UsageError
 
 LONG_S = 10 * PATIENCE_S
@@ -122,6 +123,39 @@ def test_a_map_shows_entries_and_how_many_there_are_beyond_those_listed(stack: E
     assert (len(rows), fitting, total) == (ROWS_MAX, ROWS_MAX + 50, ROWS_MAX + 50)
     shared.set("/0001", b"<i>y</i>")
     until(lambda: [(e.key, e.value) for e in opened.changes()[0]] == [("/0001", "<i>y</i>")])
+
+
+def test_how_long_entries_live_is_told_of_data_stores_and_of_maps(stack: ExitStack) -> None:
+    hub, looking = stack.enter_context(Endpoint()), stack.enter_context(Endpoint(forwarding=False))
+    looking.peer("127.0.0.1", hub.listen())
+    store = stack.enter_context(hub.attach_master("prices"))
+    server = stack.enter_context(MapServer("127.0.0.1:0"))
+    shared = stack.enter_context(SharedMap(server.address))
+    shared.set("before", b"x", ttl=7_200)
+    later = stack.enter_context(SharedMap(server.address))  # which has them in a snapshot
+    for each in ("later", "stays"):
+        shared.set(each, b"x", ttl=100 if each == "later" else None)
+        store.put(each, 1, expiry_s=100 if each == "later" else None)
+    leases = Leases(LONG_S)
+    stack.callback(leases.close)
+    source = MeshSource([("127.0.0.1", hub.listen())])
+    stack.callback(source.close)
+    entries = Entries(looking, {"m": shared, "n": later}, leases, source.lives)
+
+    def lives(kind: str, name: str) -> dict[str, str]:
+        return {each.key: each.expires for each in entries.open(kind, name).find("")[0]}
+
+    def told() -> bool:
+        source.look()
+        return bool(lives("data store", "prices").get("later")) and len(lives("map", "n")) == 3
+
+    until(told)
+    for found in (lives("map", "m"), lives("map", "n"), lives("data store", "prices")):
+        assert found["stays"] == ""
+        seconds, _, unit = found["later"].partition(" ")
+        assert unit == "s"
+        assert 0 <= int(seconds) <= 100
+        assert found.get("before", "2 hours") in ("2 hours", "1.99 hours", "1.98 hours")
 
 
 def test_what_is_not_there_and_what_is_too_much_are_sentences(stack: ExitStack) -> None:

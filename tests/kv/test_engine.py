@@ -152,6 +152,22 @@ def test_deadlines_of_replaced_entries_are_cleaned_up() -> None:
     assert engine.next_expiry_ns() == 10**9 + 9_999
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_expires_next_is_found_in_its_order_and_without_what_is_outdated(seed: int) -> None:
+    random = Random(seed)
+    engine = Engine()
+    for _ in range(100):
+        engine.put(random.randrange(60), 1, random.choice((None, random.randrange(1_000))))
+    engine.revert(engine.put(7, 1, 5))
+    due = sorted(each.expires_ns for each in engine.items() if each.expires_ns is not None)
+
+    found = engine.soonest(10)
+
+    assert [each.expires_ns for each in found] == due[:10]
+    assert len({id(each) for each in found}) == len(found)
+    assert engine.soonest(0) == Engine().soonest(5) == []
+
+
 def test_put_unique_and_erase_say_whether_they_did() -> None:
     engine = Engine()
 

@@ -175,6 +175,32 @@ def test_what_has_a_ttl_expires_and_nothing_else_does() -> None:
     assert client.told[-1] == (b"/short", b"", b"2")
 
 
+def test_clients_know_how_long_entries_live_and_are_told_nothing_of_it_when_they_take_a_snapshot_anew() -> None:
+    rig = Rig()
+    rig.server()
+    first = rig.client()
+    rig.run(0.1)
+    first.write((b"/short", b"2"), ttl_ms=60_000)
+    first.write((b"/long", b"1"))
+    rig.run(10)
+    second = rig.client("second")
+    rig.run(1)
+
+    def left_s(key: str) -> list[float | None]:
+        found = [each.core.engine.find(key) for each in (first, second)]
+        return [each.core.left_s(entry, rig.now) for each, entry in zip((first, second), found, strict=True) if entry]
+
+    assert left_s("/long") == [None, None]
+    assert left_s("/short") == [pytest.approx(49, abs=0.5)] * 2
+    told = len(second.told)
+    second.core.position = (b"", 0)  # it does not know any more where it is
+    second.core._current.engage(rig.now, made := [])
+    second.act(made)
+    rig.run(1)
+    assert left_s("/short") == [pytest.approx(48, abs=0.5)] * 2
+    assert len(second.told) == told
+
+
 def test_a_restarted_server_without_a_backend_is_noticed_and_its_map_taken() -> None:
     rig = Rig()
     rig.server()

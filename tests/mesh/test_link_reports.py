@@ -7,17 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.data.binary import encode
+from chappe.data.values import Count
 from chappe.errors import ProtocolError
 from chappe.mesh.filters import announced
 from chappe.mesh.link_reports import (
     ANSWERS_MAX,
     ASK_LINKS,
+    LIVES_BYTES_MAX,
+    LIVES_MAX,
     NAME_MAX,
     ROWS_MAX,
     LinkReport,
     Reporting,
     StoreReport,
     ask,
+    named,
     parse_report,
 )
 from chappe.mesh.links.link import PeerInfo
@@ -70,6 +74,24 @@ def test_an_answer_is_bounded() -> None:
     assert len(report.stores) == ROWS_MAX // 2
 
 
+def test_what_expires_next_of_a_store_that_was_named_is_told_within_bounds() -> None:
+    reporting = Reporting()
+    assert (named(ask(1, "prices")), named(ask(1)), named(b"garbage"), named(encode((1, 2, 3)))) == (
+        "prices",
+        "",
+        "",
+        "",
+    )
+
+    few = parse_report(reporting.answer(ask(1, "prices"), [], [], 0.0, [("key", 1.5), (Count(7), 0.0)]))
+    many = parse_report(reporting.answer(ask(2), [], [], 0.0, [("k", 1.0)] * (LIVES_MAX + 5)))
+    large = parse_report(reporting.answer(ask(3), [], [], 0.0, [("k" * (LIVES_BYTES_MAX // 2), 1.0)] * 3))
+
+    assert few.lives == (("key", 1.5), (Count(7), 0.0))
+    assert len(many.lives) == LIVES_MAX
+    assert len(large.lives) == 1
+
+
 @given(st.one_of(st.binary(max_size=80), st.tuples(st.integers(-9, 9), st.booleans()).map(encode)))
 def test_what_is_no_report_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -87,6 +109,9 @@ def test_what_is_no_report_is_refused(payload: bytes) -> None:
         (1, 1, None, (), (("n", True, 1, float("inf")),)),
         (1, 1, None, (), (("n", True, 1, -1.0),)),
         (1, 1, None, "x", ()),
+        (1, 1, None, (), (), (("key",),)),
+        (1, 1, None, (), (), (("key", -1.0),)),
+        (1, 1, None, (), (), (("key", "soon"),)),
     ],
 )
 def test_a_report_with_something_else_in_it_is_refused(report: tuple[object, ...]) -> None:

@@ -115,7 +115,7 @@ def dashboard(
         watching = ending.enter_context(Watching(sources))
         leases = Leases()
         ending.callback(leases.close)
-        entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases)
+        entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases, meshed.lives)
         changes = None
         if allow_changes:
             from chappe import Producer

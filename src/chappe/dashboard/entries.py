@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from chappe import DataStore, SharedMap
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.dashboard.leases import Leases
+from chappe.dashboard.pages.words import duration
 from chappe.dashboard.showing import brief
 from chappe.data.json import loads_plain
 from chappe.data.text import to_text
 from chappe.errors import ChappeError, InvalidData, UsageError
+from chappe.kv.engine import Index, index_of
 from chappe.observing.snapshot import readable
 
 ATTACH_S: Final = 5.0
@@ -31,12 +33,15 @@ WATCH_MAX: Final = 1_000  # changes that may wait; then the oldest are left out
 OPEN_MAX: Final = 20  # stores and maps that are open at once
 FRESH_S: Final = 1.0
 SHARE: Final = 4  # listing takes a fifth of the time at most
+SECONDS_MAX: Final = 120.0  # of a time to live that is shown in seconds
 _ABSENT: Final = object()
+
+Lives: TypeAlias = Callable[[str], dict[Index, float]]  # monotonic seconds by what keys are found by
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry: ``expires`` says when the master removes it, where it tells; ``own`` is the key as the store has it."""
+    """An entry: ``expires`` says in how long it is removed, empty for never; ``own`` is the key as the store has it."""
 
     key: str
     value: str
@@ -87,14 +92,20 @@ class Inside(Protocol):
 
 
 class _Clone:
-    def __init__(self, endpoint: Endpoint, name: str) -> None:
+    """A clone does not know what expires: ``lives`` says what the master told of that."""
+
+    def __init__(self, endpoint: Endpoint, name: str, lives: Lives) -> None:
+        self._name = name
+        self._lives = lives
         self._store: DataStore = endpoint.attach_clone(name, timeout=ATTACH_S)
         self._watch = self._store.watch(on_full="drop_oldest", messages_max=WATCH_MAX)
 
     def rows(self) -> Iterator[Row]:
+        lives, now = self._lives(self._name), time.monotonic()
         for each in self._store.snapshot():
-            expires = "" if each.expires_ns is None else f"{max(0.0, each.expires_ns / 1e9 - time.time()):.0f} s"
-            yield Row(_text(each.typed.key), _text(each.typed.value), expires, each.typed.key)
+            at = lives.get(index_of(each.typed.key)) if lives else None
+            left = _left(None if at is None else max(0.0, at - now))
+            yield Row(_text(each.typed.key), _text(each.typed.value), left, each.typed.key)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -134,9 +145,9 @@ class _Map:
 
     def rows(self) -> Iterator[Row]:
         for entry in self._map.member.entries():
-            key, value, properties = self._map.member.raw(entry)
+            key, value, _ = self._map.member.raw(entry)
             own = key.decode("utf-8", "surrogateescape")
-            yield Row(brief(key, "text"), brief(value), properties.get("ttl", ""), own)
+            yield Row(brief(key, "text"), brief(value), _left(self._map.member.left_s(entry)), own)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -228,10 +239,24 @@ class Opened:
 
 
 class Entries:
-    """All that is open. Use from several threads is safe."""
+    """All that is open. Use from several threads is safe.
 
-    def __init__(self, endpoint: Endpoint | None, maps: dict[str, SharedMap[bytes]], leases: Leases) -> None:
+    Args:
+        endpoint: Takes part in data stores; None where there is no mesh.
+        maps: By name.
+        leases: Close what nobody looks into.
+        lives: Of a data store when its entries expire, as far as its master told.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint | None,
+        maps: dict[str, SharedMap[bytes]],
+        leases: Leases,
+        lives: Lives = lambda store: {},
+    ) -> None:
         self._endpoint = endpoint
+        self._lives = lives
         self._maps = maps
         self._leases = leases
         self._open: dict[tuple[str, str], Opened] = {}
@@ -285,8 +310,15 @@ class Entries:
         if kind == "map" and name in self._maps:
             return _Map(self._maps[name])
         if kind == "data store" and self._endpoint is not None:
-            return _Clone(self._endpoint, name)
+            return _Clone(self._endpoint, name, self._lives)
         raise UsageError(f"into {kind} {name} nobody can look from here")
+
+
+def _left(seconds: float | None) -> str:
+    """A time to live; below two minutes each second is seen to go."""
+    if seconds is None:
+        return ""
+    return f"{seconds:.0f} s" if seconds < SECONDS_MAX else duration(seconds)
 
 
 def typed(text: str) -> Any:

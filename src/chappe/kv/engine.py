@@ -168,6 +168,22 @@ class Engine:
             heapq.heappop(heap)
         return None
 
+    def soonest(self, count: int) -> list[Entry]:
+        """The entries that expire next, ``count`` at most, in that order; takes no longer where there are more."""
+        heap = self._deadlines
+        found: list[Entry] = []
+        ahead = [(heap[0], 0)] if heap else []  # a heap's smallest are found from its top, each before its two children
+        for _ in range(2 * count + _HEAP_SLACK):  # some are outdated
+            if not ahead or len(found) == count:
+                break
+            (_, version, index), place = heapq.heappop(ahead)
+            entry = self.entries.get(index)
+            if entry is not None and entry.version == version and (not found or found[-1] is not entry):
+                found.append(entry)
+            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heapq.heappush(ahead, (heap[child], child))
+        return found
+
     # -- writing ----------------------------------------------------------------------------------------------
 
     def put(self, key: Value, value: Value, expires_ns: int | None = None) -> Change:

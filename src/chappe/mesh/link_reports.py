@@ -6,7 +6,9 @@ is answered so. Every endpoint of chappe listens, and announces nothing of it; i
 second, and where there are permissions only who may ``administer`` all topics. Questions and answers are values of the
 mesh, as everything that is published is: a vector of the format and a number that the answer repeats; of an answer
 also whether the endpoint has TLS; of each link the id of the peer, frames sent and received, messages that wait for it
-and were dropped; and of each master and clone the name, whether it is the master, entries, and how old its data are.
+and were dropped; of each master and clone the name, whether it is the master, entries, and how old its data are; and,
+where the question names a data store, of entries of its master those that expire next: key, and seconds left. A clone
+does not know that.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from chappe.data.binary import decode, encode
+from chappe.data.values import Value
 from chappe.errors import InvalidData, ProtocolError
 from chappe.mesh.filters import ASK_LINKS
 from chappe.mesh.links.link import PeerInfo
@@ -30,6 +33,8 @@ FORMAT: Final = 1
 ANSWERS_MAX: Final = 20  # a second; further questions are not answered
 ROWS_MAX: Final = 1_000  # links in an answer, the first ones by id, and data stores
 NAME_MAX: Final = 1_000  # characters
+LIVES_MAX: Final = 1_000  # entries that expire, in an answer, ...
+LIVES_BYTES_MAX: Final = 256 * 1024  # ... and so many bytes of their keys
 NUMBER_MAX: Final = (1 << 63) - 1
 
 
@@ -53,17 +58,31 @@ class StoreReport(NamedTuple):
 
 
 class Report(NamedTuple):
-    """An answer, to the question with this ``number``; ``tls`` is None if the endpoint does not know."""
+    """An answer, to the question with this ``number``.
+
+    ``tls`` is None if the endpoint does not know; ``lives`` are keys of the data store that was named, and the seconds
+    that they have left.
+    """
 
     number: int
     tls: bool | None
     links: tuple[LinkReport, ...]
     stores: tuple[StoreReport, ...]
+    lives: tuple[tuple[Value, float], ...] = ()
 
 
-def ask(number: int) -> bytes:
-    """The payload of a question."""
-    return encode((FORMAT, number))
+def ask(number: int, store: str = "") -> bytes:
+    """The payload of a question, which may name a data store."""
+    return encode((FORMAT, number, store) if store else (FORMAT, number))
+
+
+def named(payload: bytes) -> str:
+    """The data store that a question names; empty for none."""
+    try:
+        found = _values(payload)
+    except ProtocolError:
+        return ""
+    return found[2] if len(found) > 2 and isinstance(found[2], str) else ""
 
 
 def parse_report(payload: bytes) -> Report:
@@ -78,7 +97,12 @@ def parse_report(payload: bytes) -> Report:
         if not isinstance(row[1], bool) or not isinstance(age_s, float) or not 0 <= age_s < math.inf:
             raise ProtocolError("a report of data stores has something else in it")
         stores.append(StoreReport(_name(row), row[1], _count(row[2]), age_s))
-    return Report(_count(found[1]), found[2], links, tuple(stores))
+    lives = []
+    for row in _rows(found[5], 2) if len(found) > 5 and isinstance(found[5], tuple) else ():
+        if not isinstance(row[1], float) or not 0 <= row[1] < math.inf:
+            raise ProtocolError("a report of entries has something else in it")
+        lives.append((row[0], row[1]))
+    return Report(_count(found[1]), found[2], links, tuple(stores), tuple(lives))
 
 
 def _rows(found: object, least: int) -> list[tuple[Any, ...]]:
@@ -100,7 +124,14 @@ class Reporting:
         self.tls: bool | None = None  # as its driver says
         self._answered: deque[float] = deque(maxlen=ANSWERS_MAX)
 
-    def answer(self, payload: bytes, peers: Iterable[PeerInfo], stores: Iterable[StoreReport], now: float) -> bytes:
+    def answer(
+        self,
+        payload: bytes,
+        peers: Iterable[PeerInfo],
+        stores: Iterable[StoreReport],
+        now: float,
+        lives: Iterable[tuple[Value, float]] = (),
+    ) -> bytes:
         """The payload of the answer to a question; empty for none, as it is no question or there are too many.
 
         A question of a newer format is answered in this one.
@@ -118,7 +149,18 @@ class Reporting:
             for each in there[:ROWS_MAX]
         )
         kept = tuple([tuple(each) for each in islice(stores, ROWS_MAX) if len(each.name) <= NAME_MAX])
-        return encode((FORMAT, number, self.tls, rows, kept))
+        return encode((FORMAT, number, self.tls, rows, kept, _cut(lives)))
+
+
+def _cut(lives: Iterable[tuple[Value, float]]) -> tuple[tuple[Value, float], ...]:
+    rows = []
+    room = LIVES_BYTES_MAX
+    for key, left_s in islice(lives, LIVES_MAX):
+        room -= len(encode(key))
+        if room < 0:
+            break
+        rows.append((key, left_s))
+    return tuple(rows)
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:

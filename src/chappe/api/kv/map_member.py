@@ -84,8 +84,9 @@ class MapMember(Generic[V]):
             raise UsageError(f"a map has at most {SUBTREES_MAX:,} subtrees, of {SUBTREES_BYTES_MAX:,} bytes together")
         self.codec: Codec[V] = Codec(values)
         self.core = MapClientCore(
-            [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name)
-        )
+            [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name),
+            day_ns=time.time_ns() - round(time.monotonic() * 1e9),
+        )  # fmt: skip
         self.node = MapClientNode(
             addresses,
             self.core,
@@ -167,6 +168,10 @@ class MapMember(Generic[V]):
         """Key and value in bytes, and the properties, of an entry."""
         body, properties = self._opened(entry)
         return self._raw_key(raw_key(entry.key)), body, properties_of(properties)
+
+    def left_s(self, entry: Entry) -> float | None:
+        """Seconds until the server deletes an entry, as far as it has told; None: it stays."""
+        return self.core.left_s(entry, time.monotonic())
 
     def _opened(self, entry: Entry) -> tuple[bytes, bytes]:
         """Value and properties. Raises Sealed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -17,6 +18,7 @@ import msgspec
 from chappe import Endpoint
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
+from chappe.kv.engine import Index, index_of
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
@@ -65,6 +67,9 @@ class MeshSource:
         self._every_s = 0.0  # how often each is asked
         self._number = 0
         self._silenced = ""  # why nobody can be asked
+        self._wanted: dict[str, float] = {}  # data stores into which somebody looks, and until when
+        self._masters: dict[int, str] = {}  # questions to their masters, and of which store
+        self._lives: dict[str, dict[Index, float]] = {}  # of these: when entries expire, monotonic seconds
         self._answers: Subscriber | None = None
         try:
             self._answers = self.endpoint.subscribe(
@@ -81,6 +86,7 @@ class MeshSource:
         now = time.monotonic()
         self._hear(network, now)
         self._ask(network)
+        self._ask_masters(network, now)
         peers = self.endpoint.peers()
         counted = {
             each.id: (each.sent, each.received, each.buffered, each.original) for each in peers if each.id is not None
@@ -132,6 +138,15 @@ class MeshSource:
             notes=tuple(notes),
         )
 
+    def lives(self, store: str) -> dict[Index, float]:
+        """When entries of a data store expire, by what their keys are found by, as its master told; thread-safe.
+
+        Masters are asked once a second for some seconds after each call; so at first there is nothing.
+        """
+        now = time.monotonic()
+        self._wanted[store] = now + KEPT_S
+        return self._lives.get(store, {})
+
     def close(self) -> None:
         """See ``Source``."""
         self.endpoint.close()
@@ -156,6 +171,18 @@ class MeshSource:
                 return
         self._turn = (self._turn + ASKED_MAX) % len(there)
 
+    def _ask_masters(self, network: Network, now: float) -> None:
+        """Ask the masters of the data stores into which somebody looks what expires next there."""
+        wanted = self._wanted = {store: until for store, until in self._wanted.copy().items() if now < until}
+        self._lives = {store: lives for store, lives in self._lives.items() if store in wanted}
+        self._masters = {}
+        for store in data_stores(network) if wanted and not self._silenced else ():
+            if store.name in wanted and store.masters:
+                self._number += 1
+                self._masters[self._number] = store.name
+                with suppress(Unreachable, NotPermitted):
+                    self.endpoint.try_publish(ASK_LINKS, ask(self._number, store.name), UUID(store.masters[0]).bytes)
+
     def _hear(self, network: Network, now: float) -> None:
         """Take what was told, each of itself; and forget who has left, or has told nothing for long."""
         if self._answers is None:
@@ -166,6 +193,8 @@ class MeshSource:
                 report = parse_report(message.payload)
             except (ProtocolError, ChappeError):
                 continue
+            if (store := self._masters.get(report.number)) is not None:
+                self._lives[store] = {index_of(key): now + left_s for key, left_s in report.lives}
             teller = message.origin or message.sender
             self._told[teller] = _Told(now, report.tls, {each.peer: each for each in report.links}, report)
         until = now - KEPT_S - 2 * self._every_s

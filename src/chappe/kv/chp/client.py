@@ -24,12 +24,13 @@ from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Told, Write
 from chappe.kv.chp.events import MapDenied, MapRefused, MapServerFound, MapServerLost, MapWriteFailed
-from chappe.kv.chp.ledger import CONFLICT, DENIED, key_of, pairs_of, raw_key
+from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
 from chappe.kv.chp.source import Source
-from chappe.kv.engine import Change, Engine, Staged
+from chappe.kv.engine import Change, Engine, Entry, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
 
 ECHO_S: Final = 5.0  # a write to another program's server comes back within this time, or is not known of
+NS: Final = 1_000_000_000
 PLAIN_WINDOW: Final = 256  # writes to it at once: its queues hold 1000 messages, and drop what is more
 
 MapState = Literal["connecting", "synchronising", "active"]
@@ -62,6 +63,7 @@ class MapClientCore:
         subtrees: How the keys begin that are wanted.
         session: Ten random bytes, of this life (``messages.session_of``).
         name: Of the map that it is to be, if it has a name.
+        day_ns: What its clock, ``now``, lacks of the time of day; servers of other programs tell moments in that.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class MapClientCore:
         *,
         limits: MapLimits = MAP_LIMITS,
         name: str = "",
+        day_ns: int = 0,
     ) -> None:
         self.engine = Engine(changes_max=0)
+        self._day_ns = day_ns
         self.position = (b"", 0)
         self.ready = False  # it has had a snapshot
         self.watched = False  # changes are to be told
@@ -125,6 +129,12 @@ class MapClientCore:
         """Servers that are there, and do not serve."""
         heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
+
+    def left_s(self, entry: Entry, now: float) -> float | None:
+        """Seconds until the server deletes an entry, as it said last: up to a round trip too long; None: it stays."""
+        if entry.expires_ns is None:
+            return None
+        return max(0.0, (entry.expires_ns - self._ns(now)) / NS)
 
     @property
     def arriving(self) -> int:
@@ -231,26 +241,26 @@ class MapClientCore:
     # -- as a Target -------------------------------------------------------------------------------------------------
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """See ``Target``: the server decides what expires."""
-        return None
+        """See ``Target``: here it is only known; the server decides what expires."""
+        return self._ns(now) + left_ms * MS if left_ms else None
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
         """See ``Target``."""
         changes = self.engine.replace(staged, tell=self.watched)
         if self.watched:
-            actions += [_told(change) for change in changes]
+            actions += [_told(change) for change in changes if _differs(change)]
 
     def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
         """See ``Target``."""
         engine = self.engine
         own = self.session if self._echoes else b""
-        if not own and not self.watched and all(entry[1] for entry in entries):
+        if not own and not self.watched and all(entry[1] and not entry[4] for entry in entries):
             engine.put_all(pairs_of(entries))
             return
-        for key, body, uuid, properties, _ in entries:
+        for key, body, uuid, properties, left in entries:
             change: Change | None
             if body:
-                change = engine.put(key_of(key), (body, uuid, properties))
+                change = engine.put(key_of(key), (body, uuid, properties), self.expires_ns(left, now))
             else:
                 change = engine.erase(key_of(key))
             if self.watched and change is not None:
@@ -303,6 +313,9 @@ class MapClientCore:
             actions.append(Report(MapServerFound(self.servers[server], len(self.engine))))
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _ns(self, now: float) -> int:
+        return self._day_ns + round(now * NS)
 
     def _send(self, actions: list[Action]) -> None:
         """Send steps to a server of chappe, several in a message."""
@@ -419,6 +432,11 @@ class MapClientCore:
         self._current.leave(actions)
         self._current = source
         source.engage(now, actions)
+
+
+def _differs(change: Change) -> bool:
+    """Whether it is one for who watches: when something expires, a snapshot says a little differently each time."""
+    return change.entry is None or change.before is None or change.entry.value != change.before.value
 
 
 def _told(change: Change) -> Told:

@@ -397,7 +397,7 @@ class Source:
         self._checksum = crc32c(bytes(message.entries), self._checksum)
         entries = say.decode_entries(message.entries)
         self._count += len(entries)
-        if not self._peer or not any(entry[4] for entry in entries):  # to a client nothing expires
+        if not any(entry[4] for entry in entries):
             self._staged.add_all(pairs_of(entries))
             return
         for entry in entries:
