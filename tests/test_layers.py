@@ -99,7 +99,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
         *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
-        *("chappe.storage.positions", "chappe.mesh.link_reports"),
+        *("chappe.storage.positions", "chappe.mesh.link_reports", "chappe.log.traffic"),
         *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },
     "chappe.web": {*FACES, *HERE},

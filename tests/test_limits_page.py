@@ -12,7 +12,7 @@ import chappe
 from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
-from chappe.log import events, trimming
+from chappe.log import events, traffic, trimming
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.replication.agreement import core as agreement
@@ -39,6 +39,7 @@ PLACES: Final = {
     "sharded": sharded,
     "sealing": in_log,
     "shares": shares,
+    "traffic": traffic,
     "trimming": trimming,
 }
 ROW: Final = re.compile(r"^\| (?P<what>.+) \| (?P<figures>.+) \| (?P<then>.+) \| (?P<names>`.+`) \|$", re.MULTILINE)

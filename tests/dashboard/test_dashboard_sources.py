@@ -81,6 +81,38 @@ def test_the_log_tells_of_towers_stores_topics_readers_and_who_writes(stack: Exi
     assert (name, held[producer.partition].next) == ("readings", 11)
 
 
+def test_nodes_of_the_log_tell_how_much_goes_over_their_links(stack: ExitStack, tmp_path: Path) -> None:
+    tower = stack.enter_context(Tower("127.0.0.1:0"))
+    stack.enter_context(Store(tmp_path / "store", tower=tower.address))
+    producer = stack.enter_context(Producer("readings", tower=tower.address))
+    consumer = stack.enter_context(Consumer("readings", tower=tower.address))
+    source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path)
+    watching = stack.enter_context(Watching([source], look_s=0.1))
+    producer.send(bytes(10_000))
+    producer.flush()
+    assert len(list(consumer.to_end(PATIENCE_S))) == 1
+
+    def links(snapshot: Snapshot) -> dict[tuple[str, str], Link]:
+        kinds = {each.id: each.kind for each in snapshot.members}
+        return {(kinds[each.ends[0]], kinds[each.ends[1]]): each for each in snapshot.links}
+
+    def told(snapshot: Snapshot) -> bool:
+        found = links(snapshot)
+        ways = [
+            found.get(each) for each in (("producers", "store"), ("store", "consumers"), ("producers", "consumers"))
+        ]
+        return all(each is not None and each.sent and each.received is not None for each in ways)
+
+    found = links(seen(watching, told))
+
+    kept = found["producers", "store"]
+    assert (kept.sent_bytes or 0) > 10_000
+    assert (kept.received or 0) > 0  # acknowledgements
+    assert (kept.tls, kept.note, kept.waiting) == (False, "protocol of chappe", 0)
+    assert (found["producers", "consumers"].sent or 0) > 0  # directly, over no store
+    seen(watching, lambda s: all((links(s)["tower", kind].sent or 0) > 0 for kind in ("store", "producers")))
+
+
 def test_a_store_that_goes_away_is_a_problem_and_what_it_had_is_not_shown_as_there(
     stack: ExitStack, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.guard import DENIED, GIVERS, PRODUCERS, Guard, Refusal
 from chappe.log.messages import (
     Ack,
+    AskTraffic,
     BatchMessage,
     ConsumerHello,
     Fetch,
@@ -21,6 +22,7 @@ from chappe.log.messages import (
     Stored,
     StoreHello,
     StoreInfo,
+    TrafficTold,
 )
 from chappe.log.queries import (
     AttachSink,
@@ -59,6 +61,21 @@ class Rig:
     def passes(self, message: Message, among: Iterable[str] = ALL) -> list[str]:
         """Of whom it is taken."""
         return [who for who in among if self.guard.message(who, message) is not None]
+
+
+def test_what_passes_is_told_to_who_may_administer_everything_and_that_others_are_not_is_no_refusal() -> None:
+    rig = Rig()
+    everything = permissions(rule("allow", "*", verbs="administer", names="look"), identities=(identity("look"),))
+    over_all = Decisions(everything, NOW)
+    question = AskTraffic("P", "D", 1)
+
+    assert rig.passes(question) == []
+    assert Guard(lambda: over_all, rig.refusals.append).message("look", question) is question
+    assert rig.passes(TrafficTold("D", "P", 1, b"")) == ["pro", "con", "keep"]
+    assert rig.refusals == []
+    assert rig.guard.subscribed("con", b"UD") == [b"UD"]
+    assert rig.guard.subscribed("pro", b"UD") == []  # it would hear what is meant for another one
+    assert rig.guard.subscribed("pro", b"U") == []
 
 
 def about(topic: str) -> list[Message]:

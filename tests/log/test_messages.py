@@ -17,6 +17,7 @@ from chappe.log.messages import (
     UNKNOWN_US,
     Ack,
     AskClock,
+    AskTraffic,
     BatchMessage,
     ClockTold,
     ConsumerHello,
@@ -28,6 +29,7 @@ from chappe.log.messages import (
     Stored,
     StoreHello,
     StoreInfo,
+    TrafficTold,
     decode,
     encode,
 )
@@ -89,6 +91,8 @@ OUR_OWN: Final[list[Message]] = [
     AskClock("P" * 32, "C" * 32, 7),
     ClockTold("C" * 32, "P" * 32, "S" * 32, 7, 1_700_000_000_000_000, 250, 3_000_000),
     ClockTold("C" * 32, "P" * 32, "S" * 32, 2**64 - 1, 2**63 - 1, UNKNOWN_US, 2**63 - 1),
+    AskTraffic("P" * 32, "D" * 32, 7),
+    TrafficTold("D" * 32, "P" * 32, 7, b"body"),
 ]
 
 
@@ -114,6 +118,11 @@ def test_the_bytes_of_a_question_about_a_clock_and_of_its_answer_are_these() -> 
     assert encode(AskClock("P", "C", 7)) == [b"TP\0\x01" + b"\x01C" + u64(7)]
     told = b"CC\0\x01" + b"\x01P" + b"\x05store" + u64(7) + u64(1_000_001) + u64(250) + u64(3)
     assert encode(ClockTold("C", "P", "store", 7, 1_000_001, 250, 3)) == [told]
+
+
+def test_the_bytes_of_a_question_about_what_passes_and_of_its_answer_are_these() -> None:
+    assert encode(AskTraffic("P", "D", 7)) == [b"QP\0\x01" + b"\x01D" + (7).to_bytes(8, "big")]
+    assert encode(TrafficTold("D", "P", 7, b"body")) == [b"UD\0\x01" + b"\x01P" + (7).to_bytes(8, "big"), b"body"]
 
 
 @pytest.mark.parametrize("wrong", ["wall_us", "ago_us"])

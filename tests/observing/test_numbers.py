@@ -36,7 +36,10 @@ def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_
         seen(
             Part(
                 members=(Member("t", "tower", "t"), Member("a", "endpoint", "a"), ill),
-                links=(Link(("a", "b"), "mesh", 5, 6, waiting=7, waiting_back=8), Link(("t", "a"), "introduces")),
+                links=(
+                    Link(("a", "b"), "mesh", 5, 6, received_bytes=9, waiting=7, waiting_back=8),
+                    Link(("t", "a"), "introduces"),
+                ),
                 topics=(Topic("x", 1, 10, 12, 99, readers=(Reader("team", "group", 3),)),),
                 keepings=(Keeping("data store", "s", ("a",), ("b", "t"), 4, ages=(0.5, None)),),
                 problems=(Problem("p", "failed", "Wrong.", "Mend it."),),
@@ -48,6 +51,7 @@ def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_
         ("endpoint", "good"): 1, ("endpoint", "warning"): 1, ("tower", "good"): 1,
     }  # fmt: skip
     assert found["chappe_link_frames"] == {("mesh", "a", "b"): 5, ("mesh", "b", "a"): 6}
+    assert found["chappe_link_bytes"] == {("mesh", "b", "a"): 9}
     assert found["chappe_link_waiting"] == {("mesh", "a", "b"): 7, ("mesh", "b", "a"): 8}
     assert found["chappe_topic_records"] == {("x",): 10}
     assert found["chappe_topic_written"] == {("x",): 12}

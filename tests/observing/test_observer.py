@@ -119,7 +119,8 @@ def test_history_tells_who_came_who_left_and_whose_status_changed() -> None:
 
 def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> None:
     links = [
-        (float(n), Part(members=(STORE, TOWER), links=(Link(("s", "t"), "mesh", 10 * n, 20 * n),))) for n in range(6)
+        (float(n), Part(members=(STORE, TOWER), links=(Link(("s", "t"), "mesh", 10 * n, 20 * n, sent_bytes=5 * n),)))
+        for n in range(6)
     ]
     observer = observed(*links)
     observer.take("mesh", Part(links=(Link(("s", "gone"), "mesh"),)), 5.0, 5 * S)
@@ -128,6 +129,8 @@ def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> No
 
     assert link.sent_per_s == pytest.approx(10)
     assert link.received_per_s == pytest.approx(20)
+    assert link.sent_bytes_per_s == pytest.approx(5)
+    assert link.received_bytes_per_s is None
 
 
 def test_of_a_hundred_thousand_topics_those_that_changed_last_are_listed_and_search_finds_the_others() -> None:
@@ -185,7 +188,7 @@ def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
 
     assert set(texts) == {
         "Group team is 150,000 records behind in topic a.",
-        "5,000 messages wait at t for s.",
+        "5,000 messages wait at tower tower for store alpha.",
         "Query q of pipeline p is 120 s behind.",
         "Data store prices has clones and no master in reach: it can be read, not written.",
     }

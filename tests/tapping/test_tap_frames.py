@@ -11,6 +11,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.messages import (
     Ack,
     AskClock,
+    AskTraffic,
     BatchMessage,
     ClockTold,
     Fetch,
@@ -21,6 +22,7 @@ from chappe.log.messages import (
     Stored,
     StoreHello,
     StoreInfo,
+    TrafficTold,
     encode,
 )
 from chappe.mesh.flows import pack_batch, pack_detour, pack_publication
@@ -53,6 +55,8 @@ def summary(found: Passed | None) -> tuple[bytes, str, str, str, int, int, bytes
         (StoreInfo("", "S", "id", "tcp://h:1"), (b"", "store-info", "S", "", -1, 1, b"")),
         (AskClock("P", "C", 1), (b"", "ask-clock", "C", "P", -1, 1, b"")),
         (ClockTold("C", "P", "S", 1, 2), (b"", "clock", "P", "C", -1, 1, b"")),
+        (AskTraffic("P", "D", 1), (b"", "ask-traffic", "D", "P", -1, 1, b"")),
+        (TrafficTold("D", "P", 1, b"body"), (b"", "traffic", "P", "D", -1, 1, b"")),
         (
             BatchMessage("t", "P", "t", encode_batch(10, [b"x" * 999, b"two"], 0)),
             (b"t", "batch", "P", "", 10, 2, b"x" * CONTENT_BYTES),

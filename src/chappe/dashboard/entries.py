@@ -21,9 +21,9 @@ from chappe.dashboard.leases import Leases
 from chappe.dashboard.pages.words import duration
 from chappe.dashboard.showing import brief
 from chappe.data.json import loads_plain
+from chappe.data.order import SortKey, sort_key
 from chappe.data.text import to_text
 from chappe.errors import ChappeError, InvalidData, UsageError
-from chappe.kv.engine import Index, index_of
 from chappe.observing.snapshot import readable
 
 ATTACH_S: Final = 5.0
@@ -36,7 +36,7 @@ SHARE: Final = 4  # listing takes a fifth of the time at most
 SECONDS_MAX: Final = 120.0  # of a time to live that is shown in seconds
 _ABSENT: Final = object()
 
-Lives: TypeAlias = Callable[[str], dict[Index, float]]  # monotonic seconds by what keys are found by
+Lives: TypeAlias = Callable[[str], dict[SortKey, float]]  # monotonic seconds by what keys are found by
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Clone:
     def rows(self) -> Iterator[Row]:
         lives, now = self._lives(self._name), time.monotonic()
         for each in self._store.snapshot():
-            at = lives.get(index_of(each.typed.key)) if lives else None
+            at = lives.get(sort_key(each.typed.key)) if lives else None
             left = _left(None if at is None else max(0.0, at - now))
             yield Row(_text(each.typed.key), _text(each.typed.value), left, each.typed.key)
 

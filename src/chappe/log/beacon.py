@@ -97,6 +97,8 @@ class Discovery:
         self._where = (host.encode(), str(port).encode())
         self._peers: dict[str, tuple[str, float]] = {}  # endpoint -> address, silent after
         self._claims: dict[str, _Claim] = {}
+        self.heard = 0  # messages of towers
+        self.beacons: dict[str, int] = {}  # of each node that is known, by its endpoint
         self._address = address
         self._kind = kind_of(address)
         self._timers: Deadlines[str] = Deadlines()
@@ -150,6 +152,7 @@ class Discovery:
 
     def handle_beacon(self, frames: list[bytes], now: float) -> list[Action]:
         """A message of a tower. Raises ProtocolError for anything but a welcome or a beacon."""
+        self.heard += 1
         if frames == [WELCOME]:
             return self._beacon(now)
         kind, address, endpoint = parse_beacon(frames)
@@ -161,11 +164,12 @@ class Discovery:
         if kind == GOODBYE:
             if known is None or known[0] != address:
                 return []
-            del self._peers[endpoint]
+            self._forget(endpoint)
             return self._lost(endpoint, address)
         if known is None and len(self._peers) >= BEACONS_MAX:
             return []
         self._peers[endpoint] = (address, now + BEACON_TIMEOUT_S)
+        self.beacons[endpoint] = self.beacons.get(endpoint, 0) + 1
         if known is not None and known[0] == address:
             return []
         return self._met(endpoint, None if known is None else known[0], address, now)
@@ -219,9 +223,13 @@ class Discovery:
         gone = [(endpoint, address) for endpoint, (address, until) in self._peers.items() if now >= until]
         actions: list[Action] = []
         for endpoint, address in gone:
-            del self._peers[endpoint]
+            self._forget(endpoint)
             actions += self._lost(endpoint, address)
         return actions
+
+    def _forget(self, endpoint: str) -> None:
+        del self._peers[endpoint]
+        self.beacons.pop(endpoint, None)
 
     def _echo(self, now: float) -> list[Action]:
         """A tower heard us."""

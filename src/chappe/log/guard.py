@@ -14,6 +14,7 @@ for one address
 what stores say of themselves        who says it may ``store`` something
 what a clock shows                   who asks may ``consume`` or ``store`` something; who says it may ``produce`` or
                                      ``store`` something
+what passes                          who asks may ``administer`` all topics; who tells may do anything in the log
 ===================================  ==========================================================================
 
 What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
@@ -32,6 +33,7 @@ from chappe.data.topic import decode_topic, encode_topic, shown
 from chappe.log.messages import (
     Ack,
     AskClock,
+    AskTraffic,
     BatchMessage,
     ClockTold,
     ConsumerHello,
@@ -43,6 +45,7 @@ from chappe.log.messages import (
     Stored,
     StoreHello,
     StoreInfo,
+    TrafficTold,
 )
 from chappe.log.ordered.machine import is_ordered
 from chappe.log.queries import (
@@ -137,6 +140,10 @@ class Guard:
                 return message if self._may_somewhere(who, READERS) and self._answers_to(who, requester) else None
             case ClockTold():
                 return message if self._may_somewhere(who, GIVERS) else None
+            case AskTraffic():  # a dashboard asks everybody, so that it is not told is no refusal
+                return message if self.administers(who) else None
+            case TrafficTold():
+                return message if self._decisions().may_somewhere(who, (*READERS, *GIVERS)) else None
 
     def _may(self, who: str, verbs: Verbs, topic: str) -> bool:
         if self._decisions().may(who, verbs, topic):
@@ -183,7 +190,7 @@ class Guard:
             case b"M" | b"R" | b"H":
                 scopes = decisions.scopes(who, READERS, decode_topic(rest))
                 return [kind + encode_topic(text) + (b"\0" if exact else b"") for text, exact in scopes]
-            case b"S" | b"D" | b"E" | b"A" | b"K" | b"L" | b"C":
+            case b"S" | b"D" | b"E" | b"A" | b"K" | b"L" | b"C" | b"Q" | b"U":
                 return [prefix] if rest else []
             case b"W" | b"G":
                 return [prefix] if decisions.may_somewhere(who, STORES) else []
@@ -205,7 +212,7 @@ class Guard:
             records = kind in (b"M", b"R", b"H")
             verb = CONSUME if records or kind in (b"S", b"D", b"E") else STORE
             self._tell(who, verb, decode_topic(rest) if records else "", prefix=records)
-        elif kind in b"SDEAKLC" and not self._claim(who, prefix):
+        elif kind in b"SDEAKLCQU" and not self._claim(who, prefix):
             self._refused(Refusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
             return []
         return scope

@@ -61,6 +61,11 @@ class Carrying(Generic[P]):
     def __len__(self) -> int:
         return len(self._parts)
 
+    @property
+    def carries(self) -> list[str]:
+        """The addresses under which it speaks, beside its own."""
+        return list(self._parts)
+
     def start(self, now: float) -> list[Action]:
         """Begin: everything is told of each part as it is added."""
         return []

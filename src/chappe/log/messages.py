@@ -1,9 +1,9 @@
 """The messages of Dafka and the few that chappe adds, and their bytes.
 
 Header frame: id octet, topic, NUL, version 1, fields. Strings have a length octet, longstrs four, numbers
-are big endian. RECORD, DIRECT-RECORD and the two batch messages carry a second frame.
+are big endian. RECORD, DIRECT-RECORD, the two batch messages and TRAFFIC carry a second frame.
 
-Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I T C are chappe's; they reach only members that
+Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I T C Q U are chappe's; they reach only members that
 subscribed to them, which an original never does.
 
 Departure: the original accepts cut-off frames with stale fields; here they are a ProtocolError. Trailing
@@ -159,9 +159,28 @@ class ClockTold:
     ago_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AskTraffic:
+    """Q (chappe): what has passed between you, the node ``topic``, and others?"""
+
+    topic: str
+    address: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTold:
+    """U (chappe): the answer of the node ``address``; what is in ``body``, ``log.traffic`` says."""
+
+    topic: str
+    address: str
+    number: int
+    body: bytes
+
+
 Message: TypeAlias = (
     RecordMessage | Fetch | Ack | Head | GetHeads | ConsumerHello | StoreHello | BatchMessage | Stored | StoreInfo
-    | AskClock | ClockTold
+    | AskClock | ClockTold | AskTraffic | TrafficTold
 )  # fmt: skip
 
 
@@ -216,6 +235,10 @@ def encode(message: Message) -> list[bytes]:
         case ClockTold(topic, address, source, number, wall_us, error_us, ago_us):
             numbers = _CLOCK.pack(number, wall_us, error_us, ago_us)
             return [_head(b"C", topic) + _string(address) + _string(source) + numbers]
+        case AskTraffic(topic, address, number):
+            return [_head(b"Q", topic) + _string(address) + _U64.pack(number)]
+        case TrafficTold(topic, address, number, body):
+            return [_head(b"U", topic) + _string(address) + _U64.pack(number), body]
 
 
 class _Reader:
@@ -291,6 +314,7 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"I": _decode_store_info,
     b"T": lambda topic, r: AskClock(topic, r.string(), r.u64()),
     b"C": _decode_clock_told,
+    b"Q": lambda topic, r: AskTraffic(topic, r.string(), r.u64()),
 }
 
 
@@ -322,7 +346,7 @@ def decode(frames: Sequence[bytes]) -> Message:
         raise ProtocolError("message without frames")
     header = frames[0]
     id_ = header[:1]
-    if id_ and id_ in b"MDRS" and len(frames) < 2:
+    if id_ and id_ in b"MDRSU" and len(frames) < 2:
         raise ProtocolError("message without its content frame")
     if id_ in (b"R", b"S"):
         names = _batch_names if len(header) <= CACHED_HEADER_BYTES_MAX else _batch_names.__wrapped__
@@ -330,6 +354,8 @@ def decode(frames: Sequence[bytes]) -> Message:
     topic, reader = _begin(header)
     if id_ in (b"M", b"D"):
         return RecordMessage(topic, reader.string(), reader.string(), reader.u64(), frames[1], id_ == b"D")
+    if id_ == b"U":
+        return TrafficTold(topic, reader.string(), reader.u64(), frames[1])
     decoder = _HEADER_ONLY.get(id_)
     if decoder is None:
         raise ProtocolError(f"message of unknown kind {id_!r}")

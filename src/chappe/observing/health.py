@@ -5,7 +5,7 @@ Sources tell of what only they can know, such as a store that does not answer; h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from chappe.observing.snapshot import Link, Part, Pipeline, Problem, Topic
@@ -21,7 +21,10 @@ def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]
     """Of the whole picture; ``topics`` are the ones that changed last."""
     found: list[Problem] = []
     found += _few(_lagging(topics), "readers are far behind", "look at the topics by lag")
-    found += _few(_held_back(each for part in parts for each in part.links), "links are full", "look at the map")
+    names = {each.id: f"{each.kind} {each.name}" for part in parts for each in part.members}
+    found += _few(
+        _held_back((each for part in parts for each in part.links), names), "links are full", "look at the map"
+    )
     found += _few(_pipelines(each for part in parts for each in part.pipelines), "queries lag", "look at pipelines")
     found += _few(_failed(each for part in parts for each in part.pipelines), "pipelines failed", "look at pipelines")
     found += _few(_stale(parts), "clones are stale", "look at data stores")
@@ -60,14 +63,14 @@ def _lagging(topics: Iterable[Topic]) -> Iterable[Problem]:
                 )
 
 
-def _held_back(links: Iterable[Link]) -> Iterable[Problem]:
+def _held_back(links: Iterable[Link], names: Mapping[str, str]) -> Iterable[Problem]:
     for link in links:
         for (one, other), waiting in ((link.ends, link.waiting), (link.ends[::-1], link.waiting_back)):
             if waiting >= HELD_BACK_MAX:
                 yield Problem(
                     f"full {one} {other}",
                     "warning",
-                    f"{waiting:,} messages wait at {one[:8]} for {other[:8]}.",
+                    f"{waiting:,} messages wait at {names.get(one, one[:8])} for {names.get(other, other[:8])}.",
                     "The one that takes them is too slow: have it subscribe to less, or give it more of a processor.",
                 )
 

@@ -93,17 +93,21 @@ def _of_links(snapshot: Snapshot) -> Iterator[Family]:
     told = sorted(told, key=lambda each: -((each.sent or 0) + (each.received or 0)))[:LINKS_TOLD]
     labels = ("kind", "from", "to")
     frames = []
+    sizes = []
     waiting = []
     for each in told:
         one, other = each.ends
-        for count, held, at in (
-            (each.sent, each.waiting, (each.kind, one, other)),
-            (each.received, each.waiting_back, (each.kind, other, one)),
+        for count, size, held, at in (
+            (each.sent, each.sent_bytes, each.waiting, (each.kind, one, other)),
+            (each.received, each.received_bytes, each.waiting_back, (each.kind, other, one)),
         ):
             if count is not None:
                 frames.append((at, float(count)))
+            if size is not None:
+                sizes.append((at, float(size)))
             waiting.append((at, float(held)))
     yield Family("chappe_link_frames", "Frames, or records, that went over a link", "counter", labels, frames)
+    yield Family("chappe_link_bytes", "What went over a link of the log", "counter", labels, sizes)
     yield Family("chappe_link_waiting", "Messages that are held back before a link", "gauge", labels, waiting)
 
 

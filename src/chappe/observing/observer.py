@@ -32,7 +32,8 @@ from chappe.observing.snapshot import (
 )
 
 TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
-LINK_SERIES_MAX: Final = 2 * LINKS_MAX
+COUNTED: Final = ("sent", "received", "sent_bytes", "received_bytes")  # of links, each with a rate
+LINK_SERIES_MAX: Final = len(COUNTED) * LINKS_MAX
 LINK_POINTS_MAX: Final = 12  # enough for a rate
 LAST_S: Final = 300.0  # of lines
 STEP_S: Final = 2.0
@@ -67,8 +68,8 @@ class Observer:
         self._failed.pop(source, None)
         self._take_topics(part, now)
         for link in part.links:
-            for way, count in (("sent", link.sent), ("received", link.received)):
-                if count is not None:
+            for way in COUNTED:
+                if (count := getattr(link, way)) is not None:
                     self._links.note((way, *link.ends), count, now)
         if before is not None:
             self._history.extend(_changes(before.members, part.members, wall_us))
@@ -152,14 +153,12 @@ class Observer:
         return msgspec.structs.replace(topic, per_s=self._lines.rate(("end", topic.name), now))
 
     def _with_rates(self, link: Link, now: float) -> Link:
-        if link.sent is None and link.received is None:
+        counted = [way for way in COUNTED if getattr(link, way) is not None]
+        if not counted:
             return link
         over_s = max(RATE_S, 2 * link.every_s)
-        return msgspec.structs.replace(
-            link,
-            sent_per_s=None if link.sent is None else self._links.rate(("sent", *link.ends), now, over_s),
-            received_per_s=None if link.received is None else self._links.rate(("received", *link.ends), now, over_s),
-        )
+        rates = {f"{way}_per_s": self._links.rate((way, *link.ends), now, over_s) for way in counted}
+        return msgspec.structs.replace(link, **rates)
 
     def _judge(self, wall_us: int) -> None:
         """Find out what is wrong now, and note what has begun and ended."""

@@ -59,6 +59,10 @@ class Link(msgspec.Struct, frozen=True):
         received: The other way.
         sent_per_s: Filled in by the observer, of the last seconds.
         received_per_s: The same.
+        sent_bytes: As ``sent``, in bytes; None also where frames alone are counted.
+        received_bytes: The same.
+        sent_bytes_per_s: Filled in by the observer, as the other rates.
+        received_bytes_per_s: The same.
         waiting: Messages held back at the first, as the second takes less than is sent.
         waiting_back: The same at the second.
         tls: Whether it is encrypted; None: nobody told.
@@ -72,6 +76,10 @@ class Link(msgspec.Struct, frozen=True):
     received: int | None = None
     sent_per_s: float | None = None
     received_per_s: float | None = None
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+    sent_bytes_per_s: float | None = None
+    received_bytes_per_s: float | None = None
     waiting: int = 0
     waiting_back: int = 0
     tls: bool | None = None

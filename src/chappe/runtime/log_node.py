@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 import zmq
 
 from chappe.core import Halt, Report
+from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_S, MIB
 from chappe.errors import ProtocolError, StorageError
@@ -39,9 +40,10 @@ from chappe.log.actions import (
 from chappe.log.events import MachineRefused, PermissionsChanged, Stopped
 from chappe.log.guard import GIVERS, Guard
 from chappe.log.handing_on import PERMISSIONS
-from chappe.log.member import Part
-from chappe.log.messages import Message, decode, encode
+from chappe.log.member import Carrying, Part
+from chappe.log.messages import AskTraffic, Message, decode, encode
 from chappe.log.queries import Answer
+from chappe.log.traffic import Traffic
 from chappe.permissions.decisions import Verbs
 from chappe.runtime.meeting import Discovers, Meeting
 from chappe.runtime.turns import Ready, Turns
@@ -64,6 +66,7 @@ REFUSED_S: Final = 1.0  # what is due waits this long after the machine refused 
 # What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
                              errno.EDQUOT, errno.ESTALE})  # fmt: skip
+ASKS: Final = b"Q"  # how a question begins that the node itself answers (``log.traffic``)
 T = TypeVar("T", bytes, zmq.Frame)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
@@ -136,7 +139,8 @@ class Node:
         self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
-        self._dealers = Dealers(self, self._answered, gate, self.report, self.guard)
+        self._traffic = Traffic()
+        self._dealers = Dealers(self, self._answered, gate, self.report, self.guard, self._traffic)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
             Subscribe: lambda action: meeting.subscribe(zmq.SUBSCRIBE, action.prefix),
@@ -219,6 +223,8 @@ class Node:
     def start(self) -> None:
         """Begin; call once everything else is set up."""
         self.call(self.role.start)
+        with self.lock:
+            self._meeting.subscribe(zmq.SUBSCRIBE, ASKS + encode_topic(self.address))
         self.turns.start()
         if self._meeting.gate is not None:
             with self.lock:
@@ -438,7 +444,18 @@ class Node:
             if allowed is None:
                 return ()
             message = allowed
+        self._traffic.took(message, len(frames[0]) + len(frames[-1]) * (len(frames) > 1))
+        if isinstance(message, AskTraffic):
+            return self._tell_traffic(message)
         return self.role.handle_message(message, time.monotonic(), wall_us())
+
+    def _tell_traffic(self, question: AskTraffic) -> Sequence[Action]:
+        """Somebody looks at what passes."""
+        role = self.role
+        carries = role.carries if isinstance(role, Carrying) else ()
+        full = self._paused() or self._pub.choked
+        told = self._traffic.answer(question, carries, self._pub.kept - self._pub.sent, full, time.monotonic())
+        return () if told is None or question.topic != self.address else (Publish(told),)
 
     def told(self, message: Message) -> Sequence[Action]:
         """As ``on_message``, where the message was looked at already."""
@@ -451,7 +468,7 @@ class Node:
         found = self._pub.subscription(frames)
         if self.guard is not None and found == (PERMISSIONS, True):
             self._meeting.joined()
-        return () if found is None else self.role.handle_subscription(*found, time.monotonic())
+        return () if found is None or found[0][:1] == ASKS else self.role.handle_subscription(*found, time.monotonic())
 
     def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:
         handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from chappe.log.batch import Batch
 from chappe.log.messages import (
     Ack,
     AskClock,
+    AskTraffic,
     BatchMessage,
     ClockTold,
     ConsumerHello,
@@ -28,6 +29,7 @@ from chappe.log.messages import (
     Stored,
     StoreHello,
     StoreInfo,
+    TrafficTold,
     decode,
 )
 from chappe.log.messages import (
@@ -52,7 +54,7 @@ MALFORMED: Final = "malformed"
 KINDS: Final = {
     b"M": "record", b"D": "record, direct", b"R": "batch", b"S": "batch, direct", b"H": "head", b"E": "head, direct",
     b"F": "fetch", b"G": "get-heads", b"K": "ack", b"A": "stored", b"L": "store-hello", b"W": "consumer-hello",
-    b"I": "store-info", b"T": "ask-clock", b"C": "clock",
+    b"I": "store-info", b"T": "ask-clock", b"C": "clock", b"Q": "ask-traffic", b"U": "traffic",
 }  # fmt: skip
 _BY_TOPIC: Final = (b"M", b"R", b"H", b"G")  # of which the first name is the topic
 _MESH_KINDS: Final = {DATA: "data", COMMAND: "command"}
@@ -104,7 +106,7 @@ def _told(at_us: int, kind: str, size: int, message: LogMessage) -> Passed:
                           message.sequence, size=size)  # fmt: skip
         case GetHeads():
             return Passed(at_us, encode_topic(message.topic), kind, message.address, size=size)
-        case ConsumerHello() | StoreHello() | StoreInfo() | AskClock() | ClockTold():
+        case ConsumerHello() | StoreHello() | StoreInfo() | AskClock() | ClockTold() | AskTraffic() | TrafficTold():
             return Passed(at_us, b"", kind, message.address, "", message.topic, size=size)
 
 

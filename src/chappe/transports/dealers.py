@@ -18,6 +18,7 @@ from chappe.log.actions import Action, Ask
 from chappe.log.events import QueryDenied
 from chappe.log.guard import DENIED, Guard
 from chappe.log.queries import Answer, ErrorAnswer, decode_answer, encode_query
+from chappe.log.traffic import Traffic
 from chappe.permissions.rules import STORE
 from chappe.system import time
 from chappe.transports.dialled import Dialled
@@ -78,6 +79,7 @@ class Dealers:
         gate: Of the stores' keys; None for plain connections.
         report: Told of connections that are refused.
         guard: Where there are keys, says what a store may know, and what of its answers is believed.
+        traffic: Counts what is asked and answered.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Dealers:
         gate: Gate | None = None,
         report: Callable[[object], None] = lambda event: None,
         guard: Guard | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._guard = guard
+        self._traffic = traffic if traffic is not None else Traffic()
         self._node = node
         self._answered = answered
         self._gate = gate
@@ -137,6 +141,7 @@ class Dealers:
             frames = [struct.pack(">Q", action.request_id), encode_query(action.request)]
             dealer.socket.send_multipart(frames, zmq.NOBLOCK)
             dealer.asked += 1
+            self._traffic.asked(action.endpoint)
             dealer.asked_at = now
         except zmq.Again:
             pass
@@ -178,6 +183,7 @@ class Dealers:
             dealer.asked = max(0, dealer.asked - 1)
         if len(frames) < 2 or len(frames[0]) != 8:
             raise ProtocolError("answer without a request id")
+        self._traffic.answered(endpoint, sum(map(len, frames)))
         (request_id,) = struct.unpack(">Q", frames[0])
         answer = decode_answer(frames[1])
         if self._guard is not None:

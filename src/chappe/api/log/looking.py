@@ -1,7 +1,8 @@
 """Who takes part in the log, as somebody sees it who joins only to look: for dashboards.
 
-It carries no records, keeps nothing and writes nothing. What it costs others: a beacon a second at the tower, and one
-connection for each node that consumes or stores, over which nothing passes but what they are subscribed to.
+It carries no records, keeps nothing and writes nothing. What it costs others: a beacon a second at the tower, one
+connection each way for each node, over which nothing passes but what is meant for it, and the answers to its questions
+about what passes, ``ASKED_MAX`` of them at a look.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import Final, Literal
 from chappe.api.identity import new_address
 from chappe.api.log.discovery import StoreAddress
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.log.actions import Action, Subscribe
-from chappe.log.beacon import CONSUMING, PRODUCING, kind_of
+from chappe.log.actions import Action, Publish, Subscribe
+from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, kind_of
 from chappe.log.events import ForwarderLost, TowerLost
-from chappe.log.messages import Message, StoreInfo
+from chappe.log.messages import AskTraffic, Message, StoreInfo, TrafficTold
 from chappe.log.producing import ProducingMember
+from chappe.log.traffic import Report, parse_report
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
+from chappe.system import time
 
+ASKED_MAX: Final = 20  # nodes that are asked at once
+NODES_MAX: Final = 5_000  # whose answers are kept
 LISTENERS_MAX: Final = 10_000  # prefixes of topics that somebody listens to; further ones are not remembered
 
 Role = Literal["producers", "consumers", "store", "member"]
@@ -37,25 +42,53 @@ class LogMember:
     store: StoreAddress | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Beacons:
+    """What a tower has passed on: to each node, and of those that came from each, by its address."""
+
+    to_each: int
+    of: dict[str, int]
+
+
 class _Watch(ProducingMember):
-    """Produces nothing: so nodes that consume and stores connect to it, and say what they listen to."""
+    """Produces nothing, and has the address of one that does neither: so all nodes connect to it, and it to them.
+
+    Stores, and nodes that consume, say so what they listen to.
+    """
 
     def __init__(self) -> None:
-        super().__init__(new_address())
+        super().__init__("")
+        self.address = new_address()
         self.stores: dict[str, StoreAddress] = {}
         self.listeners: dict[bytes, int] = {}
+        self.reports: dict[str, tuple[float, Report]] = {}  # of nodes that were asked, and when they told
+        self._questions = 0
+        self._turn = 0
 
     def start(self, now: float) -> list[Action]:
-        return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
+        own = encode_topic(self.address)
+        return [Subscribe(b"I"), Subscribe(b"L" + own), Subscribe(b"U" + own)]
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         if isinstance(message, StoreInfo):
             self.stores[message.address] = StoreAddress(message.store_id, message.endpoint)
+        elif isinstance(message, TrafficTold) and message.topic == self.address:
+            report = parse_report(message.body)
+            if message.address in self.reports or len(self.reports) < NODES_MAX:
+                self.reports[message.address] = now, report
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         self.stores.pop(address, None)
+        self.reports.pop(address, None)
         return []
+
+    def ask(self, nodes: list[str], now: float) -> list[Action]:
+        """Ask some of the nodes, in turn."""
+        asked = [nodes[(self._turn + step) % len(nodes)] for step in range(min(ASKED_MAX, len(nodes)))]
+        self._turn = (self._turn + ASKED_MAX) % max(1, len(nodes))
+        self._questions += 1
+        return [Publish(AskTraffic(each, self.address, self._questions)) for each in asked]
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         if prefix[:1] != b"R" or len(prefix) == 1:  # all topics: stores
@@ -93,6 +126,11 @@ class LogWatch:
             told = self._node.discovery.told
         return isinstance(told, TowerLost | ForwarderLost)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether we have keys, so that nobody is there who has none."""
+        return self._node.guard is not None
+
     def members(self) -> list[LogMember]:
         """Everybody who was heard in the last seconds, by address. Raises MemberStopped if this watch met a defect."""
         self._node.turns.check()
@@ -110,6 +148,28 @@ class LogWatch:
         """How the topics begin that somebody listens to live just now; at most ``LISTENERS_MAX``."""
         with self._node.lock:
             return [decode_topic(each) for each in self._watch.listeners]
+
+    def ask(self, nodes: list[str]) -> float:
+        """Ask nodes what passes, by their addresses, at most ``ASKED_MAX`` at a call; how many calls go around all."""
+        self._node.call(self._watch.ask, nodes)
+        return max(1.0, len(nodes) / ASKED_MAX)
+
+    def reports(self, last_s: float) -> dict[str, Report]:
+        """What nodes have told within this time, by their addresses."""
+        since = time.monotonic() - last_s
+        with self._node.lock:
+            return {address: report for address, (at, report) in self._watch.reports.items() if at >= since}
+
+    def beacons(self) -> Beacons:
+        """What the tower has passed on; nothing where there is none."""
+        with self._node.lock:
+            discovery = self._node.discovery
+            if not isinstance(discovery, Discovery):
+                return Beacons(0, {})
+            addresses = {endpoint: address for address, endpoint in discovery.met}
+            return Beacons(
+                discovery.heard, {addresses[at]: n for at, n in discovery.beacons.items() if at in addresses}
+            )
 
     def close(self) -> None:
         """Leave."""

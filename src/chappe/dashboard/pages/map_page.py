@@ -10,6 +10,7 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Fact, Table, every
 from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import many, rate
+from chappe.dashboard.pages.words import size as many_bytes
 from chappe.observing.drawing import Drawing, Edge, Node
 from chappe.observing.snapshot import Link, Member, Snapshot
 
@@ -245,19 +246,26 @@ def _about(snapshot: Snapshot, drawing: Drawing, chosen: str) -> About:
     )
 
 
+def _rates(unit: str, frames: float | None, size: float | None) -> str:
+    """How much goes one way; empty where nobody told."""
+    if frames is None:
+        return ""
+    return f"{rate(frames)} {unit}/s" + ("" if size is None else f", {many_bytes(round(size))}/s")
+
+
 def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
     first = link.ends[0] == own
     other = members[link.ends[1] if first else link.ends[0]]
-    sent, received = link.sent_per_s, link.received_per_s
-    if not first:
-        sent, received = received, sent
+    unit = "frames" if link.kind == "mesh" else "messages"
+    sent = _rates(unit, link.sent_per_s, link.sent_bytes_per_s)
+    received = _rates(unit, link.received_per_s, link.received_bytes_per_s)
     waiting, back = link.waiting, link.waiting_back
     if not first:
-        waiting, back = back, waiting
-    tls = {True: "TLS", False: "no TLS", None: ""}[link.tls]
-    parts = [SAID[link.kind], link.note, tls]
-    if sent is not None and received is not None:
-        parts.append(f"{rate(sent)} frames/s sent, {rate(received)} received")
+        sent, received, waiting, back = received, sent, back, waiting
+    secured = "TLS" if link.kind == "mesh" else "encrypted"
+    parts = [SAID[link.kind], link.note, {True: secured, False: f"not {secured}", None: ""}[link.tls]]
+    passed = [f"{text} {way}" for text, way in ((sent, "sent"), (received, "received")) if text]
+    parts.append(" and ".join(passed))
     if waiting >= HELD_BACK_MIN:
         parts.append(f"held back here: {many(waiting, 'message')}")
     if back >= HELD_BACK_MIN:

@@ -1,4 +1,4 @@
-"""The log: who a tower knows, what stores hold, and how far groups on this machine have read.
+"""The log: who a tower knows, what passes between them, what stores hold, how far groups on this machine have read.
 
 Stores are asked what changed since the last look, once a second by one question each, so what does not change costs
 nothing. What a store does not answer within three seconds is left out and asked again later.
@@ -17,6 +17,7 @@ from typing import Any, Final
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
 from chappe.dashboard.sources.missed import Missed
+from chappe.dashboard.sources.passing import Node, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
 from chappe.observing.snapshot import (
@@ -38,6 +39,7 @@ from chappe.system import machine
 GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
 POSITIONS_BYTES_MAX: Final = 1 << 20
 POSITIONS_EVERY: Final = 2  # looks
+KEPT_S: Final = 10.0  # what a node told counts for so long behind the time at which it is asked again
 
 
 class LogSource:
@@ -220,6 +222,8 @@ class LogSource:
         status = "there" if self._watch.introduced else "silent"
         level = "good" if status == "there" else "failed"
         members = []
+        passing = self._passing(seen)
+        beacons = self._watch.beacons()
         if not self._forwarders:
             members.append(Member(tower, "tower", kind, self._tower, status, "good" if level == "good" else "failed"))
         links: list[Link] = []
@@ -228,12 +232,15 @@ class LogSource:
         for each in seen:
             members.append(_member(each, away))
             if not self._forwarders:
-                links.append(Link((tower, each.address), "introduces"))
+                came = beacons.of.get(each.address)
+                ends = (tower, each.address)
+                links.append(Link(ends, "introduces", beacons.to_each, came, tls=self._watch.encrypted, note="beacons"))
             if each.role in ("producers", "consumers"):
-                ends = [
+                pairs = [
                     (each.address, s.address) if each.role == "producers" else (s.address, each.address) for s in stores
                 ]
-                links += [Link(pair, "records") for pair in ends]
+                links += [passing.link(pair) for pair in pairs]
+        links += passing.further([each.ends for each in links])
         for group in sorted({reader.name for readers in lags.values() for reader in readers}):
             topics = {topic: r.lag for topic, readers in lags.items() for r in readers if r.name == group}
             facts = tuple(
@@ -244,6 +251,16 @@ class LogSource:
             )
             links += [Link((each.address, f"group {group}"), "reads") for each in stores]
         return members, links
+
+    def _passing(self, seen: list[LogMember]) -> Passing:
+        """What nodes told since the last look or so; and ask some of them again."""
+        rounds = self._watch.ask([each.address for each in seen])
+        nodes = [
+            Node(each.address, *(("", "") if each.store is None else (each.store.store_id, each.store.endpoint)))
+            for each in seen
+        ]
+        reports = self._watch.reports(KEPT_S + 2 * rounds)
+        return Passing(nodes, reports, every_s=rounds, encrypted=self._watch.encrypted)
 
     def _problems(self) -> Iterator[Problem]:
         if self._watch.lost:

@@ -17,8 +17,8 @@ import msgspec
 
 from chappe import Endpoint
 from chappe.api.mesh.subscriber import Subscriber
+from chappe.data.order import SortKey, sort_key
 from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
-from chappe.kv.engine import Index, index_of
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
@@ -69,7 +69,7 @@ class MeshSource:
         self._silenced = ""  # why nobody can be asked
         self._wanted: dict[str, float] = {}  # data stores into which somebody looks, and until when
         self._masters: dict[int, str] = {}  # questions to their masters, and of which store
-        self._lives: dict[str, dict[Index, float]] = {}  # of these: when entries expire, monotonic seconds
+        self._lives: dict[str, dict[SortKey, float]] = {}  # of these: when entries expire, monotonic seconds
         self._answers: Subscriber | None = None
         try:
             self._answers = self.endpoint.subscribe(
@@ -138,7 +138,7 @@ class MeshSource:
             notes=tuple(notes),
         )
 
-    def lives(self, store: str) -> dict[Index, float]:
+    def lives(self, store: str) -> dict[SortKey, float]:
         """When entries of a data store expire, by what their keys are found by, as its master told; thread-safe.
 
         Masters are asked once a second for some seconds after each call; so at first there is nothing.
@@ -194,7 +194,7 @@ class MeshSource:
             except (ProtocolError, ChappeError):
                 continue
             if (store := self._masters.get(report.number)) is not None:
-                self._lives[store] = {index_of(key): now + left_s for key, left_s in report.lives}
+                self._lives[store] = {sort_key(key): now + left_s for key, left_s in report.lives}
             teller = message.origin or message.sender
             self._told[teller] = _Told(now, report.tls, {each.peer: each for each in report.links}, report)
         until = now - KEPT_S - 2 * self._every_s
