@@ -595,6 +595,24 @@ def test_a_time_starts_with_the_first_record_as_young(time: int, wanted: list[in
     assert rig.offsets() == [*wanted, 2]
 
 
+def test_a_partition_of_which_everything_was_trimmed_is_begun_at_its_end_and_at_once() -> None:
+    rig = ConsumerRig(EARLIEST)
+    rig.late = []
+    for name in ("S", "T"):
+        store = store_with(b"0", b"1", b"2", name=name)
+        store.storage.reset("hello", "P", 3)
+        rig.meet(store)
+    first, second = rig.late
+    rig.reply_to(first)
+    rig.wait(0.2)  # the other one may have what comes before
+    rig.late = None
+    rig.reply_to(second)
+
+    assert rig.core.wrong() == []
+    assert rig.core.positions() == {("hello", "P"): 3}
+    assert rig.core.caught_up
+
+
 @pytest.mark.parametrize(
     ("second", "answers", "expected"),
     [((b"a", b"b", b"c", b"d"), True, [0, 1, 2, 3]), ((), True, [2, 3]), ((b"a", b"b", b"c", b"d"), False, [2, 3])],

@@ -522,6 +522,8 @@ class LogConsumer:
             gap.head = max(gap.head, info.next)
             if part.strict or not gap.complete:
                 self._gaps.want(key, gap)
+            elif gap.state is GapState.OPEN and not gap.held:  # it begins at its end: everything was trimmed
+                self._gaps.close(key, gap)
         if answer.more and not store.overfull:
             actions = [self._sources.news(store, wanted, now)]
         else:
