@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chappe.limits import LogLimits
-from chappe.log.actions import Action, Deliver, Publish, Write
+from chappe.log.actions import Action, Deliver, Publish, Reply, Write
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Delivery
@@ -19,13 +19,14 @@ from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import LogProducer
-from chappe.log.queries import CommitAnswer
+from chappe.log.queries import CommitAnswer, TrimRequest
 from chappe.log.sources import Key
-from chappe.log.storage import Append, Scrubbed
+from chappe.log.storage import Append, PartitionInfo, Scrubbed
 from chappe.log.store import LogStore
+from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 from chappe.sim.disk import SimDisk
-from chappe.sim.scenarios.log import faults
+from chappe.sim.scenarios.log import faults, trims
 from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.scenarios.log.world import Cores
 from chappe.sim.world import Settings
@@ -191,6 +192,36 @@ def with_delivery(broken: type[Delivery]) -> type[LogConsumer]:
     return Consumer
 
 
+class ForgetsOneMore(Trims):
+    """Begins behind a record that is younger than what was to be forgotten."""
+
+    def _first(self, info: PartitionInfo, before: int) -> int:
+        return min(info.next, super()._first(info, before) + 1)
+
+
+class ConfirmsBeforeTheDiskHasIt(Trims):
+    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Action]:
+        actions = super().trim(client, request_id, request)
+        return [*actions, *(Reply(who, asked, answer) for _, who, asked, answer in self._waiting)]
+
+
+class ConfirmsWhatIsRefused(Trims):
+    def retained(self, problem: str) -> list[Action]:
+        return super().retained("")
+
+
+def with_trims(broken: type[Trims]) -> type[LogStore]:
+    """A store that trims like this."""
+
+    class Store(LogStore):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self._trims.__class__ = broken
+
+    Store.__name__ = broken.__name__
+    return Store
+
+
 class ReusesAnOffset(LogProducer):
     def __init__(self, *arguments: Any, next_offset: int = 0, **more: Any) -> None:
         super().__init__(*arguments, next_offset=max(0, next_offset - 1), **more)
@@ -262,6 +293,9 @@ BROKEN: list[tuple[Cores, tuple[str, ...]]] = [
     (Cores(store=with_gaps(NeverAsks)), ("convergence", "bounds")),
     (Cores(store=with_gaps(HoldsWithoutBound)), ("bounds",)),
     (Cores(store=with_writer(ChangesWhatItStores)), ("contents",)),
+    (Cores(store=with_trims(ForgetsOneMore)), ("trims",)),
+    (Cores(store=with_trims(ConfirmsBeforeTheDiskHasIt)), ("trims",)),
+    (Cores(store=with_trims(ConfirmsWhatIsRefused)), ("trims",)),
     (Cores(store=with_sinks(Unfenced)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsAgain)), ("exactly once",)),
     (Cores(store=with_sinks(CommitsWhatIsStaged)), ("exactly once",)),
@@ -292,6 +326,8 @@ def broken_class(cores: Cores) -> type:
 def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     if cores.producer is SendsBeforeStoresAnswer:  # worlds that restore a backup are few, and so are those it shows in
         monkeypatch.setattr(faults, "ROLLED_BACK", 1.0)
+    if checkers == ("trims",):
+        monkeypatch.setattr(trims, "TRIMS", 1.0)
     seen: list[str] = []
     for seed in range(60):
         failure = Log(seed, cores=cores).play().failure

@@ -64,6 +64,7 @@ class MixedLog(Log):
 
     sinks = 0.1
     original_stores = 0.0  # they keep no keys
+    trimming = False  # tables are read from the beginning
 
     def __init__(self, whole: Mix) -> None:
         self.whole: Mix = whole

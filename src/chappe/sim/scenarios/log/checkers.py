@@ -213,7 +213,8 @@ class Convergence(Checker[LogWorld]):
             if unmet:
                 return f"{host.name} does not know {unmet}"
             for key, end in self._ends().items():
-                if host.wants_topic(key[0]) and host.positions.get(key, 0) < end:
+                reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
+                if host.wants_topic(key[0]) and reached < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
             if self.world.alive(StoreHost) and not host.core.caught_up:
                 at = host.core.positions()

@@ -73,7 +73,8 @@ class Ends(Checker[LogWorld]):
         if sought.end is None or core.lacking(sought.end):
             return False
         for key, had in sought.had.items():
-            if host.positions.get(key, 0) < had and not self.world.truth.of(key).lost:
+            reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
+            if reached < had and not self.world.truth.of(key).lost:
                 self.fail(f"{host.name} has reached the end, but of {key} only {host.positions.get(key, 0)} of {had}")
         return True
 

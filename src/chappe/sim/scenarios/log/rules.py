@@ -50,6 +50,7 @@ class Rules(Log):
 
     sinks = 0.0
     original_stores = 0.0
+    trimming = False  # nobody here may
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

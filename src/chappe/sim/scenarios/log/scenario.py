@@ -14,6 +14,7 @@ from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.log.lasts import Lasts
 from chappe.sim.scenarios.log.population import PopulatedLog
 from chappe.sim.scenarios.log.reach import Originals, Shared
+from chappe.sim.scenarios.log.trims import Trims
 from chappe.sim.scenarios.log.world import LAST_CHOICES, small_limits
 
 
@@ -21,6 +22,7 @@ class Log(PopulatedLog):
     """The log."""
 
     faults_kind: type[LogFaults] = LogFaults
+    trimming = True  # some of the worlds have topics that are trimmed
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -33,6 +35,9 @@ class Log(PopulatedLog):
             Originals(self),
             Shared(self),
         )
+        self.trims = Trims(self)
+        if self.trimming:
+            self.watch(self.trims)
         self._faults: LogFaults | None = None
 
     def begin(self) -> None:
@@ -61,6 +66,8 @@ class Log(PopulatedLog):
             if self.alone:
                 until = max(until, 34.0)
             self._faults.plan(until)
+            for at in self.trims.times(until) if self.trimming else ():
+                self._faults.at(at, self.trims.trim)
         for query in self.queries:
             query.start(until if self.settings.disturb else None)
         return until

@@ -11,10 +11,11 @@ from chappe.errors import ChappeError, StorageError
 from chappe.log.actions import Reply, Retain, Transact, Write
 from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch
-from chappe.log.queries import ReadRequest, decode_request, encode_query
+from chappe.log.queries import ReadRequest, TrimRequest, decode_request, encode_query
+from chappe.log.sources import Key
 from chappe.log.storage import Append, Retention
 from chappe.log.store import LogStore
-from chappe.sim.disk import SimDisk
+from chappe.sim.disk import Part, SimDisk
 from chappe.sim.pubsub import Dialogue
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.world import HOST, LogWorld
@@ -45,6 +46,8 @@ class StoreHost(NodeHost):
         self.net.routers[self.core.endpoint] = self
         self.table |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
         self._clients: dict[bytes, Dialogue] = {}
+        self._unsure: list[dict[Key, Part]] = []  # trimmed, and not on the disk yet: how partitions were before
+        self._retaining = 0  # how many of these the run of retention under way makes durable
         world.clock.after(SCRUB_S, self._scrub)
 
     def _role(self, now: float) -> Any:
@@ -68,6 +71,9 @@ class StoreHost(NodeHost):
             self.disk.power_cut(self.world.disk_rng.randint(0, 4))
         if self.disk.staged.rows:
             self._lose_rows()
+        for before in reversed(self._unsure):
+            if self.world.more_rng.random() < 0.5:
+                self.disk.remember(before)
 
     def _tear_commit(self, finishing: Finishing) -> None:
         """Of a commit what was written is on the disk, and of the chunk being written any prefix."""
@@ -101,7 +107,13 @@ class StoreHost(NodeHost):
             client = b"%d" % dialogue.number
             self._clients[client] = dialogue
             raw_id = request_id.to_bytes(8, "big")
+            before: dict[Key, Part] = {}
+            if isinstance(request, TrimRequest):
+                before = self.disk.copies(request.topic)
+                self._unsure.append(before)
             self.call(self.core.handle_query, client, raw_id, request, self.world.now, payload)
+            if isinstance(request, TrimRequest):
+                self.world.see("on_trim", self, dialogue.number, request_id, request, before)
 
     def _reply(self, action: Reply) -> None:
         dialogue = self._clients.get(action.client)
@@ -129,6 +141,7 @@ class StoreHost(NodeHost):
     def _next(self) -> None:
         self._running = self._work.popleft() if self._work else None
         if self._running is not None:
+            self._retaining = len(self._unsure)
             self.world.clock.after(self.world.write_s(), self._finish, self._running)
 
     def _finish(self, work: Write | Retain | Transact) -> None:
@@ -139,11 +152,14 @@ class StoreHost(NodeHost):
             self._transact(work)
             return
         if isinstance(work, Retain):
+            problem = ""
             if self.disk.full:
                 world.failed[Retain] += 1  # it is tried again the next time
+                problem = "the disk of the simulation is full"
             else:
                 self.disk.forget(self.disk.retain(self.retention, world.clock.wall_us))
-            self.call(self.core.handle_retained, world.now)
+                del self._unsure[: self._retaining]
+            self.call(self.core.handle_retained, world.now, problem)
             self._next()
             return
         try:

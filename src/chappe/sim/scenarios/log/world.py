@@ -182,6 +182,7 @@ class LogWorld(World):
         self.disks: list[SimDisk] = []
         self.disk_of: dict[str, SimDisk] = {}  # by the address of a store, in whichever life
         self.retained: dict[str, int] = {}  # topic: records kept, if the world has retention
+        self.trimmed: dict[Key, int] = {}  # where partitions began at a store after it was trimmed
         self.begun: dict[Key, int] = {}  # where stores began that knew no other which has what came before
         self.sealed = False  # whether producers seal what they send
         self.originals: dict[str, dict[Key, list[bytes]]] = {}  # what original stores have, by name
@@ -291,7 +292,8 @@ class LogWorld(World):
         return any(True for _ in self.missing_within(key, 0, len(self.truth.of(key).records)))
 
     def retained_from(self, key: Key) -> int:
-        """The first offset that every store must still have; later than 0 only where there is retention."""
-        if key[0] not in self.retained:
+        """The first offset that every store must still have; later than 0 only where something is forgotten."""
+        trimmed = self.trimmed.get(key, 0)
+        if key[0] not in self.retained and not trimmed:
             return 0
-        return max((part.first for disk in self.disks if (part := disk.parts.get(key)) is not None), default=0)
+        return max([trimmed, *(part.first for disk in self.disks if (part := disk.parts.get(key)) is not None)])
