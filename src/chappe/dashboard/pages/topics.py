@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from nicegui import ui
@@ -18,6 +19,7 @@ from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
 from chappe.dashboard.pages.words import ago, many, rate, size
 from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
+from chappe.dashboard.searches import Outcome, Searches
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
@@ -194,7 +196,7 @@ class _Records:
         self._looks = looks
         self._name = name
         self._found: list[Record] = []
-        self._searches = self._running = 0  # begun so far, and not ended yet
+        self._searches: Searches[Found] = Searches()
         with ui.column().classes("panel"):
             ui.label("Records").classes("title")
             with ui.row().classes("controls"):
@@ -236,24 +238,20 @@ class _Records:
         await self._find()
 
     async def _look(self) -> None:
-        if self._follow.value and not self._running:
+        if self._follow.value and not self._searches.running:
             await self._find()
 
     async def _find(self) -> None:
-        self._searches += 1
-        self._running += 1
-        number = self._searches
-        problem = ""
-        found = Found(())
         try:
-            found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(self._count.value))
-        except (ChappeError, OSError) as error:
-            problem = str(error)
-        finally:
-            self._running -= 1
-        if number != self._searches:  # another one was wanted meanwhile
+            wanted = self._wanted(self._count.value)
+        except UsageError as error:
+            outcome: Outcome[Found] | None = self._searches.refuse(str(error))
+        else:
+            outcome = await self._searches.find(partial(self._looks.find, self._name, wanted))
+        if outcome is None:
             return
-        if problem:
+        found, problem = outcome
+        if found is None:
             self._said.text = problem
             return
         self._found = list(found.records)

@@ -1,0 +1,51 @@
+"""Searches of one page that overlap: the one that was begun last counts, whichever ends first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from chappe.errors import ChappeError
+
+T = TypeVar("T")
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """What a search found; or else ``problem`` says why it did not."""
+
+    found: T | None
+    problem: str = ""
+
+
+class Searches(Generic[T]):
+    """Runs searches in threads; all methods are called in one loop."""
+
+    def __init__(self) -> None:
+        self._begun = self._running = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether some have not ended yet, those included that do not count any more."""
+        return self._running > 0
+
+    async def find(self, look: Callable[[], T]) -> Outcome[T] | None:
+        """Call ``look`` in a thread; None if another search was begun, or refused, before it ended."""
+        number = self._next()
+        self._running += 1
+        try:
+            outcome: Outcome[T] = Outcome(await asyncio.to_thread(look))
+        except (ChappeError, OSError) as error:
+            outcome = Outcome(None, str(error))
+        finally:
+            self._running -= 1
+        return outcome if number == self._begun else None
+
+    def refuse(self, problem: str) -> Outcome[T]:
+        """A search that cannot be begun; those before it do not count any more."""
+        self._next()
+        return Outcome(None, problem)
+
+    def _next(self) -> int:
+        self._begun += 1
+        return self._begun
