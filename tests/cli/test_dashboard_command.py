@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+from tests.ports import free_ports
 from tests.waiting import until
 
 from chappe import Keys
@@ -92,6 +93,17 @@ def test_a_dashboard_beside_a_node_shows_the_node_and_misses_no_tower(shell: She
     code, _, _ = shell.stop(process)
     assert code == 0
     assert not is_open(facts["dashboard"])
+
+
+def test_a_dashboard_beside_a_server_of_a_chain_shows_the_chain(shell: Shell) -> None:
+    file = shell.directory / "chain.toml"
+    file.write_text(f"[servers]\na = '127.0.0.1:{free_ports()}'\n")
+    facts = said(shell.start("chain", "serve", str(file), "--name", "a", "--dashboard", "--json"))
+
+    def places() -> list[list[str]]:
+        return [[each["name"], each["status"]] for each in fetched(facts["dashboard"])["members"]]
+
+    until(lambda: places() == [["a", "alone"]], lambda: str(places()))
 
 
 def test_beyond_this_machine_the_address_that_is_printed_has_a_token(shell: Shell) -> None:

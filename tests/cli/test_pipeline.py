@@ -94,7 +94,8 @@ def test_a_run_can_be_watched_and_stopped(shell: Shell) -> None:
     shell.up()
     shell.run("produce", "m", stdin=b'{"metric": "a", "value": 1}\n' * 30)
     path = written(shell)
-    run = shell.start("pipeline", "run", "p.toml", "--json", "--metrics", "0")
+    run = shell.start("pipeline", "run", "p.toml", "--json", "--metrics", "0", "--dashboard")
+    page = event(run, "dashboard")["url"]
     started = event(run, "started")
     assert (started["pipeline"], started["pid"], started["master"]) == ("count", run.pid, "local[*]")
     assert event(run, "row") == {"event": "row", "query": "count", "row": {"metric": "a", "records": 30}}
@@ -121,6 +122,13 @@ def test_a_run_can_be_watched_and_stopped(shell: Shell) -> None:
     assert "count: running" in shown
     assert started["metrics"] in shown
     assert "p.toml" in shell.run("pipeline", "list").stdout.decode()
+
+    def seen() -> list[Any]:
+        with urllib.request.urlopen(f"{page}snapshot.json") as answer:
+            snapshot = json.load(answer)
+        return [[each["name"], each["lag"]] for topic in snapshot["topics"] for each in topic["readers"]]
+
+    until(lambda: seen() == [["count", 0]])
 
     stopped = shell.run("pipeline", "stop", "count", timeout=SPARK_S)
     assert (stopped.returncode, stopped.stderr) == (0, b"pipeline count ended\n")

@@ -60,6 +60,13 @@ def test_links_over_which_something_goes_are_there_whoever_has_them_and_each_onc
     ]
 
 
+def test_who_only_looks_is_linked_with_nobody() -> None:
+    passing = Passing(NODES, REPORTS)
+
+    assert [each.ends for each in passing.further([("P", "S")], {"original", "C"})] == []
+    assert (passing.told("S"), passing.told("original")) == (True, False)
+
+
 def test_of_further_links_those_with_the_most_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FURTHER_MAX", 1)
 

@@ -87,3 +87,12 @@ def test_edges_have_a_bound_and_those_on_which_most_goes_stay() -> None:
     assert len(made.edges) == EDGES_MAX
     assert made.left_out == len(pairs) - EDGES_MAX
     assert made.edges[0].there + made.edges[0].back == 79 + 78
+
+
+def test_servers_of_a_chain_stand_in_the_order_in_which_they_are_told_and_say_their_place() -> None:
+    names = ("oslo", "bern", "rome", "kyiv")
+    servers = [Member(f"chain c {each}", "chain server", each, status="middle") for each in names]
+
+    nodes = sorted(draw(servers, []).nodes, key=lambda each: each.x)
+
+    assert [each.name for each in nodes] == [f"{each}, middle" for each in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+import msgspec
 import pytest
 
 from chappe.observing.observer import GRACE_US, TOPICS_MAX, Observer
@@ -14,6 +15,7 @@ from chappe.observing.snapshot import (
     PROBLEMS_MAX,
     TOPICS_SHOWN,
     Keeping,
+    Lag,
     Link,
     Member,
     Part,
@@ -207,3 +209,26 @@ def test_a_snapshot_goes_to_json_and_says_everything() -> None:
     assert found["topics"][0]["name"] == "<b>"
     assert found["topics"][0]["readers"] == [{"name": "team", "kind": "group", "lag": 1}]
     assert found["notes"] == ["sampled"]
+
+
+def test_a_query_reads_the_topics_that_it_tells_of_and_the_stores_that_keep_them() -> None:
+    query = Query("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, None, lags=(Lag("a", 30, None), Lag("unknown", 1, None)))
+    member = Member("pipeline p", "pipeline", "p")
+    kept = msgspec.structs.replace(topic("a", 40, lag=7), stores=("s",))
+    observer = observed((0.0, Part(members=(STORE, member), topics=(kept,), pipelines=(pipeline(query),))))
+
+    seen = observer.snapshot(1.0, S)
+
+    assert [(each.name, each.kind, each.lag) for each in seen.topics[0].readers] == [
+        ("team", "group", 7),
+        ("p: q", "pipeline", 30),
+    ]
+    assert [(each.ends, each.kind) for each in seen.links] == [(("s", "pipeline p"), "reads")]
+    assert observer.lag_line("a", "p: q", 2.0)[-1][1] == 30
+
+    observer.take("log", Part(members=(STORE,)), 3.0, 3 * S)
+    assert [each.name for each in observer.snapshot(3.0, 3 * S).topics[0].readers] == ["team"]
+
+
+def pipeline(query: Query) -> Pipeline:
+    return Pipeline("p", "running", 1, "", "", "", queries=(query,))

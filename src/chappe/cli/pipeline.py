@@ -64,8 +64,8 @@ def run(
             pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json, office=office
         )
         with dashboard.beside(look, "--tower", tower, *(["--plain"] if plain else [])) as url:
-            if url is not None and not as_json:
-                say(f"dashboard at {url}")
+            if url is not None:
+                tell(as_json, {"event": "dashboard", "url": url}, f"dashboard at {url}")
             code = this.run()
     if code:
         raise typer.Exit(code)

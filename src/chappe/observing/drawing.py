@@ -22,6 +22,7 @@ ROWS: Final[dict[str, int]] = {
     "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3, "map server": 4,
     "chain server": 5,
 }  # fmt: skip
+AS_TOLD: Final = (ROWS["chain server"],)  # rows whose members have an order, and are told in it
 GRIDS: Final = (3, 4, 5, 7, 10, 14, 20, 40, 100)  # places side by side in the mesh
 FREE: Final = 1.5  # places for each member, at least
 GAP_X: Final = 110.0
@@ -102,6 +103,8 @@ def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
 
 def _node(name: str, member: Member, size: int, x: float, y: float) -> Node:
     label = member.name if size == 1 else f"{size:,} {_many(member.kind)}"
+    if size == 1 and member.kind == "chain server":
+        label += f", {member.status}"  # its place in the chain
     return Node(name, member.kind, label, member.level, size, x, y)
 
 
@@ -112,7 +115,7 @@ def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[st
     found = {}
     y = 0.0
     for row in sorted(rows):
-        ranked = sorted(rows[row], key=lambda each: (nodes[each][0].kind, _hash(each)))
+        ranked = sorted(rows[row], key=lambda each: (nodes[each][0].kind, 0 if row in AS_TOLD else _hash(each)))
         lines = [ranked[begin : begin + ROW_MAX] for begin in range(0, len(ranked), ROW_MAX)]
         for number, line in enumerate(lines):
             for place, name in enumerate(line):

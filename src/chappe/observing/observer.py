@@ -20,6 +20,7 @@ from chappe.observing.snapshot import (
     HISTORY_MAX,
     LINKS_MAX,
     MEMBERS_MAX,
+    NAMES_MAX,
     PROBLEMS_MAX,
     TOPICS_SHOWN,
     Change,
@@ -27,6 +28,7 @@ from chappe.observing.snapshot import (
     Member,
     Part,
     Problem,
+    Reader,
     Snapshot,
     Topic,
 )
@@ -54,6 +56,8 @@ class Observer:
         self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
         self._problems: dict[str, Problem] = {}
         self._problems_left_out = 0
+        self._queries: dict[str, tuple[Reader, ...]] = {}  # of pipelines, by the topic that they read
+        self._reading: dict[str, tuple[str, ...]] = {}  # topics of each pipeline, by the id of its member
         self._looks = 0
         self._began: int | None = None  # when the first source looked
 
@@ -67,6 +71,7 @@ class Observer:
         self._parts[source] = msgspec.structs.replace(part, topics=(), gone=())
         self._failed.pop(source, None)
         self._take_topics(part, now)
+        self._take_pipelines(now)
         for link in part.links:
             for way in COUNTED:
                 if (count := getattr(link, way)) is not None:
@@ -98,6 +103,7 @@ class Observer:
         members = _once([each for part in parts for each in part.members])
         known = {each.id for each in members}
         links = [self._with_rates(each, now) for part in parts for each in part.links if known.issuperset(each.ends)]
+        links += [each for each in self._read_by_pipelines() if known.issuperset(each.ends)]
         return Snapshot(
             at=wall_us,
             looks=self._looks,
@@ -149,8 +155,30 @@ class Observer:
             for reader in topic.readers:
                 self._lines.note(("lag", topic.name, reader.name), reader.lag, now)
 
+    def _take_pipelines(self, now: float) -> None:
+        """Queries are readers of topics; what they read their pipelines tell, and not those who look at topics."""
+        found: dict[str, list[Reader]] = {}
+        reading: dict[str, dict[str, None]] = {}
+        for pipeline in [each for part in self._parts.values() for each in part.pipelines]:
+            for query in pipeline.queries:
+                name = pipeline.name if query.name == pipeline.name else f"{pipeline.name}: {query.name}"
+                for lag in query.lags:
+                    found.setdefault(lag.topic, []).append(Reader(name, "pipeline", lag.records))
+                    reading.setdefault(f"pipeline {pipeline.name}", {})[lag.topic] = None
+                    self._lines.note(("lag", lag.topic, name), lag.records, now)
+        self._queries = {topic: tuple(readers[:NAMES_MAX]) for topic, readers in found.items()}
+        self._reading = {pipeline: tuple(topics) for pipeline, topics in reading.items()}
+
+    def _read_by_pipelines(self) -> Iterator[Link]:
+        """From each store of what a pipeline reads to the pipeline."""
+        for pipeline, topics in self._reading.items():
+            known = [found for each in topics if (found := self._topics.get(each)) is not None]
+            for store in dict.fromkeys(store for topic in known for store in topic.stores):
+                yield Link((store, pipeline), "reads")
+
     def _with_rate(self, topic: Topic, now: float) -> Topic:
-        return msgspec.structs.replace(topic, per_s=self._lines.rate(("end", topic.name), now))
+        readers = topic.readers + self._queries.get(topic.name, ())
+        return msgspec.structs.replace(topic, readers=readers, per_s=self._lines.rate(("end", topic.name), now))
 
     def _with_rates(self, link: Link, now: float) -> Link:
         counted = [way for way in COUNTED if getattr(link, way) is not None]

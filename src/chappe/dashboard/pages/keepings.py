@@ -46,7 +46,7 @@ def page(looks: Looks) -> None:
         table = Table(
             (
                 ("name", "name", False), ("kind", "kind", False), ("masters", "master or server", False),
-                ("copies", "copies at", False), ("entries", "entries", True), ("note", "", False),
+                ("copies", "copies at", False), ("entries", "entries", True), ("note", "state or order", False),
             ),
             choose, sort=("name", False), empty="no data store or map is known", label="Data stores and maps",
         )  # fmt: skip

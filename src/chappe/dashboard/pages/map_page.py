@@ -37,7 +37,7 @@ class _Chart:
                     "layout": "none",
                     "roam": True,
                     "scaleLimit": {"min": 0.4, "max": 8},
-                    "top": 30, "bottom": 40, "left": 60, "right": 60,
+                    "top": 30, "bottom": 40, "left": 80, "right": 80,
                     "preserveAspect": "contain",
                     "label": {"show": True, "position": "bottom", "color": GREY, "fontSize": 12, "distance": 6},
                     "emphasis": {"focus": "adjacency", "label": {"show": True}},

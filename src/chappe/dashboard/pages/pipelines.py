@@ -24,8 +24,7 @@ class _Card:
                 self._stage = ui.label("")
             self._facts = ui.label("").classes("soft")
             self._error = ui.label("").classes("failed-text value")
-            if pipeline.page:
-                ui.link("Spark's own page", pipeline.page, new_tab=True)
+            self._page = ui.link("Spark's own page", pipeline.page, new_tab=True)
             self._table = Table(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
 
     def show(self, pipeline: Pipeline) -> None:
@@ -36,6 +35,10 @@ class _Card:
         there = f"process {pipeline.pid}, since {pipeline.since}, told at {pipeline.updated or 'no time yet'}; "
         gone = f"ended at {pipeline.error_at}; "
         self._facts.text = f"{gone if pipeline.error else there}{pipeline.file}; what Spark says: {pipeline.log}"
+        if self._page.props.get("href") != pipeline.page:  # which is there once Spark has started
+            self._page.props["href"] = pipeline.page
+            self._page.update()
+        self._page.set_visibility(bool(pipeline.page))
         self._error.text = f"Its last error: {pipeline.error}" if pipeline.error else ""
         self._error.set_visibility(bool(pipeline.error))
         self._table.show([_row(each) for each in pipeline.queries])
@@ -64,6 +67,9 @@ def page(looks: Looks) -> None:
 
 
 def _row(query: Query) -> dict[str, object]:
+    if query.batch < 0:
+        numbers = ("in", "done", "lag", "lag_s", "last", "late", "state")
+        return {"id": query.name, "name": query.name, "batch": ("none yet", -1), **dict.fromkeys(numbers, ("", -1))}
     return {
         "id": query.name,
         "name": query.name,

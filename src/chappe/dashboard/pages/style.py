@@ -79,6 +79,7 @@ a:focus-visible, button:focus-visible, tr:focus-visible { outline: 3px solid var
 .map { height: 520px; width: 100%; }
 .keys { display: flex; gap: 4px 16px; flex-wrap: wrap; }
 @media (max-width: 900px) { .split, .two { grid-template-columns: minmax(0, 1fr); } .page { padding: 8px; }
-  .panel { padding: 10px; } .q-table tbody td { min-width: 92px; } .map { height: 380px; } }
+  .panel { padding: 10px; } .q-table tbody td { min-width: 92px; } .map { height: 380px; }
+  .mono tbody td { white-space: nowrap; max-width: 75vw; overflow: hidden; text-overflow: ellipsis; } }
 @media (prefers-reduced-motion: reduce) { * { animation: none !important; transition: none !important; } }
 """

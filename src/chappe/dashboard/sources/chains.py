@@ -28,11 +28,11 @@ class ChainSource:
     mend = "Start its servers: chappe chain serve FILE --name NAME"
 
     def __init__(self, files: Sequence[Path], security: LogSecurity = None) -> None:
-        self._chains: list[tuple[ChainConfiguration, Chain]] = []
+        self._chains: list[tuple[Path, ChainConfiguration, Chain]] = []
         try:
             for each in files:
                 configuration = ChainConfiguration.load(each)
-                self._chains.append((configuration, Chain(configuration, security=security)))
+                self._chains.append((each, configuration, Chain(configuration, security=security)))
         except BaseException:
             self.close()
             raise
@@ -44,7 +44,7 @@ class ChainSource:
         keepings: list[Keeping] = []
         problems: list[Problem] = []
         waited_s = 0.0
-        for configuration, chain in self._chains:
+        for file, configuration, chain in self._chains:
             began = time.monotonic()
             found = chain.status(timeout=LOOK_S)
             if None in found.values():
@@ -55,12 +55,12 @@ class ChainSource:
             ids = tuple(_id(configuration, each) for each in order)
             note = " > ".join(order) or "not founded"
             keepings.append(Keeping("chain", configuration.name, ids[:1], ids[1:], None, note))
-            problems += _problems(configuration, found)
+            problems += _problems(file, configuration, found)
         return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems), waited_s=waited_s)
 
     def close(self) -> None:
         """See ``Source``."""
-        for _, chain in self._chains:
+        for _, _, chain in self._chains:
             chain.close()
 
 
@@ -102,14 +102,14 @@ def _links(configuration: ChainConfiguration, found: Statuses, order: Sequence[s
         yield Link(ends, "copies", sent, None if sent is None else 0, note="commands, in this order")
 
 
-def _problems(configuration: ChainConfiguration, found: Statuses) -> Iterator[Problem]:
+def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) -> Iterator[Problem]:
     silent = [name for name, status in found.items() if status is None]
     if len(silent) == len(found):
         yield Problem(
             f"chain {configuration.name}",
             "failed",
             f"No server of the chain {configuration.name} answers: nothing can be written or read.",
-            "Start them: chappe chain serve FILE --name NAME",
+            f"Start them: chappe chain serve {file} --name NAME",
         )
         return
     for name in silent:
@@ -117,5 +117,5 @@ def _problems(configuration: ChainConfiguration, found: Statuses) -> Iterator[Pr
             f"chain {configuration.name} {name}",
             "failed",
             f"Server {name} of the chain {configuration.name} does not answer: the others go on without it.",
-            f"Start it again: chappe chain serve FILE --name {name}",
+            f"Start it again: chappe chain serve {file} --name {name}",
         )

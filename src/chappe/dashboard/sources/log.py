@@ -223,6 +223,7 @@ class LogSource:
         level = "good" if status == "there" else "failed"
         members = []
         passing = self._passing(seen)
+        observers = {each.address for each in seen if each.role == "member" and passing.told(each.address)}
         beacons = self._watch.beacons()
         if not self._forwarders:
             members.append(Member(tower, "tower", kind, self._tower, status, "good" if level == "good" else "failed"))
@@ -230,7 +231,7 @@ class LogSource:
         away = set(self._view.away)
         stores = [each for each in seen if each.role == "store"]
         for each in seen:
-            members.append(_member(each, away))
+            members.append(_member(each, away, looks=each.address in observers))
             if not self._forwarders:
                 came = beacons.of.get(each.address)
                 ends = (tower, each.address)
@@ -240,7 +241,7 @@ class LogSource:
                     (each.address, s.address) if each.role == "producers" else (s.address, each.address) for s in stores
                 ]
                 links += [passing.link(pair) for pair in pairs]
-        links += passing.further([each.ends for each in links])
+        links += passing.further([each.ends for each in links], observers)
         for group in sorted({reader.name for readers in lags.values() for reader in readers}):
             topics = {topic: r.lag for topic, readers in lags.items() for r in readers if r.name == group}
             facts = tuple(
@@ -286,7 +287,7 @@ class LogSource:
             )
 
 
-def _member(seen: LogMember, away: set[str]) -> Member:
+def _member(seen: LogMember, away: set[str], *, looks: bool) -> Member:
     if seen.store is not None:
         silent = seen.store.endpoint in away
         return Member(
@@ -299,10 +300,11 @@ def _member(seen: LogMember, away: set[str]) -> Member:
             (("store id", readable(seen.store.store_id)), ("questions at", seen.store.endpoint)),
         )
     name = seen.endpoint.rpartition(":")[2].partition("#")
+    what = "another dashboard, " if looks else ""
     return Member(
         seen.address,
         seen.role,
-        name[2] or f"port {name[0]}",
+        what + (name[2] or f"port {name[0]}"),
         seen.endpoint,
         facts=(("address", readable(seen.address)),),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Final, NamedTuple
 
@@ -81,13 +81,21 @@ class Passing:
             note="protocol of chappe" if one in self._reports and other in self._reports else "",
         )
 
-    def further(self, known: Iterable[Ends]) -> Iterator[Link]:
-        """Links that are not among the known ones, over which something went: at most ``FURTHER_MAX``."""
+    def told(self, address: str) -> bool:
+        """Whether a node is one of chappe, and may be asked."""
+        return address in self._reports
+
+    def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[Link]:
+        """Links over which something went, that are not among the known ones: at most ``FURTHER_MAX``.
+
+        Args:
+            without: Who only looks, as we do: questions and answers are no links to be shown.
+        """
         seen = {frozenset(each) for each in known}
         found: dict[frozenset[str], tuple[int, Ends]] = {}
         for ends, flow in self._flows.items():
             pair = frozenset(ends)
-            if pair not in seen and len(pair) == 2:
+            if pair not in seen and pair.isdisjoint(without):
                 size, first = found.get(pair, (-1, ends))
                 found[pair] = (flow.bytes, ends) if flow.bytes > size else (size, first)
         for _, ends in sorted(nlargest(FURTHER_MAX, found.values()), key=lambda each: each[1]):
