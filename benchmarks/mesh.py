@@ -12,6 +12,7 @@ from benchmarks.settings import Settings
 
 MEMBERS = "benchmarks.mesh_members"
 EVENTS = 300_000
+ZEEK_EVENTS = 2_000_000
 SINGLES = 200_000
 FANNED = 20_000
 PINGS = 5_000
@@ -19,6 +20,7 @@ PEERINGS = 30
 FAN = 10
 VALUES_TARGET = 150_000.0
 PAYLOADS_TARGET = 300_000.0
+COLUMNS_TARGET = 1_000_000.0
 SINGLE_TARGET = 60_000.0
 TLS_SHARE = 0.85
 PING_US = 150.0
@@ -79,7 +81,7 @@ def _original_rate(settings: Settings) -> float | None:
 
 
 def throughput(settings: Settings) -> list[Line]:
-    """One to one: values decoded, payloads only, one at a time; plain and TLS."""
+    """One to one: values decoded, payloads only, one at a time, as columns; plain and TLS."""
     original = _original_rate(settings)
     with Children(settings.work / "mesh") as children:
         encrypted = {"keys": keys(settings)}
@@ -88,11 +90,14 @@ def throughput(settings: Settings) -> list[Line]:
             "values, TLS": _pair(children, "values", encrypted),
             "payloads": _pair(children, "payloads", {}),
             "single": _pair(children, "single", {}),
+            "columns": _pair(children, "columns", {}),
+            "zeek": _pair(children, "zeek", {}),
         }
+        counts = {"single": SINGLES, "zeek": ZEEK_EVENTS}
         for name, pair in pairs.items():
             pair.warm_up()
             for _ in range(settings.repeats):
-                pair.round(settings.count(SINGLES if name == "single" else EVENTS))
+                pair.round(settings.count(counts.get(name, EVENTS)))
     plain, tls = pairs["values"].rate().median, pairs["values, TLS"].rate().median
     encrypted_line = _rate_line("mesh: the same with TLS", pairs["values, TLS"], None)
     return [
@@ -108,6 +113,8 @@ def throughput(settings: Settings) -> list[Line]:
             encrypted_line.numbers,
         ),
         _rate_line("mesh: one to one, payloads not decoded", pairs["payloads"], PAYLOADS_TARGET),
+        _rate_line("mesh: one to one, as columns", pairs["columns"], None),
+        _rate_line("mesh: batches of Zeek, events as columns", pairs["zeek"], COLUMNS_TARGET),
         _rate_line("mesh: publish one at a time, get one at a time", pairs["single"], SINGLE_TARGET, original),
     ]
 

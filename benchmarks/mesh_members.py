@@ -15,6 +15,7 @@ from benchmarks.link import RECORD_BYTES, Crowd, Meter, orders, quantiles, say, 
 from chappe import AsyncEndpoint, Endpoint, Received, Subscriber, Tls
 from chappe.api.mesh import endpoint as endpoint_module
 from chappe.data.scalars import Count
+from chappe.data.zeek import Batch, Event
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.security import Security
 
@@ -23,6 +24,7 @@ PONG = "/pong"
 SILENCE_S = 30.0  # who gets nothing for so long gives up
 TEXT = "x" * RECORD_BYTES
 TAKE = 4_096  # messages taken at once
+ZEEK_EVENTS = 500  # in one batch of Zeek; counts of rounds are multiples of it
 HOST = "localhost"
 Options = dict[str, Any]
 
@@ -64,9 +66,25 @@ def _batches(subscriber: Subscriber, count: int) -> Iterator[list[Received]]:
         yield found
 
 
+def _take_columns(subscriber: Subscriber, count: int) -> int:
+    import pyarrow.compute as pc
+
+    total = 0
+    while count:
+        found = subscriber.read_arrow(SILENCE_S)
+        if not found:
+            sys.exit(f"no message came for {SILENCE_S:g} s, {count} are missing")
+        for batch in found:
+            count -= batch.num_rows
+            total += pc.sum(batch.column("_1")).as_py()
+    return total
+
+
 def _take(subscriber: Subscriber, count: int, how: str) -> int:
     """Take ``count`` messages; returns something made of all of them, so that nothing can be left out."""
     total = 0
+    if how in ("columns", "zeek"):
+        return _take_columns(subscriber, count)
     if how == "single":
         for received in islice(subscriber, count):
             total += received.value[0]
@@ -120,12 +138,17 @@ def sender(options: Options) -> None:
         if not found.node.turns.wait(lambda: TOPIC.encode() in found.core.peer_subscriptions(), SILENCE_S):
             sys.exit("nobody subscribes")
         say(ready=True)
+        # made once, as another program would have made it
+        batch = Batch.parse(Batch([Event("ping", Count(number), TEXT) for number in range(ZEEK_EVENTS)]).encode())
         for order in orders():
             meter = Meter()
             if options["how"] == "single":
                 publish = found.publish
                 for topic, value in _events(order["count"]):
                     publish(topic, value)
+            elif options["how"] == "zeek":
+                for _ in range(order["count"] // ZEEK_EVENTS):
+                    found.publish(TOPIC, batch)
             else:
                 found.publish_batch(_events(order["count"]))
             say(**meter.facts())
