@@ -181,6 +181,7 @@ UNENDING: Final = {
     "chappe kv serve hosts",
     "chappe node --websocket 9997",
     "chappe record zeek/ --to events --peer :9999",
+    "chappe record zeek/ --parquet FOLDER --peer :9999",
     "chappe consume orders --from latest",
     "chappe consume hello --from latest",
 }

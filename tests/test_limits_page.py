@@ -12,6 +12,7 @@ import chappe
 from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
+from chappe.bridges import event_files
 from chappe.log import events, traffic, trimming
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
@@ -29,6 +30,7 @@ PLACES: Final = {
     "chain": messages,
     "client": member,
     "homes": homes,
+    "event_files": event_files,
     "joining": joining,
     "kv_chain": kv_chain,
     "machine": machine,

@@ -6,12 +6,16 @@ import json
 import re
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe import Endpoint
+from chappe.data.scalars import Count
+from chappe.data.zeek import Event
 
 pytestmark = pytest.mark.process
 
@@ -117,3 +121,25 @@ def test_an_interrupted_replay_says_where_to_go_on(shell: Shell) -> None:
     assert code == 130
     # the message may have arrived before the command took note of that
     assert re.search(r"interrupted: (1 of 2 .*; from there on: --start 20.*Z|0 of 2 .*published)$", err, re.MULTILINE)
+
+
+def test_events_are_recorded_into_files(shell: Shell, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    process = shell.start("record", "zeek/", "--parquet", str(files), "--mesh-listen", ":0", "--json")
+    host, port = first_line(process)["address"].split(":")
+    with Endpoint() as sensor:
+        sensor.peer(host, int(port), timeout=PATIENCE_S)
+        sensor.publish_batch([("zeek/conn", Event("seen", Count(n))) for n in range(100)])
+        sensor.try_publish(b"zeek/conn", b"\xff")
+        sensor.unpeer(host, int(port), timeout=PATIENCE_S)
+    code, out, err = shell.stop(process)
+
+    account = json.loads(out)
+    assert (code, account["records"], account["stored"], account["malformed"]) == (1, 100, 100, 1)
+    assert "1 messages cannot be decoded" in err
+    (file,) = (files / "seen").iterdir()
+    assert parquet.read_table(file)["_1"].to_pylist() == list(range(100))
+
+    both = shell.run("record", "zeek/", "--parquet", str(files), "--to", "kept", "--mesh-listen", ":0")
+    assert both.returncode != 0
+    assert b"give either --to TOPIC" in both.stderr

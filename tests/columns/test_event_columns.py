@@ -157,7 +157,7 @@ def _is(event: str | None, time: int | None, args: tuple[Value, ...], row: tuple
         return False
     try:
         return all(itertools.starmap(same, zip(args, row[2:], strict=True)))
-    except TypeError:  # another type of column
+    except (TypeError, ValueError):  # another type of column
         return False
 
 

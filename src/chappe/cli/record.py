@@ -30,6 +30,7 @@ from chappe.security import IDENTITY
 
 if TYPE_CHECKING:
     from chappe import Endpoint
+    from chappe.bridges.event_files import EventFiles
     from chappe.bridges.player import Player, Start
     from chappe.bridges.recorder import Recorded, Recorder
     from chappe.security import Keys, Security
@@ -37,14 +38,17 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 5.0  # then it is said that nobody peers
 RATE_S: Final = 1.0  # the rate shown is an average over this time
-FINISH_S: Final = 10.0  # at the end stores get this long to acknowledge the rest
 
 
 @options.with_groups
 def record(
     trust: mesh.Trust,
     topics: Annotated[list[str], Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
-    to: Annotated[str, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")],
+    to: Annotated[str | None, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")] = None,
+    parquet: Annotated[
+        Path | None,
+        Option(metavar="DIR", file_okay=False, help="Instead of --to: files of Parquet here, events as columns."),
+    ] = None,
     peer: Annotated[
         list[str] | None,
         Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial.", rich_help_panel=mesh.PANEL),
@@ -57,30 +61,40 @@ def record(
     listen: options.Listen = options.LISTEN,
     as_json: options.Json = False,
 ) -> None:
-    """Keep what is published in the mesh: a record for each message, until Ctrl-C.
+    """Keep what is published in the mesh, until Ctrl-C: a record for each message, or rows of files with --parquet.
 
     The same command again goes on with what stores did not have yet. `chappe replay TOPIC` brings records back.
     """
     from chappe import Endpoint
+    from chappe.bridges.event_files import EventFiles
     from chappe.bridges.recorder import Recorder
 
+    if (to is None) == (parquet is None):
+        raise UsageError("give either --to TOPIC, for records in the log, or --parquet DIR, for files of events")
     if not peer and mesh_listen is None:
         raise UsageError("nobody can be heard: give --peer HOST:PORT to dial an endpoint, or --mesh-listen HOST:PORT")
     security = trust.security()
     dialled = mesh.addresses(security, peer or ())
     listened = mesh.addresses(security, [] if mesh_listen is None else [mesh_listen])
-    check_topic(to)
-    hear_warnings(tower)
+    if to is not None:
+        check_topic(to)
+        hear_warnings(tower)
     with ExitStack() as ending:
         endpoint = ending.enter_context(Endpoint(security=security))
         at = next(iter(mesh.listen(endpoint, listened)), None)
-        recorder = Recorder(
-            endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks, security=_log_security(trust)
-        )
+        recorder: Recorder | EventFiles
+        facts: dict[str, object] = {"event": "recording", "id": endpoint.id, "address": at}
+        if to is not None:
+            recorder = Recorder(
+                endpoint, *topics, to=to, tower=tower, listen=listen, min_acks=min_acks, security=_log_security(trust)
+            )
+            facts["partition"] = recorder.partition
+        else:
+            assert parquet is not None
+            recorder = EventFiles(endpoint, *topics, directory=parquet)
         with _stopped_by_signals(recorder):
             mesh.keep_dialling(endpoint, dialled)
             if as_json:
-                facts = {"event": "recording", "id": endpoint.id, "address": at, "partition": recorder.partition}
                 print(json.dumps(facts), flush=True)
             elif at is not None:
                 say(f"peers can dial {at}")
@@ -89,7 +103,10 @@ def record(
                 try:
                     recorder.run()
                 finally:
-                    done = recorder.finish(FINISH_S)
+                    done = recorder.finish()
+    if isinstance(recorder, EventFiles):
+        _tell_files(as_json, recorder, done, str(parquet))
+        return
     account = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
     tell(as_json, account, f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
     if done.left:
@@ -100,8 +117,20 @@ def record(
         raise typer.Exit(1)
 
 
+def _tell_files(as_json: bool, recorder: EventFiles, done: Recorded, directory: str) -> None:
+    account = {"event": "done", "parquet": directory, "malformed": recorder.malformed} | asdict(done)
+    account |= {"seconds": round(done.seconds, 3)}
+    tell(as_json, account, f"recorded {done.records:,} events, {human_bytes(done.bytes)} of columns, in {directory}")
+    if recorder.malformed:
+        warn(f"{recorder.malformed:,} messages cannot be decoded, and are in no file")
+    if done.dropped:
+        warn(f"{done.dropped:,} messages are lost: more came than could be written")
+    if recorder.malformed or done.dropped:
+        raise typer.Exit(1)
+
+
 @contextmanager
-def _stopped_by_signals(recorder: Recorder) -> Iterator[None]:
+def _stopped_by_signals(recorder: Recorder | EventFiles) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the recording in order: a message that was taken is not forgotten half-way."""
 
     def stop(_signum: int, _frame: FrameType | None) -> None:
