@@ -15,10 +15,10 @@ from tests.api.rogues import rogue, rules
 from tests.api.test_log_rules import Net, home, net
 from tests.waiting import until
 
-from chappe import Consumer, Endpoint, Keys
+from chappe import Consumer, Endpoint, Keys, Producer
 from chappe.api import permissions
 from chappe.api.audit import Audit
-from chappe.errors import NotPermitted, UsageError
+from chappe.errors import NotPermitted, Sealed, UsageError
 from chappe.transports import refusals
 from chappe.transports.refusals import NOTED_MAX, audited
 
@@ -169,6 +169,26 @@ def test_without_a_log_it_holds_up_nobody_and_says_so(
     with closing(Audit("audit", tower="127.0.0.1:9", security=Keys(ruled / "hub"))):
         audited.note("eve", "produce", "t", "no rule allows it")
         until(lambda: "what was refused is not written to topic audit: there is no log" in caplog.text)
+
+
+def test_a_sealed_topic_gets_what_was_refused_before_the_keys_to_seal_with_had_come(
+    ruled: Path, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, send, tries = net.consumer(Keys(ruled / "reader"), "audit"), Producer.send, list[str]()
+
+    def late(self: Producer, *args: Any, **options: Any) -> int:
+        tries.append("")
+        if len(tries) > 2:
+            return send(self, *args, **options)
+        error = Sealed("nothing was sent")
+        error.passing = True
+        raise error
+
+    monkeypatch.setattr("chappe.api.audit.AUDIT_S", 0.01)
+    monkeypatch.setattr(Producer, "send", late)
+    with closing(Audit("audit", tower=net.tower, security=Keys(ruled / "hub"))):
+        audited.note("eve", "produce", "t", "no rule allows it")
+        assert read(consumer)["verb"] == "produce"
 
 
 def test_a_defect_is_logged_and_what_comes_later_is_written(

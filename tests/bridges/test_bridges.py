@@ -14,7 +14,7 @@ from chappe import Consumer, Endpoint, Player, Producer, Record, Recorder, Store
 from chappe.bridges.form import ROW_BYTES, SENDER, fits, pack, unpack
 from chappe.data.binary import decode, encode
 from chappe.defaults import RECORD_BYTES_MAX
-from chappe.errors import IdentityInUse, UnknownTopic, UsageError
+from chappe.errors import IdentityInUse, Sealed, UnknownTopic, UsageError
 from chappe.log.batch import Batch, encode_batch
 from chappe.mesh.messages import Message
 
@@ -130,6 +130,26 @@ def test_what_is_published_is_recorded(tower: str, store: Store, tmp_path: Path)
         recording.end()
     done = recording.recorder.finish(PATIENCE_S)
     assert (done.records, done.stored, done.left, done.dropped) == (2, 2, 0, 0)
+
+
+@pytest.mark.process
+def test_messages_wait_for_keys_to_seal_with_if_these_may_come(
+    tower: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, tries = Producer.send_batch, list[str]()
+
+    def late(self: Producer, raw: bytes | Batch, *, topic: str | None = None) -> range:
+        tries.append("")
+        if len(tries) > 2:
+            return send(self, raw, topic=topic)
+        error = Sealed("nothing was sent")
+        error.passing = True
+        raise error
+
+    monkeypatch.setattr(Producer, "send_batch", late)
+    record(tower, tmp_path / "state", [("zeek/conn", 1)])
+    assert len(consumed(tower, 1)) == 1
+    assert len(tries) == 3
 
 
 @pytest.mark.process

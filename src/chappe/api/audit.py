@@ -13,8 +13,8 @@ from typing import Final
 
 from chappe.api.faces import Closeable
 from chappe.api.log.producer import Producer
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BufferFull, ChappeError, UsageError
+from chappe.defaults import KEYS_COME_S, TOWER_HOST, TOWER_SUB_PORT
+from chappe.errors import BufferFull, ChappeError, Sealed, UsageError
 from chappe.permissions.rules import PRODUCE
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
@@ -124,12 +124,23 @@ class Audit(Closeable):
         lost, self._lost = self._lost, 0
         try:
             for who, line in lines:
-                self._producer.send(line, key=who.encode())
+                self._send(self._producer, who, line)
         except (BufferFull, ChappeError) as error:
             self._lost = lost + sum(each.count for each in noted)
             self._complain(error)
             if not isinstance(error, BufferFull):
                 self._give_up()
+
+    def _send(self, producer: Producer, who: str, line: bytes) -> None:
+        """Waits for keys to seal with, if the topic is sealed and they may come."""
+        until = time.monotonic() + KEYS_COME_S
+        while True:
+            try:
+                producer.send(line, key=who.encode())
+                return
+            except Sealed as error:
+                if not error.passing or time.monotonic() >= until or self._ended.wait(AUDIT_S):
+                    raise
 
     def _own(self, noted: Noted) -> bool:
         """Whether it is about this very topic, written by us: that would never end."""

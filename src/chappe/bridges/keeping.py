@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from chappe.api.kv.map_store import MapStore, as_store
 from chappe.api.log.producer import Producer
-from chappe.errors import ChappeError, Closed, OffsetOutOfRange, TimedOut, UnknownTopic, UsageError
+from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, Sealed, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import Record
 from chappe.reading.bounds import Reading, bounded
 from chappe.reading.fetch import read_blocks
@@ -61,6 +61,15 @@ class Sender:
         """Wait until everything is stored, or so long."""
         with suppress(TimedOut):  # the account says so
             self.producer.flush(timeout_s)
+
+    def wait(self, why: BufferFull | Sealed) -> None:
+        """The producer takes nothing now: wait a moment. Raises ``why`` if keys to seal with will not come."""
+        if isinstance(why, BufferFull):
+            self.flush(LOOK_S)
+        elif why.passing:
+            time.sleep(LOOK_S)
+        else:
+            raise why
 
     def leave(self) -> None:
         """Close at once; the journal keeps what is not stored."""

@@ -13,7 +13,7 @@ from chappe.api.kv.map_store import MapStore, Typed
 from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, Sender, TopicNow, place_of
 from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BufferFull, ChappeError, Closed, StaleData, TimedOut, UsageError
+from chappe.errors import BufferFull, ChappeError, Closed, Sealed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -229,8 +229,8 @@ class DataStoreToTopic(Keeper):
                 try:
                     self._producer.send_batch(raw)
                     break
-                except BufferFull:
-                    self._sender.flush(LOOK_S)
+                except (BufferFull, Sealed) as error:
+                    self._sender.wait(error)
             for row in kept[at : at + count]:
                 self._hold(row.key, row.value, row.expires)
             at += count

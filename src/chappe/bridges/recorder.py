@@ -15,7 +15,7 @@ from chappe.api.pace import SHOW_S
 from chappe.bridges.form import fits, pack
 from chappe.bridges.keeping import LOOK_S, Sender
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import BufferFull, Closed, UsageError
+from chappe.errors import BufferFull, Closed, Sealed, UsageError
 from chappe.mesh.messages import Message
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -168,9 +168,9 @@ class Recorder:
         """Make records of what was taken, as far as there is room for them. Waits for room a while."""
         try:
             self._send()
-        except BufferFull:
+        except (BufferFull, Sealed) as error:
             self._show()
-            self._sender.flush(LOOK_S)
+            self._sender.wait(error)
 
     def _send(self) -> None:
         taken = self._taken
