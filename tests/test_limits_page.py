@@ -20,7 +20,7 @@ from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
 from chappe.runtime import kv_chain
-from chappe.sealing import in_log
+from chappe.sealing import in_log, shelf
 from chappe.subscribers import sharded, shares
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
@@ -41,6 +41,7 @@ PLACES: Final = {
     "sharded": sharded,
     "sealing": in_log,
     "shares": shares,
+    "shelf": shelf,
     "traffic": traffic,
     "trimming": trimming,
 }

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from tests.api.members import PATIENCE_S, read, wait_until
 from chappe import AsyncProducer, Consumer, Forwarder, Keys, Producer, read_topic
 from chappe.api import permissions
 from chappe.errors import Sealed
+from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
 from chappe.permissions.rules import Group
+from chappe.sealing.frames import decode
 from chappe.sealing.held import HeldGroups
 from chappe.security import permissions_file, sealed_file
+from chappe.storage.sealed_files import WatchedGroups
 from chappe.transports.gate import Gate
 
 TOPIC = "patients/1"
@@ -441,6 +445,49 @@ def test_a_producer_with_keys_from_before_a_revocation_sends_nothing_until_it_ha
     permissions.give(home, "cat", "ward", 1)
     with network.consumer("cat") as cat:
         assert len(read(cat, count)) == count
+
+
+def test_a_producer_that_was_off_for_days_seals_nothing_before_it_has_asked_for_newer_keys(
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    shutil.copytree(home, late, ignore=shutil.ignore_patterns("authority.key"))
+    permissions.rotate(home, "ward")
+    monkeypatch.setattr("chappe.sealing.shelf.CHANGE", timedelta(0))  # all keys are old
+    monkeypatch.setattr("chappe.sealing.shelf.ASKED_S", PATIENCE_S)
+    sealed: list[bytes] = []
+    with Producer(TOPIC, forwarders=network.address, security=Keys(late / "ann")) as producer:
+        seal = producer._writers[TOPIC].core._seal
+        assert seal is not None
+        producer._writers[TOPIC].core._seal = lambda raw: sealed.append(seal(raw)) or sealed[-1]  # type: ignore[func-returns-value]
+        send(producer, b"one")
+    bodies = [Batch.parse(each, check=False).sealed for each in sealed]
+    assert [None if each is None else decode(each).epoch for each in bodies] == [2]
+
+
+def test_a_producer_that_does_not_block_is_told_that_its_keys_may_be_old(
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "late"
+    shutil.copytree(home, late, ignore=shutil.ignore_patterns("authority.key"))
+    monkeypatch.setattr("chappe.sealing.shelf.CHANGE", timedelta(0))
+    with monkeypatch.context() as patch:
+        patch.setattr("chappe.sealing.shelf.ASKED_S", PATIENCE_S)
+        patch.setattr(WatchedGroups, "hear", lambda self, group, version, now: None)
+        options: Any = {"forwarders": network.address, "security": Keys(late / "ann"), "on_full": "error"}
+        with Producer(TOPIC, **options) as producer:
+            with pytest.raises(Sealed, match="may be old, and nobody has said yet which one he has") as error:
+                producer.send(b"one")
+            assert error.value.passing
+            patch.setattr("chappe.sealing.shelf.ASKED_S", 0.0)  # so long nobody has said anything
+            wait_until(lambda: _sent(producer))
+
+
+def _sent(producer: Producer) -> bool:
+    with suppress(Sealed):
+        producer.send(b"one")
+        return True
+    return False
 
 
 def test_a_producer_goes_on_after_a_restart_and_its_journal_is_sealed(tmp_path: Path, network: Network) -> None:

@@ -2348,6 +2348,20 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "            pass",
     ),
     Plant(
+        "nobody-is-asked-for-newer-keys",
+        "sealed",
+        "sealing/shelf.py",
+        "        if version < 0 and waited_s < ASKED_S and chain.keys.newest.made + CHANGE < today:",
+        "        if False:",
+    ),
+    Plant(
+        "what-others-have-that-is-newer-is-not-waited-for",
+        "sealed",
+        "sealing/shelf.py",
+        "        if version > chain.version and now < at + BEHIND_S:",
+        "        if False:",
+    ),
+    Plant(
         "who-was-off-for-days-is-refused",
         "sealed",
         "sealing/ring.py",

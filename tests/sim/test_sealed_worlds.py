@@ -15,6 +15,7 @@ from chappe.sealing.messages import Lives
 from chappe.sealing.primitives import public_of
 from chappe.sealing.records import Opener, Sealer
 from chappe.sealing.ring import Ring
+from chappe.sealing.shelf import KeyShelf
 from chappe.sim.scenarios.sealed.mesh import SealedMesh
 from chappe.sim.scenarios.sealed.scenario import Sealed
 from chappe.sim.sealing import private_of
@@ -71,7 +72,7 @@ def test_a_number_that_is_used_up_by_what_is_published_alone_is_caught(monkeypat
 
 def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: True)
-    caught(Sealed, "forgeries", range(4))
+    caught(Sealed, "forgeries", [5, 10])
 
 
 def test_keys_for_who_has_left_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,18 +94,23 @@ def test_who_seals_for_one_that_has_left_is_caught(monkeypatch: pytest.MonkeyPat
         return "" if "is older than the permissions" in found else found
 
     monkeypatch.setattr(HeldGroups, "refusal", careless)
-    caught(Sealed, "secrets", [22])
+    caught(Sealed, "secrets", [11, 13])
 
 
 def test_what_a_new_member_left_out_by_its_old_files_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordOpening, "_begin", lambda self, key: None)
-    caught(Sealed, "secrets", [8])
+    caught(Sealed, "secrets", [1, 10])
 
 
 def test_a_member_that_was_off_for_days_and_is_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     accepts = Ring.accepts
     monkeypatch.setattr(Ring, "accepts", lambda self, number, sealed_at, sender: accepts(self, number, sealed_at, ""))
-    caught(Sealed, "secrets", [13, 30])
+    caught(Sealed, "secrets", [1, 16])
+
+
+def test_who_is_back_and_seals_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyShelf, "doubt", lambda self, *of_it: "")
+    caught(Sealed, "secrets", [6])
 
 
 def test_batches_of_another_place_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,10 @@ class Groups:
 
     def __init__(self, version: int) -> None:
         self.version = version
+        self.heard: list[tuple[str, int, float]] = []
+
+    def hear(self, group: str, version: int, now: float) -> None:
+        self.heard.append((group, version, now))
 
     def versions(self) -> dict[str, int]:
         return {"ward": self.version}
@@ -128,6 +132,23 @@ def test_keys_go_before_the_permissions_that_need_them_and_answers_to_who_asked(
     middle.hear([GROUPS, b"ward", (0).to_bytes(8), b"w" * WORD_BYTES], clock.now)
     middle.hear([GROUPS, b"ward", (2).to_bytes(8), b"w" * WORD_BYTES], clock.now)  # which has all
     assert sent == [[GROUPS + b"w" * WORD_BYTES, b"ward", b"0-2"]]
+
+
+def test_who_joins_is_told_the_versions_soon_and_notes_them() -> None:
+    clock, file, sent = Clock(), File(1, 3), list[list[bytes]]()
+    middle = Middle(file, sent.append)
+    middle.look(clock.now)
+    sent.clear()
+    clock.now = 0.5
+    middle.joined(clock.now)
+    assert sent == []
+    clock.now = 1.0
+    middle.look(clock.now)
+    said = [each for each in sent if each[0] == VERSION]
+    assert len(said) == 1
+    late = File(1, 2)
+    Member(late, lambda frames: None, b"w" * WORD_BYTES).hear(said[0], 7.0)
+    assert late.groups.heard == [("ward", 3, 7.0)]
 
 
 def test_what_is_answered_in_a_second_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

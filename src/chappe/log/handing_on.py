@@ -51,6 +51,9 @@ class Groups(Protocol):
     def after(self, group: str, version: int) -> bytes:
         """What has been added since, to be handed on; empty if there is nothing."""
 
+    def hear(self, group: str, version: int, now: float) -> None:
+        """Whoever hands them on has said which version he has."""
+
 
 class Held(Protocol):
     """What somebody has of both, and takes if the authority has signed it and it is newer."""
@@ -118,6 +121,7 @@ class Member:
         theirs = dict(map(_group_version, said[1:]))
         for group, ours in self._gate.groups.versions().items():
             their = theirs.get(group, 0)
+            self._gate.groups.hear(group, their, now)
             if their == ours or now < self._asked_at.get(group, -math.inf) + SEND_S:
                 continue
             if ours > their:
@@ -141,7 +145,7 @@ class Middle:
         self._wanted = True
         self._sent = -1  # the version that was sent last
         self._sent_at = -math.inf
-        self._say_at = -math.inf
+        self._say_at = self._said_at = -math.inf
         self._said = gate.groups.versions()
         self._answered = 0  # bytes, since the last look
         self._answered_at = -math.inf
@@ -164,6 +168,7 @@ class Middle:
     def joined(self, now: float) -> None:
         """A member is new."""
         self._wanted = True
+        self._say_at = min(self._say_at, self._said_at + SEND_S)  # who seals waits for it
         self.look(now)
 
     def look(self, now: float) -> None:
@@ -181,7 +186,7 @@ class Middle:
             self._wanted, self._sent, self._sent_at = False, self._gate.version, now
             self._send([PERMISSIONS, self._gate.raw])
         if news or others or now >= self._say_at:
-            self._say_at = now + SAY_S
+            self._said_at, self._say_at = now, now + SAY_S
             said = [_NUMBER.pack(version) + group.encode() for group, version in versions.items()]
             self._send([VERSION, _NUMBER.pack(self._gate.version), *said])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from chappe.permissions.rules import Group, Permissions
@@ -30,6 +30,7 @@ class HeldGroups:
         self.permissions = permissions
         self.where = where
         self.changes = 0
+        self._doubts: Mapping[str, str] = {}
         self._private = private
         self._rings: dict[str, Ring] = {}
         self._groups: dict[str, Group | None] = {}
@@ -37,8 +38,17 @@ class HeldGroups:
     def __repr__(self) -> str:
         return f"<HeldGroups of {self.name}>"
 
-    def take(self, permissions: Permissions, keys: Callable[[str], GroupKeys | None]) -> None:
-        """Go by these permissions from now on, and by the keys of their groups."""
+    def take(
+        self, permissions: Permissions, keys: Callable[[str], GroupKeys | None], doubts: Mapping[str, str] | None = None
+    ) -> None:
+        """Go by these permissions from now on, and by the keys of their groups.
+
+        Args:
+            doubts: By group, why the newest ones should not be used to seal: what is said of their file.
+        """
+        if (doubts or {}) != self._doubts:
+            self._doubts = doubts or {}
+            self.changes += 1
         if permissions is not self.permissions:
             self.permissions = permissions
             self.changes += 1
@@ -88,4 +98,5 @@ class HeldGroups:
             return f"{path} is older than the permissions, which do not have {gone[0]} in the group"
         if ring.newest is None:
             return f"{path} has no key for {self.name}: the newest has not been handed on yet, or has to be copied"
-        return ""
+        doubt = self._doubts.get(group.name, "")
+        return f"{path} {doubt}" if doubt else ""

@@ -6,10 +6,17 @@ ever added.
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Final
+
 from chappe.permissions.in_force import USELESS_MAX
 from chappe.permissions.text import Check
 from chappe.sealing.chain import Chain, read_chain
 from chappe.sealing.epochs import GroupKeys
+from chappe.sealing.ring import CHANGE
+
+ASKED_S: Final = 3.0  # so long who seals waits at first for a word on which keys others have
+BEHIND_S: Final = 10.0  # so long such a word counts, if what it speaks of does not come; it is said every two seconds
 
 
 class KeyShelf:
@@ -23,6 +30,7 @@ class KeyShelf:
         self._check = check
         self._chains: dict[str, Chain] = {}
         self._useless: set[int] = set()  # hashes of what was handed on and is nothing: it will come again
+        self._heard: dict[str, tuple[int, float]] = {}  # by group: which version somebody said last that he has, when
 
     def keys(self, group: str) -> GroupKeys | None:
         """The newest ones; None if there are none."""
@@ -33,6 +41,31 @@ class KeyShelf:
         """How many lines there have been; 0 if there are no keys."""
         chain = self._chains.get(group)
         return 0 if chain is None else chain.version
+
+    def hear(self, group: str, version: int, now: float) -> None:
+        """Somebody who hands keys on has said which version he has."""
+        if group in self._chains:
+            self._heard[group] = version, now
+
+    def doubt(self, group: str, waited_s: float, now: float, today: datetime) -> str:
+        """Why nothing should be sealed with the keys that are here, though they can be used; empty if it may.
+
+        Others have newer ones; or these are so old that others may, and nobody has said anything yet.
+
+        Args:
+            waited_s: For how long who seals has waited for a word.
+            now: Steady, in seconds.
+            today: The time of day.
+        """
+        chain = self._chains.get(group)
+        if chain is None or not chain.keys.epochs:
+            return ""
+        version, at = self._heard.get(group, (-1, now))
+        if version > chain.version and now < at + BEHIND_S:
+            return "is older than what others have, which has not been handed on yet, or has to be copied"
+        if version < 0 and waited_s < ASKED_S and chain.keys.newest.made + CHANGE < today:
+            return "may be old, and nobody has said yet which one he has"
+        return ""
 
     def raw(self, group: str) -> bytes:
         """The file of a group of which there are keys."""

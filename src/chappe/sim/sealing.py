@@ -253,13 +253,13 @@ class Machine:
         self.version = self._copied = len(self.authority.versions)
 
     def restarted(self) -> None:
-        """The program begins anew."""
+        """The program begins anew: what was heard is gone, and what was handed on if it is not kept."""
         if self._keeps:
-            return
+            self._files = {group: self._shelf.raw(group) for group in self._files}
         self._shelf = KeyShelf(_check())
         for group, raw in self._files.items():
             self._shelf.put(group, read_chain(raw, group, _check()))
-        self.version = self._copied
+        self.version = self.version if self._keeps else self._copied
 
     def held(self) -> HeldGroups:
         """What a program has of it that begins now; ``look`` has it look again."""
@@ -270,6 +270,17 @@ class Machine:
     def look(self, held: HeldGroups) -> None:
         """A program looks whether there is something new."""
         held.take(self.permissions, self._shelf.keys)
+
+    def look_to_seal(self, held: HeldGroups, waited_s: float, now: float) -> None:
+        """As ``look``, of one to whom towers will say which keys there are."""
+        today = self.authority.now
+        doubts = {group: self._shelf.doubt(group, waited_s, now, today) for group in self.versions()}
+        held.take(self.permissions, self._shelf.keys, {group: doubt for group, doubt in doubts.items() if doubt})
+
+    def newest(self, group: str) -> int:
+        """The newest epoch of which it has the keys."""
+        keys = self._shelf.keys(group)
+        return 0 if keys is None else keys.newest.number
 
     @property
     def current(self) -> bool:
@@ -300,6 +311,10 @@ class Machine:
     def after(self, group: str, version: int) -> bytes:
         """See ``handing_on.Groups``."""
         return self._shelf.after(group, version)
+
+    def hear(self, group: str, version: int, now: float) -> None:
+        """See ``handing_on.Groups``."""
+        self._shelf.hear(group, version, now)
 
     def offer(self, raw: bytes) -> bool:
         """Take permissions that somebody hands on; returns whether they are newer."""

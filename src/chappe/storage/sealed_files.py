@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import threading
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,7 +38,8 @@ from chappe.storage.key_files import (
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # between two looks at the files
+LOOK_S: Final = 1.0  # between two looks at the files ...
+DOUBT_S: Final = 0.05  # ... and while somebody waits for a word on them
 
 
 def read_sealed(directory: Path, group: str, check: Check) -> Chain | None:
@@ -102,6 +104,20 @@ class WatchedGroups:
         """What has been added since, to be handed on; empty if there is nothing."""
         with self._lock:
             return self._shelf.after(group, version)
+
+    def hear(self, group: str, version: int, now: float) -> None:
+        """A tower or forwarder has said which version of a group's keys it has."""
+        with self._lock:
+            self._shelf.hear(group, version, now)
+
+    def doubts(self, waited_s: float, now: float) -> dict[str, str]:
+        """By group, why nothing should be sealed with the keys that are here; see ``KeyShelf.doubt``."""
+        if authority_key_file(self.directory).exists():  # they are made here
+            return {}
+        today, groups = datetime.now(UTC), self._permissions.permissions.sealed
+        with self._lock:
+            found = {each.name: self._shelf.doubt(each.name, waited_s, now, today) for each in groups}
+        return {group: doubt for group, doubt in found.items() if doubt}
 
     def offer(self, group: str, raw: bytes) -> bool:
         """Take what another member hands on of a group that the permissions have; returns whether it is newer."""
@@ -169,12 +185,17 @@ os.register_at_fork(after_in_child=_forked)
 class SealedGroups:
     """The files of an identity; for one thread at a time.
 
+    Args:
+        asks: Whether towers or forwarders will say which keys there are: nothing is sealed with older ones then.
+
     Attributes:
         held: What they say for it, as of the last ``look``.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, *, asks: bool = False) -> None:
         self.keys = keys
+        self._asks = asks
+        self._began: float | None = None  # the first look
         self._watched = watched_permissions(keys.directory)
         self._shared = watched_groups(keys.directory)
         self._look_at = -math.inf
@@ -182,13 +203,15 @@ class SealedGroups:
         self.held = HeldGroups(keys.name, curve_keys(keys).secret, self._watched.permissions, where)
 
     def look(self, now: float) -> None:
-        """Look whether there is something new, at most once a second."""
+        """Look whether there is something new, at most once a second; more often while newer keys may come."""
         if now < self._look_at:
             return
-        self._look_at = now + LOOK_S
+        self._began = now if self._began is None else self._began
         self._watched.refresh()
         self._shared.refresh()
-        self.held.take(self._watched.permissions, self._shared.keys)
+        doubts = self._shared.doubts(now - self._began, now) if self._asks else {}
+        self._look_at = now + (DOUBT_S if doubts else LOOK_S)
+        self.held.take(self._watched.permissions, self._shared.keys, doubts)
 
     def sealer(self) -> Sealer:
         """A new life of a sender.

@@ -108,7 +108,7 @@ class Producer(Closeable):
         self._events: deque[object] = deque(maxlen=1000)
         try:
             address = new_address() if self._journals is None else self._journals.address
-            sealing = None if where.keys is None else Sealing(where.keys, address)
+            sealing = None if where.keys is None else Sealing(where.keys, address, asks=True)
             self._node = producing(address, new_address(), where, live=not min_acks, identity=identity is not None)
         except BaseException:
             if self._journals:

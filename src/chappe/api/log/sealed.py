@@ -31,13 +31,17 @@ TOLD_MAX: Final = 10_000  # topics of which a reader was told that it cannot rea
 
 
 class Sealing:
-    """Of one producer, or of one attempt of a task that writes."""
+    """Of one producer, or of one attempt of a task that writes.
 
-    def __init__(self, keys: Keys, partition: str) -> None:
+    Args:
+        asks: Whether towers or forwarders will say which keys there are.
+    """
+
+    def __init__(self, keys: Keys, partition: str, *, asks: bool = False) -> None:
         from chappe.sealing.in_log import RecordSealing
         from chappe.storage.sealed_files import SealedGroups
 
-        self._files = SealedGroups(keys)
+        self._files = SealedGroups(keys, asks=asks)
         self._core = RecordSealing(self._files.held, partition, self._files.sealer)
         self.seals = self._core.seals
         self.may_come = self._core.may_come

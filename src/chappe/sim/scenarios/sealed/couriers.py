@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from chappe.log.handing_on import PERMISSIONS, WORD_BYTES, Member, Middle
+from chappe.log.handing_on import PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
 from chappe.sim.scenarios.log.towers import Line, Tower
 from chappe.sim.scenarios.sealed.hosts import NAMES, SealedWorld
 from chappe.sim.sealing import LOOK_S, Machine
@@ -22,6 +22,7 @@ class Couriers:
         self._world = world
         self._forge_rng = Random(f"keys {world.seed}")
         self.loss = LOST
+        self.deaf: dict[str, float] = {}  # to whom nothing is handed, until when
         self._middles: dict[str, Middle] = {}  # of towers, by name
         self._lives: dict[str, int] = {}
         self._members: dict[Any, Member] = {}  # by host
@@ -86,16 +87,19 @@ class Couriers:
 
     def _down(self, tower: Tower, frames: list[bytes]) -> None:
         world = self._world
+        newest = {group: world.machine(tower.name).newest(group) for group in world.authority.chains}
         for line in list(tower.lines):
             if line.up and self._met.get(line) == line.life and not self._lost():
-                world.clock.after(world.net.delay(), self._told, line, line.life, list(frames))
+                world.clock.after(world.net.delay(), self._told, line, line.life, list(frames), newest)
 
-    def _told(self, line: Line, life: int, frames: list[bytes]) -> None:
+    def _told(self, line: Line, life: int, frames: list[bytes], newest: dict[str, int]) -> None:
         host = line.host
         member = self._members.get(host)
-        if member is None or line.life != life or not host.alive:
+        if member is None or line.life != life or not host.alive or self.deaf.get(host.name, 0.0) > self._world.now:
             return
         if host.stalled_until > self._world.now:
-            self._world.clock.at(host.stalled_until, self._told, line, life, frames)
+            self._world.clock.at(host.stalled_until, self._told, line, life, frames, newest)
         elif any(frames[0] == kind or (kind != PERMISSIONS and frames[0].startswith(kind)) for kind in member.kinds):
+            if frames[0] == VERSION:
+                self._world.told[host] = {group: (epoch, self._world.now) for group, epoch in newest.items()}
             member.hear(frames, self._world.now)

@@ -41,6 +41,7 @@ class SealedWorld(Log):
         self.authority = Authority(self.seed, NAMES, self._groups(), lambda: self.clock.wall_us)
         self.nonces = Nonces()
         self.plain: dict[bytes, bytes] = {}  # what each sealed batch was before
+        self.told: dict[Any, dict[str, tuple[int, float]]] = {}  # by host and group: of which epoch it heard last, when
         self._machines: dict[str, Machine] = {}
 
     def _groups(self) -> Mapping[str, tuple[tuple[str, ...], set[str]]]:
@@ -132,9 +133,11 @@ class SealedProducer(ProducerHost):
         self.machine = world.machine(name)
         self.machine.restarted()
         self.held = self.machine.held()
+        self.began = world.now
+        self.taken_at, self.taken_us = world.now, 0  # when it took records last, also by the time of day
         self.taken_by = self.held.permissions  # the permissions by which it took records last ...
         self.sealed_for: set[str] = set()  # ... and who was in the epoch
-        self._look_at = world.now + LOOK_S
+        self._look_at = world.now
         rng, make = world.seal_rng, world.nonces.cipher
         self.sealing = RecordSealing(
             self.held, address, lambda: Sealer(name, rng.randbytes(SALT_BYTES), sign_of(name), make)
@@ -150,15 +153,17 @@ class SealedProducer(ProducerHost):
 
     def look_again(self) -> None:
         """Look at the files, and seal by them from now on."""
-        self._look_at = self.world.now + LOOK_S
-        self.machine.look(self.held)
+        now = self.world.now
+        self.machine.look_to_seal(self.held, now - self.began, now)
         self._check()
+        self._look_at = now + LOOK_S
 
     def _check(self) -> bool:
         may = not self.sealing.check(self.core.topic)
         group = self.held.group(self.core.topic)
         ring = None if group is None else self.held.ring(group.name)
         if may and ring is not None:  # what is gathered now is sealed by these, even if others come before it leaves
+            self.taken_at, self.taken_us = self.world.now, self.world.clock.wall_us
             self.taken_by, self.sealed_for = self.held.permissions, ring.keys.members()
         return may
 

@@ -15,11 +15,12 @@ from chappe.sim.scenarios.log.ends import Ends
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.sealed.couriers import Couriers
 from chappe.sim.scenarios.sealed.forgeries import Forgeries
-from chappe.sim.scenarios.sealed.hosts import NAMES, SealedProducer, SealedWorld
+from chappe.sim.scenarios.sealed.hosts import CONSUMERS, NAMES, PRODUCERS, SealedProducer, SealedWorld
 from chappe.sim.scenarios.sealed.secrets import Secrets
 
 COPY_S: Final = 1.0  # within which a machine is given what the authority has made
 FORGOTTEN: Final = 0.3  # of the times keys are copied some seconds later
+DEAF_S: Final = 5.0  # for which one is told nothing
 DAY_US: Final = 25 * 3_600_000_000  # and a bit
 
 
@@ -46,6 +47,8 @@ class Sealed(SealedWorld):
         rng = self.seal_rng
         for _ in range(rng.choice((1, 3, 8, 15)) if self.settings.disturb else 0):
             self.clock.at(self.now + rng.uniform(0.0, until), self._change)
+        for _ in range(rng.choice((1, 2, 5)) if self.settings.disturb else 0):
+            self.clock.at(self.now + rng.uniform(0.0, until), self._leave_behind)
         return until
 
     def _change(self) -> None:
@@ -84,6 +87,37 @@ class Sealed(SealedWorld):
         else:
             self.trace(None, "the files are copied to %s", name)
             self.machine(name).copy()
+
+    def _leave_behind(self) -> None:
+        """One is told nothing for a while, in which it becomes a member, or days pass after a new epoch."""
+        if not self.sending:
+            return
+        rng, authority = self.seal_rng, self.authority
+        group, living = rng.choice(sorted(authority.chains)), [each.name for each in self.members]
+        writers = [name for name in living if name in PRODUCERS and not authority.revoked(name)]
+        new = [
+            name for name in living
+            if name in CONSUMERS and name not in authority.members[group] and not authority.revoked(name)
+        ]  # fmt: skip
+        if new and (not writers or rng.random() < 0.5):
+            name = rng.choice(new)
+            authority.join(group, name)
+        elif writers:
+            name = rng.choice(writers)
+            authority.rotate(group)
+            self.clock.after(DEAF_S / 4, self._pass_days)
+        else:
+            return
+        self.trace(None, "%s hears nothing of epoch %d of %s", name, authority.keys(group).newest.number, group)
+        self.couriers.deaf[name] = self.now + DEAF_S
+        for each in [*(each.name for each in self.towers), *(each for each in writers if each != name)]:
+            self.machine(each).copy()
+
+    def _pass_days(self) -> None:
+        for each in self.towers:
+            self.machine(each.name).copy()
+        for _ in range(2):
+            self.pass_a_day()
 
     def pass_a_day(self) -> None:
         """A day is over, in which everything was handed on to towers, and all had something to do.

@@ -13,8 +13,9 @@ from chappe.log.sources import Key
 from chappe.log.storage import Append
 from chappe.sealing.frames import Frame, decode
 from chappe.sealing.ring import CHANGE
+from chappe.sealing.shelf import ASKED_S, BEHIND_S
 from chappe.sim.scenarios.sealed.hosts import SealedConsumer, SealedJournal, SealedProducer, SealedWorld
-from chappe.sim.sealing import BEGINNING, MARK
+from chappe.sim.sealing import BEGINNING, LOOK_S, MARK
 from chappe.sim.world import Checker
 
 
@@ -41,6 +42,21 @@ class Secrets(Checker[SealedWorld]):
         for name in sorted(host.sealed_for):
             if group is not None and not group.has(identities[name]):
                 self.fail(f"{host.name} seals in epoch {frame.epoch}, of which {name} has the key, who has left")
+        self._look_at_keys(host, frame)
+
+    def _look_at_keys(self, host: SealedProducer, frame: Frame) -> None:
+        """What it took was not for an epoch that others knew to be over, as it had heard or was to ask."""
+        heard, at = self.world.told.get(host), host.taken_at
+        if heard is not None:
+            epoch, since = heard[frame.group]
+            if epoch > frame.epoch and since + LOOK_S < at < since + BEHIND_S:
+                self.fail(
+                    f"{host.name} takes records for epoch {frame.epoch} {at - since:.1f} s after it heard of {epoch}"
+                )
+        elif at < host.began + ASKED_S:
+            following = self.world.authority.keys(frame.group).epoch(frame.epoch + 1)
+            if following and BEGINNING + timedelta(microseconds=host.taken_us) > following.made + CHANGE:
+                self.fail(f"{host.name} takes records for epoch {frame.epoch}, which is over, before it heard anything")
 
     # -- nothing lies open ------------------------------------------------------------------------------------
 
@@ -86,9 +102,10 @@ class Secrets(Checker[SealedWorld]):
         owed = self._owed.setdefault(host, {}).setdefault(key, {})
         if isinstance(outcome, Unread) and outcome.why is Why.NOT_OURS:
             owed[start] = frame
-        if isinstance(outcome, Read):
-            for each in [each for each in owed if each <= start]:  # what is given later is not read again
+        else:
+            for each in [each for each in owed if each <= start]:  # it was read again, or is not any more
                 del owed[each]
+        if isinstance(outcome, Read):
             self.opened += 1
             self._look_at(host, key, batch, outcome)
             if not entitled:
