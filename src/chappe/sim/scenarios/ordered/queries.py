@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from chappe.core import Report
 from chappe.log.batch import encode_batch
 from chappe.log.ordered.commands import (
     BeginRun,
@@ -26,7 +27,7 @@ from chappe.log.ordered.commands import (
     encode,
 )
 from chappe.replication.chain.client import Finished
-from chappe.replication.chain.messages import EXPIRED
+from chappe.replication.chain.messages import OK, RAISED
 from chappe.sim.linearizable import Operation
 from chappe.sim.scenarios.ordered import model
 from chappe.sim.scenarios.ordered.hosts import Writer
@@ -141,9 +142,11 @@ class Driver(Writer):
     def _report(self, action: Any) -> None:
         event = action.event
         assert isinstance(event, Finished)
-        expired = any(outcome == EXPIRED for outcome, _ in event.outcomes)
-        super()._report(action)
-        if expired:
+        known = [each for each in zip(event.tokens, event.outcomes, strict=True) if each[1][0] != RAISED]
+        for token in {*event.tokens} - {token for token, _ in known}:
+            del self.under_way[token]  # its result was too much together with others: it is done
+        super()._report(Report(Finished([token for token, _ in known], [outcome for _, outcome in known])))
+        if any(outcome != OK for outcome, _ in event.outcomes):
             self._steps.clear()  # to do it all again is to do it once
 
     def told(self, number: int, operation: Operation, result: bytes) -> None:
