@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from tests.log.test_ordered_machine import SEED, Shelf, body, do
 
-from chappe.defaults import SINK_FORGET_S
 from chappe.log.batch import encode_sealed
 from chappe.log.ordered import homes
 from chappe.log.ordered.commands import (
@@ -241,9 +240,9 @@ def test_so_many_queries_are_known_and_those_that_need_not_last_make_room(
     home.begin(sink="write", lasting=False)
 
     assert isinstance(home.begin(sink="third"), Refused)
-    assert home.begin(sink="third", at_s=SINK_FORGET_S) == Begun(-1)
-    assert home.begin(sink="lasting", at_s=2 * SINK_FORGET_S) == Begun(-1)
-    assert isinstance(home.begin(sink="fourth", at_s=9 * SINK_FORGET_S), Refused)
+    assert home.begin(sink="third", at_s=homes.STAGED_FORGET_S) == Begun(-1)
+    assert home.begin(sink="lasting", at_s=2 * homes.STAGED_FORGET_S) == Begun(-1)
+    assert isinstance(home.begin(sink="fourth", at_s=9 * homes.STAGED_FORGET_S), Refused)
 
 
 def test_runs_and_origins_that_are_remembered_are_bounded(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.api.chain_rig import new_configuration
 from tests.api.ordered_rig import serving
+from tests.ports import free_ports
 from tests.waiting import LOOK_S, PATIENCE_S, SPARK_S, until
 
 pytest.importorskip("pyspark")
@@ -19,8 +20,19 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chappe import Chain, ChainConfiguration, OrderedProducer, OrderedStore, read_topic
-from chappe.errors import Fenced, RecordTooLarge, StagedRowsMissing, StorageFull, TimedOut, UnknownTopic, UsageError
+from chappe import Chain, ChainConfiguration, Keys, OrderedProducer, OrderedStore, Tower, read_topic
+from chappe.api import permissions
+from chappe.api.log.sealed import sealing_here
+from chappe.errors import (
+    Fenced,
+    NotPermitted,
+    RecordTooLarge,
+    StagedRowsMissing,
+    StorageFull,
+    TimedOut,
+    UnknownTopic,
+    UsageError,
+)
 from chappe.log.batch import encode_batch
 from chappe.log.ordered import homes
 from chappe.log.ordered.commands import BODY_BYTES_MAX
@@ -35,6 +47,12 @@ from chappe.spark.source import ChappeDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RULES = """
+[[rules]]
+allow = ["write", "attach-clone"]
+names = ["writer"]
+topics = ["orders"]
+"""
 FILES = 3
 LINES = 500
 PARTITIONS = 2
@@ -134,6 +152,39 @@ def test_what_the_chain_refuses_is_said_as_any_home_says_it(place: ChainPlace, m
     monkeypatch.setattr(homes, "PIECE_BYTES", homes.STAGED_BYTES_MAX)
     with pytest.raises(StorageFull, match="make batches smaller"):
         staged(place, new, home, piece(b"a"))
+
+
+def test_with_keys_who_may_write_the_chain_has_it_for_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    permissions.init(keys, "hub", "server")
+    path = keys / "permissions.toml"
+    path.write_text(path.read_text().replace("[[rules]]", RULES + "\n[[rules]]", 1))
+    permissions.sign(path)
+    for name, role in (("writer", "nothing"), ("other", "consumer")):
+        permissions.add(keys, name, role)
+    chain = ChainConfiguration({"a": f"hub@127.0.0.1:{free_ports(1)}"}, "orders")
+    hub = Keys(keys / "hub")
+    with (
+        closing_clients(),
+        Tower("127.0.0.1:0", security=hub) as tower,
+        OrderedStore(tmp_path / "a", chain=chain, name="a", tower=f"hub@{tower.address}", security=hub),
+    ):
+        config = str(written(chain, tmp_path))
+        place, sink = ChainPlace(config, PATIENCE_S, Keys(keys / "writer")), Sink("q", "r", True)
+        home = chained.begin(place, sink, 0, (), None)
+        made = staged(place, sink, home, piece(b"a"))
+        chained.commit(place, sink, 0, [(0, 0, made.pieces, made.rows)])
+        assert chained.begin(place, sink, 1, (), None).committed == 0
+
+        with pytest.raises(NotPermitted):
+            chained.begin(ChainPlace(config, PATIENCE_S, Keys(keys / "other")), sink, 0, (), None)
+
+        sealing = sealing_here(place.security)
+        assert sealing is not None
+        monkeypatch.setattr(sealing, "seals", lambda topic: True)
+        made._sealing = sealing
+        with pytest.raises(UsageError, match="is sealed, and a sealed topic cannot be ordered"):
+            made.partitions("secret")
 
 
 def test_a_session_that_is_over_is_another_one(place: ChainPlace, store: OrderedStore) -> None:

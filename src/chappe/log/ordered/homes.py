@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from chappe.defaults import KIB, MIB, SINK_FORGET_S, SINKS_MAX
+from chappe.defaults import KIB, MIB, SINKS_MAX
 from chappe.errors import ProtocolError
 from chappe.log.batch import Batch
 from chappe.log.ordered.commands import (
@@ -38,7 +38,7 @@ from chappe.log.ordered.commands import (
 
 STAGED_BYTES_MAX: Final = 128 * MIB  # staged rows of all queries of a chain, in the memory of each member
 PIECE_BYTES: Final = KIB  # what a piece counts beside its rows
-STAGED_FORGET_S: Final = 3600.0  # staged rows of a query that was silent for so long go
+STAGED_FORGET_S: Final = 3600.0  # staged rows of a query that was silent for so long go, and a write that need not last
 ROOM_FORGET_S: Final = 300.0  # ... of one that was silent for so long go when there is no room for those of another
 FENCED_MAX: Final = 100  # earlier runs of a sink that are remembered
 ORIGINS_MAX: Final = 2 * SINKS_MAX  # what is remembered of queries that began; the oldest go first
@@ -245,8 +245,8 @@ class Homes:
             self._let_go(name)
 
     def _forget(self, now_us: int) -> None:
-        """Sinks that need not last go."""
-        silent = now_us - int(SINK_FORGET_S * 1_000_000)
+        """Sinks that need not last go, when their rows have."""
+        silent = now_us - int(STAGED_FORGET_S * 1_000_000)
         for name in [name for name, each in self._sinks.items() if not each.lasting and each.touched_us <= silent]:
             del self._sinks[name]
 
