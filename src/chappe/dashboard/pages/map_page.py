@@ -262,8 +262,8 @@ def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
     waiting, back = link.waiting, link.waiting_back
     if not first:
         sent, received, waiting, back = received, sent, back, waiting
-    secured = "TLS" if link.kind == "mesh" else "encrypted"
-    parts = [SAID[link.kind], link.note, {True: secured, False: f"not {secured}", None: ""}[link.tls]]
+    secured, not_secured = ("TLS", "no TLS") if link.kind == "mesh" else ("encrypted", "not encrypted")
+    parts = [SAID[link.kind], link.note, {True: secured, False: not_secured, None: ""}[link.tls]]
     passed = [f"{text} {way}" for text, way in ((sent, "sent"), (received, "received")) if text]
     parts.append(" and ".join(passed))
     if waiting >= HELD_BACK_MIN:
