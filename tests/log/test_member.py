@@ -158,6 +158,40 @@ def test_an_identity_is_claimed_as_long_as_its_producer_is_there() -> None:
     assert Disclaim("B") not in rig.node.remove("B", NOW)
 
 
+def test_a_part_is_asked_when_it_is_due_only_when_somebody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Producing()
+    rig.add("A", "t")
+    part = rig.all["A"]
+    rig.node.next_timeout()
+    asked: list[float] = []
+    monkeypatch.setattr(part, "next_timeout", lambda: asked.append(1.0) or NOW + 7.0)  # type: ignore[func-returns-value]
+    for _ in range(3):
+        rig.node.carry(part, [])
+    assert not asked
+    assert rig.node.next_timeout() == rig.node.next_timeout() == NOW + 7.0
+    assert len(asked) == 1
+
+
+def test_a_part_that_does_not_know_when_it_is_due_is_carried_no_more_and_the_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Producing()
+    for address in ("A", "B"):
+        rig.add(address, "t")
+    error = ZeroDivisionError("defect")
+
+    def broken() -> float:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.all["A"], "next_timeout", broken)
+        rig.node.carry(rig.all["A"], [])
+        assert rig.node.next_timeout() == -math.inf
+        assert Of("A", Broken(error)) in rig.node.handle_timeout(NOW)
+    assert len(rig.node) == 1
+    assert rig.node.next_timeout() > -math.inf
+
+
 def test_a_part_that_raises_is_carried_no_more_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Producing()
     for address in ("A", "B"):

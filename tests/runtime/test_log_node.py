@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,16 @@ def test_who_waits_gets_what_comes_singly_before_more_is_looked_for_and_many_at_
         assert read(b"7") == (False, [b"7"])
         patch.setattr(node.turns, "_leading", lambda: False)
         assert read(b"8", b"9") == (False, [b"8", b"9"])  # it is not what somebody waits for
+        timeouts: list[float] = []
+        patch.setattr(node, "_timeouts", lambda: timeouts.append(1.0) or time.monotonic())  # type: ignore[func-returns-value]
+        patch.setattr(node.turns, "_leading", lambda: bool(handled))
+        assert read() == (False, [])
+        assert read(b"10") == (True, [b"10"])
+        patch.setattr(node, "_suspects", {})
+        assert node._handle([])  # there is more to do
+        assert not timeouts
+        node._handle([])
+        assert timeouts == [1.0]
 
 
 def test_junk_in_publications_is_counted_and_dropped(world: World) -> None:

@@ -178,7 +178,7 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     def next_timeout(self) -> float:
         """When something of a part is due, a store is to be asked, or nobody is waited for any longer."""
-        return min(self._due.next, self._waited_for.next, self._polls.next)
+        return min(super().next_timeout(), self._waited_for.next, self._polls.next)
 
     # -- news -----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ A part that raises is carried no more (``Broken``); what was done with the other
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -50,7 +51,8 @@ class Carrying(Generic[P]):
     def __init__(self, address: str) -> None:
         self.address = address
         self._parts: dict[str, P] = {}
-        self._due: Deadlines[str] = Deadlines()
+        self._due: Deadlines[str] = Deadlines()  # as of ``_look``
+        self._told: dict[str, P] = {}  # whose next time-out may be another one since
         self._wanted: dict[bytes, int] = {}  # prefix -> parts that want it
         self._wants: dict[str, dict[bytes, None]] = {}  # of each part
         self._numbers: dict[str, int] = {}  # of parts that ask stores
@@ -71,11 +73,11 @@ class Carrying(Generic[P]):
         return []
 
     def carry(self, part: P, actions: Sequence[Action]) -> list[Action]:
-        """What a part answered, as actions of the node; its next time-out is looked at, too."""
+        """What a part answered, as actions of the node; its next time-out is looked at when that is asked for."""
         address = part.address
         if address not in self._parts:
             return []
-        self._due.set(address, part.next_timeout())
+        self._told[address] = part
         carried: list[Action] = []
         for action in actions:
             kind = type(action)
@@ -97,6 +99,7 @@ class Carrying(Generic[P]):
         if self._parts.pop(address, None) is None:
             return []
         self._due.clear(address)
+        self._told.pop(address, None)
         self._numbered.pop(self._numbers.pop(address, 0), None)
         actions: list[Action] = []
         for prefix in list(self._wants[address]):
@@ -106,15 +109,27 @@ class Carrying(Generic[P]):
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due of some parts; ``next_timeout`` tells if there are more."""
+        self._look()
         actions: list[Action] = []
         for address in self._due.due(now, AT_ONCE):
             part = self._parts[address]
-            actions += self._tell(part, part.handle_timeout, now, now=now)
+            actions += self._tell(part, _time_out, part, now, now=now)
         return actions
 
     def next_timeout(self) -> float:
         """When something of a part is due."""
+        self._look()
         return self._due.next
+
+    def _look(self) -> None:
+        """See when parts are due next that were told something."""
+        while self._told:
+            address, part = next(iter(self._told.items()))
+            del self._told[address]
+            try:
+                self._due.set(address, part.next_timeout())
+            except Exception:
+                self._due.set(address, -math.inf)  # ``_time_out`` raises it again, and ends the part alone
 
     def wrong(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -164,3 +179,10 @@ class Carrying(Generic[P]):
             number = self._numbers[part.address] = self._last_number = self._last_number + 1
             self._numbered[number] = part
         return number
+
+
+def _time_out(part: Part, now: float) -> list[Action]:
+    """What is due of a part; raises also what its next time-out does."""
+    actions = part.handle_timeout(now)
+    part.next_timeout()
+    return actions

@@ -162,6 +162,7 @@ class Node:
         self._suspects: dict[Callable[[], bool], None] = {}  # sockets used since their descriptor was last looked at
         self._gathering: Deadlines[Gatherer] = Deadlines()
         self._lone = False  # members' messages came one by one last
+        self._hurried = False  # what somebody waits for has just come
         self._active_until = -math.inf
         self._look_at = math.inf  # whether something gathered, or kept for a full peer, is to leave
         self._callers: deque[None] = deque()  # threads that wait for the lock in ``run``
@@ -315,6 +316,11 @@ class Node:
         for drain in suspects:
             if drain():
                 self._suspects[drain] = None
+        if self._hurried:  # nothing is missed: whoever drives next, at once or when the alarm rings, does the rest
+            self._hurried = False
+            self._look_at = -math.inf
+            self.turns.news = True
+            return True
         now = self._timeouts()
         for gatherer in self._gathering.due(now):
             rest_s = gatherer.idle()
@@ -407,6 +413,7 @@ class Node:
                 self._refused(error)
             if self._lone and paused is not None and self.turns.over:
                 self._lone = False  # unless nothing was behind it
+                self._hurried = True
                 return True  # whoever waited for it gets it first
         return True
 
