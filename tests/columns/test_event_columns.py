@@ -357,3 +357,47 @@ def test_members_that_come_out_of_order_are_put_in_order_and_members_that_come_t
     assert [batch.column("_1").to_pylist() for batch in found.batches] == [[[1, 2], [1, 2]]]
     assert found.malformed == 1
     assert "twice" in found.reason
+
+
+def _replaced(event: Event, old: bytes, new: bytes) -> bytes:
+    raw = event.encode()
+    assert raw.count(old) == 1
+    return raw.replace(old, new)
+
+
+GOOD = Event("a", 1, "x")
+ONE, TWO = encode(Count(1)), encode(Count(2))
+PAIRS = Event("a", Table([(Count(1), "x"), (Count(2), "y")]))
+ODD: dict[str, tuple[bytes, bool]] = {  # and whether it is malformed
+    "a key twice": (_replaced(PAIRS, TWO, ONE), True),
+    "keys out of order": (_replaced(PAIRS, ONE + encode("x") + TWO, TWO + encode("x") + ONE), False),
+    "a protocol that there is not": (_replaced(Event("a", Port(80)), bytes((8, 0, 80, 1)), bytes((8, 0, 80, 4))), True),
+    "a subnet with host bits": (Event("a", Subnet("10.0.0.0", 8)).encode()[:-2] + b"\x01\x68", True),
+    "a string beyond the end": (_replaced(GOOD, b"\x05\x01x", b"\x05\x7fx"), True),
+    "a string far beyond the end": (_replaced(GOOD, b"\x05\x01x", b"\x05" + b"\xff" * 8 + b"\x7fx"), True),
+    "a length without end": (_replaced(GOOD, b"\x05\x01x", b"\x05" + b"\xff" * 12), True),
+    "more members than bytes": (Event("a", 1, (1, 2)).encode()[:-20] + b"\x0e\xff\xff\xff\x7f", True),
+    "only a name, and what looks like arguments": (_replaced(GOOD, b"\x0e\x02\x05\x01a", b"\x0e\x01\x05\x01a"), True),
+    "more elements than an event has": (
+        _replaced(GOOD, b"\x0e\x02\x05\x01a", b"\x0e\x04\x05\x01a") + encode(()) + encode("further"),
+        False,
+    ),
+    "a length that is longer than needed": (_replaced(GOOD, b"\x05\x01x", b"\x05\x81\x00x"), False),
+    "a name that is not UTF-8": (_replaced(GOOD, b"\x05\x01a", b"\x05\x01\xff"), False),
+    "a batch that is cut off": (Batch([GOOD, GOOD]).encode()[:-1], True),
+    "a batch that counts too many": (
+        _replaced(Event("a", Batch([GOOD]).encode()), b"\x0e\x01\x0e", b"\x0e\x02\x0e"),
+        False,
+    ),
+    "nothing": (b"", True),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("last", [True, False])
+def test_what_is_odd_is_read_or_refused_as_one_by_one(name: str, last: bool) -> None:
+    payload, malformed = ODD[name]
+    before = [GOOD.encode(), PAIRS.encode()]
+
+    assert one_by_one([payload])[1] == malformed
+    agrees([*before, payload] if last else [payload, *before])

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Places = Any  # NDArray[np.int64]: places in the bytes, or numbers of rows
 PADDING: Final = 64  # bytes behind the last event, which a look at one cut off may take in
 _SMALL: Final = 128
-_VARBYTE_MAX: Final = 9  # bytes of a length that are read here
+_VARBYTE_MAX: Final = 5  # bytes of a length that are read here: 35 bits, of which sums do not overflow
 _STEPS_MAX: Final = 2_048  # values inside of one container of different ones that are walked here
 _SIZES: Final = np.array([0, 1, 8, 8, 8, 0, 16, 17, 3, 8, 8, 0, 0, 0, 0, *[0] * 241], np.int64)
 _FIXED: Final = frozenset({*range(order.BOOLEAN, order.ENUM_VALUE)} - {STRING})
@@ -113,7 +113,7 @@ class Wire:
                 break
         else:
             raise Others(run.rows[more])
-        refuse(run.rows, at + found > run.limit)  # each element of a container has a byte at least
+        refuse(run.rows, found > run.limit - at)  # each element of a container has a byte at least
         return found, at
 
     def read(self, run: Run, depth: int) -> Read:
