@@ -15,6 +15,7 @@ from chappe.data.zeek import Event
 
 ROUNDS = 7
 BIG = 10_000  # elements of the big containers
+TOGETHER = 16_384  # events that become columns at once: what waits for a subscriber at most
 
 SMALL: Value = (Count(1), "x" * 100)
 CONN_LOG: Value = (
@@ -79,7 +80,22 @@ def main() -> None:
     parsed, read = nanoseconds(lambda: Event.parse(raw), run_s), nanoseconds(lambda: Event.parse(raw).args, run_s)
     made = nanoseconds(lambda: Event("ping", Count(1), "x" * 100).encode(), run_s)
     grid.add_row("Zeek event of the first", f"{len(raw):,}", f"{made:,.0f}", f"{parsed:,.0f}, args {read:,.0f}", "", "")
+    for name, value in (("first", SMALL), ("second", CONN_LOG)):
+        alone, together = one_by_one_and_columns(value, run_s)
+        grid.add_row(f"of Zeek events of the {name}: args; columns", "", "", f"{alone:,.0f}; {together:,.0f}", "", "")
     Console(width=120).print(grid)
+
+
+def one_by_one_and_columns(value: Value, run_s: float) -> tuple[float, float]:
+    """Of one event among many: its arguments as values; and as columns of Arrow, with topic, name and network time."""
+    from chappe.columns.events import read
+
+    assert isinstance(value, tuple)
+    payloads = [Event("ping", *value, metadata={1: Timestamp(number)}).encode() for number in range(TOGETHER)]
+    topics = [b"zeek/ping"] * TOGETHER
+    alone = nanoseconds(lambda: [Event.parse(raw).args for raw in payloads], run_s)
+    together = nanoseconds(lambda: read(topics, payloads), run_s)
+    return alone / TOGETHER, together / TOGETHER
 
 
 if __name__ == "__main__":
