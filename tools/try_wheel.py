@@ -33,7 +33,7 @@ ALL: Final = "all"
 # What each extra is for: importing it must work once the extra is there.
 FOR: Final = {
     "": "import chappe; [getattr(chappe, each) for each in chappe.__all__]",
-    "arrow": "import chappe.arrow; chappe.arrow.schema()",
+    "arrow": "import chappe.arrow, chappe.columns; chappe.arrow.schema(); chappe.columns.reader()",
     "pandas": "import pandas, chappe.arrow; chappe.arrow.schema()",
     "demo": "import psutil, chappe.cli.demo",
     "tls": "import blake3, cryptography, chappe.sealing.primitives",
