@@ -106,12 +106,18 @@ def test_a_member_is_looked_at_in_its_time_and_when_it_is_asked_for(make: Make) 
     until(lambda: member.looks == 4)
 
 
-@pytest.mark.parametrize("alarmed", [True, False])
-def test_a_member_that_asks_to_be_looked_at_soon_is(make: Make, monkeypatch: pytest.MonkeyPatch, alarmed: bool) -> None:
-    if not alarmed:
-        monkeypatch.setattr(loop, "_alarm", lambda: None)
+@pytest.mark.parametrize("refusal", [None, OSError("no descriptor is left"), AttributeError("timerfd_create")])
+def test_a_member_that_asks_to_be_looked_at_soon_is(
+    make: Make, monkeypatch: pytest.MonkeyPatch, refusal: Exception | None
+) -> None:
+    def refuse() -> None:
+        assert refusal is not None
+        raise refusal
+
+    if refusal is not None:
+        monkeypatch.setattr(loop, "Alarm", refuse)
     member = make(lambda: (False, math.inf))
-    assert member.loop.patient is alarmed or sys.platform != "linux"
+    assert member.loop.patient is (refusal is None and sys.platform == "linux")
     until(lambda: member.looks == 1)
     for number in range(2, 5):
         for _ in range(3):

@@ -269,8 +269,8 @@ class Loop:
 def _alarm() -> Alarm | None:
     try:
         return Alarm()
-    except OSError:
-        return None  # another system, or no descriptor is left: there is a way without
+    except (OSError, AttributeError):
+        return None  # another system or C library, or no descriptor is left: there is a way without
 
 
 _joining = threading.Lock()
