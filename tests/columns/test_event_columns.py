@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data import strategies
 
-from chappe.columns import events
+from chappe.columns import events, wire
 from chappe.data import zeek
 from chappe.data.binary import decode, encode
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
@@ -401,3 +401,40 @@ def test_what_is_odd_is_read_or_refused_as_one_by_one(name: str, last: bool) -> 
 
     assert one_by_one([payload])[1] == malformed
     agrees([*before, payload] if last else [payload, *before])
+
+
+NESTED = tuple([tuple([None] * 120) for _ in range(120)])  # each look at an element is a step, of all events at once
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The steps that are made from now on: which of its containers it was, and how many containers these are."""
+    taken = []
+    real = wire.Wire._step
+
+    def step(self: wire.Wire, step: int, left: Any, of: int) -> None:
+        taken.append((step, of))
+        real(self, step, left, of)
+
+    monkeypatch.setattr(wire.Wire, "_step", step)
+    return taken
+
+
+@pytest.mark.parametrize("steps", [0, 1, 7, wire.STEPS_MAX])
+def test_containers_that_take_too_many_steps_are_read_one_by_one(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "STEPS_MAX", steps)
+    taken = counted(monkeypatch)
+    events_of_all_sizes = [Event("a", ("x",) * size, Set([str(each) for each in range(size)])) for size in range(9)]
+
+    agrees([Event("a", NESTED).encode(), *[each.encode() for each in events_of_all_sizes]])
+
+    assert 0 < len(taken) <= steps + 40  # one try each that finds out that there are none left
+
+
+def test_one_long_value_is_not_walked_with_many_short_ones_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = counted(monkeypatch)
+    short = [Event("a", ("x",) * (size % 5)).encode() for size in range(100)]
+
+    (batch,) = agrees([*short, Event("a", ("y",) * 500).encode()])
+
+    assert batch.num_rows == 101
+    assert max(number for number, of in taken if of == 101) < 100

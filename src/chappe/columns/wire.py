@@ -9,6 +9,7 @@ the walk can be repeated without it. Nothing is guessed: what is accepted here m
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -42,7 +43,9 @@ Places = Any  # NDArray[np.int64]: places in the bytes, or numbers of rows
 PADDING: Final = 64  # bytes behind the last event, which a look at one cut off may take in
 _SMALL: Final = 128
 _VARBYTE_MAX: Final = 5  # bytes of a length that are read here: 35 bits, of which sums do not overflow
-_STEPS_MAX: Final = 2_048  # values inside of one container of different ones that are walked here
+STEPS_MAX: Final = 8_192  # looks at the next element of containers, for all bytes together: some 0.1 s
+_LONE_STEPS: Final = 64  # after so many such looks ...
+_LONE_SHARE: Final = 16  # ... those that go on are not walked if they are less than this part of all
 _SIZES: Final = np.array([0, 1, 8, 8, 8, 0, 16, 17, 3, 8, 8, 0, 0, 0, 0, *[0] * 241], np.int64)
 _FIXED: Final = frozenset({*range(order.BOOLEAN, order.ENUM_VALUE)} - {STRING})
 _EXPONENT: Final = np.uint64(0x7FF0000000000000)
@@ -86,15 +89,26 @@ class Wire:
     u16: NDArray[np.uint16]
     u32: NDArray[np.uint32]
     u64: NDArray[np.uint64]
+    _steps: list[int]  # that were made; in a list, as the rest never changes
 
     @classmethod
     def of(cls, raw: bytes) -> Wire:
         """These bytes, padded."""
         padded = raw + bytes(PADDING)
-        views: list[Any] = [
+        u8, u16, u32, u64 = [
             np.ndarray((len(padded) - size + 1,), f">u{size}", padded, strides=(1,)) for size in (1, 2, 4, 8)
         ]
-        return cls(padded, *views)
+        return cls(padded, u8, u16, u32, u64, [0])
+
+    def _step(self, step: int, left: Places, of: int) -> None:
+        """Count a look at the next elements of the containers of rows ``left``, once of so many.
+
+        Raises Others if these are too few, or all together were too many: whoever sends one long value among many
+        short ones, or vectors in vectors, would have each of its elements cost as much as one of all events.
+        """
+        self._steps[0] += 1
+        if self._steps[0] > STEPS_MAX or (step >= _LONE_STEPS and _LONE_SHARE * len(left) < of):
+            raise Others(left)
 
     def sizes(self, run: Run) -> tuple[Places, Places]:
         """The lengths that stand at these places, and where what they are lengths of begins."""
@@ -300,12 +314,11 @@ class Wire:
             at = np.repeat(run.at - size * first, counts) + size * np.arange(len(rows))
             if (at < limit).all() and (self.u8[at] == tag).all():
                 return Run(at, limit, rows), run.at + size * counts
-        if counts.max() > _STEPS_MAX:
-            raise Others(run.rows[counts > _STEPS_MAX])
         at, ends = np.empty(len(rows), np.int64), run.at.copy()
         which = np.arange(len(counts))
         for step in range(int(counts.max())):
             which = which[counts[which] > step]
+            self._step(step, run.rows[which], len(counts))
             at[first[which] + step] = ends[which]
             ends[which] = self._skip(Run(ends[which], run.limit[which], run.rows[which]))
         return Run(at, limit, rows), ends
@@ -315,7 +328,8 @@ class Wire:
         at = run.at.copy()
         left = np.ones(len(at), np.int64)
         which = np.arange(len(at))
-        for _ in range(_STEPS_MAX):
+        for step in itertools.count():
+            self._step(step, run.rows[which], len(at))
             here = Run(at[which], run.limit[which], run.rows[which])
             refuse(here.rows, here.at >= here.limit)
             tags = self.u8[here.at]
@@ -332,8 +346,8 @@ class Wire:
                 left[inside] += np.where(contains, np.where(tags[sized] == TABLE, 2 * sizes, sizes), 0)
             which = which[left[which] > 0]
             if not len(which):
-                return at
-        raise Others(run.rows[which])
+                break
+        return at
 
     def _check_order(self, run: Run, counts: Places) -> None:
         """Members of sets of so many, or keys, come in order and each once; raises Others for those that do not."""
