@@ -59,7 +59,10 @@ def publish(process: subprocess.Popen[str], number: int) -> int:
 
 
 def test_a_message_that_lay_at_a_stopped_forwarder_is_too_old(make: Make) -> None:
-    """A busy machine may take so long that the stopped one is given up: then it is tried again."""
+    """It is tried again where a busy machine took so long that the stopped one was given up.
+
+    And the first time it may be stopped before it has read the publisher's clock: then age counts from there.
+    """
     here = make()
     with program(FORWARDER) as forwarder, program(PUBLISHER, port := line_of(forwarder)) as publisher:
         here.peer("127.0.0.1", port)
@@ -78,7 +81,10 @@ def test_a_message_that_lay_at_a_stopped_forwarder_is_too_old(make: Make) -> Non
             until(lambda: publish(publisher, 0))
             got = [each.value for each in plain.get_many(100, 1.0)]
             if number in got and not any(isinstance(each, PeerLost) for each in statuses.poll()):
-                assert number not in [each.value for each in aged.poll()]
+                taken = number in [each.value for each in aged.poll()]
+                if taken and number == 1:
+                    continue
+                assert not taken
                 assert aged.dropped > before
                 return
         raise AssertionError("nothing ever passed")
