@@ -12,8 +12,9 @@ from tests.waiting import new_threads
 
 ENDPOINTS = 200
 RAYS = 40  # each hears of all others, so the time grows with the square
-LOOP = 2 if sys.platform == "linux" else 3  # the loop's selector, and its wake-up
-WAKEUP = LOOP - 1
+WAKEUP = 1 if sys.platform == "linux" else 2
+ALARM = 1 if sys.platform == "linux" else 0
+LOOP = 1 + WAKEUP + ALARM  # the loop's selector besides
 
 
 def descriptors() -> int:
