@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 from tests.log.memory_storage import MemoryLogStorage
-from tests.log.store_rig import WALL, StoreRig, published, writes
+from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 
 from chappe.core import Report
 from chappe.defaults import DISK_RETRY_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask, Publish, Reply, Retain, Subscribe, Write
+from chappe.log.backfill import FOUND_S
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, RecordsLost, WritesRefused, WritesResumed
 from chappe.log.messages import (
@@ -565,6 +566,20 @@ def test_damage_found_at_the_start_is_reported() -> None:
     assert reports == []  # it was reported by the rig's own start
     again = StoreRig(storage=rig.storage)
     assert again.core._backfill.reported == {("hello", "P", 0, 0)}
+
+
+def test_what_every_store_has_forgotten_is_acknowledged_by_a_new_one_too() -> None:
+    """Who waits for two stores would wait for ever, as nothing comes that it could keep."""
+    rig, other = StoreRig(), StoreRig("OTHER")
+    question = asks(rig.meet(other))[0]
+    rig.head(5)
+    there = (b"hello", b"P", 6, 6, 0, 0, 0, 0)
+    rig.answer(question, HeadsAnswer([there], 9, False))
+
+    rig.wait(FOUND_S + 1.0)
+
+    assert published(rig.head(5)) == [Ack("P", "hello", 5)]
+    assert rig.contents() == []
 
 
 # -- time -------------------------------------------------------------------------------------------------

@@ -178,6 +178,8 @@ class Backfill:
             gap.retry_at = now + RETRY_S / 10
             return []
         gap.next = first
+        if first >= gap.head and not gap.held:
+            self._writer.begin(key, first, now)  # it is empty, as everything was trimmed: no record will make it begin
         self._gaps.progress(key, gap)
         return self.take_held(key, gap, now)
 
