@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import logging
 import os
@@ -111,7 +112,7 @@ def _no_defect_is_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
         assert not handler.found, handler.found[0]
 
 
-DESCRIPTORS_MAX = 256  # left open by tests; PySpark's callbacks wait with select, and hang for ever from 1,024 on
+DESCRIPTORS_MAX = 512  # left open by tests; PySpark's callbacks wait with select, and hang for ever from 1,024 on
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -151,7 +152,9 @@ def quick_java(pytestconfig: pytest.Config) -> Iterator[None]:
             making.setenv("JDK_JAVA_OPTIONS", quick)
             making.setattr(class_archive, "cache_dir", lambda: folder)
             try:
-                made = class_archive.make_archive()
+                with (folder / "lock").open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # other workers find what the first one has made
+                    made = class_archive.make_archive()
             except SparkUnavailable:  # a Java that cannot; the tests only take longer
                 archive = ""
             else:

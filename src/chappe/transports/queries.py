@@ -54,7 +54,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import gate_of, keys_of
-from chappe.transports.zeromq import LINGER_MS, new_socket
+from chappe.transports.zeromq import DIALLING_LINGER_MS, new_socket
 
 # What is raised for an answer of each kind; a ProtocolError for all others.
 _ERRORS: Final[dict[str, type[ChappeError]]] = {
@@ -99,7 +99,7 @@ class StoreClient:
         self._name = name
         self._guard = None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal)
         self._socket = new_socket(zmq.DEALER, gate)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.LINGER, DIALLING_LINGER_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
         self._refusal: ConnectionRefused | None = None

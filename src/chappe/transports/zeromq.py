@@ -34,7 +34,9 @@ _KEEPALIVE: Final = (
 # would have libzmq end the process with "Resource temporarily unavailable" (its issue 3442). So it is longer than a
 # peer can be silent before its connection ends. What is closed in order is sent in milliseconds.
 LINGER_MS: Final = 30_000
-_SUBSCRIPTIONS_LINGER_MS: Final = 100  # what a SUB sends has one part each
+# What dials keeps its descriptors so long for a peer that is not there, to which it has little to say.
+DIALLING_LINGER_MS: Final = 2_000
+_LINGER_MS: Final = {zmq.DEALER: DIALLING_LINGER_MS, zmq.SUB: 100}  # what a SUB sends has one part each
 SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
 
 
@@ -58,10 +60,10 @@ def new_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
 
 
 def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
-    """A socket of this kind, neither bound nor connected; closed, it goes on sending for ``LINGER_MS`` at most."""
+    """A socket of this kind, neither bound nor connected; closed, it goes on sending for a while."""
     made = new_socket(kind, gate)
     for option, value in (
-        (zmq.LINGER, _SUBSCRIPTIONS_LINGER_MS if kind == zmq.SUB else LINGER_MS),
+        (zmq.LINGER, _LINGER_MS.get(kind, LINGER_MS)),
         # A SUB sends nothing but subscriptions, and would drop those beyond the bound.
         (zmq.SNDHWM, 0 if kind == zmq.SUB else QUEUE_MESSAGES_MAX),
         (zmq.RCVHWM, QUEUE_MESSAGES_MAX),
