@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from tests.waiting import until as until
 from chappe import DataStore, Endpoint
 from chappe.mesh.actions import Deliver
 from chappe.mesh.messages import Message
+from chappe.transports.doubled import doubled
 
 Make = Callable[..., Endpoint]
 
@@ -76,7 +76,7 @@ def _left(before: set[str]) -> set[str]:
 def _peer(descriptor: str) -> int | None:
     """The port at the other end of a connection."""
     try:
-        with socket.socket(fileno=os.dup(int(descriptor))) as found:
+        with doubled(int(descriptor)) as found:
             return int(found.getpeername()[1])
     except (OSError, IndexError, ValueError):
         return None

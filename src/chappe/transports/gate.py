@@ -17,7 +17,6 @@ import logging
 import math
 import os
 import socket
-import stat
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from chappe.permissions.rules import Identity
 from chappe.security import IDENTITY, PASSPHRASE, Keys, LogSecurity, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, time
+from chappe.transports.doubled import doubled
 from chappe.transports.refusals import Refusals
 
 logger = logging.getLogger(__name__)
@@ -302,14 +302,12 @@ def _cut(ports: set[int]) -> None:
     home = next(each for each in DESCRIPTORS if os.path.isdir(each))
     for each in os.listdir(home):
         try:
-            if not stat.S_ISSOCK(os.fstat(int(each)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(each))) as doubled:
-                if doubled.family in (socket.AF_INET, socket.AF_INET6) and doubled.getsockname()[1] in ports:
-                    doubled.getpeername()  # one that listens has none
-                    doubled.shutdown(socket.SHUT_RDWR)
+            with doubled(int(each)) as sock:
+                if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] in ports:
+                    sock.getpeername()  # one that listens has none
+                    sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            continue  # it has ended
+            continue  # it has ended, or is none
 
 
 class _Handler:

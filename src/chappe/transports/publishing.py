@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from chappe.errors import ProtocolError
 from chappe.log.guard import Guard
 from chappe.log.handing_on import is_handed_on
 from chappe.system import time
+from chappe.transports.doubled import doubled
 from chappe.transports.gate import Gate, user_of
 from chappe.transports.zeromq import open_socket
 
@@ -298,8 +298,8 @@ class Greedy:
 def _shut_down(descriptor: int) -> bool:
     """End a connection; returns whether it was there."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as doubled:
-            doubled.shutdown(socket.SHUT_RDWR)
+        with doubled(descriptor) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
     except OSError:
         return False
     return True
@@ -315,8 +315,8 @@ def _descriptor(frame: zmq.Frame) -> int:
 def _ends(descriptor: int) -> Any:
     """The addresses of both ends, the other one first; None if there is none any more."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as doubled:
-            return doubled.getpeername(), doubled.getsockname()
+        with doubled(descriptor) as sock:
+            return sock.getpeername(), sock.getsockname()
     except OSError:
         return None
 

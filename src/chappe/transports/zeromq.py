@@ -36,7 +36,7 @@ _KEEPALIVE: Final = (
 LINGER_MS: Final = 30_000
 # What dials keeps its descriptors so long for a peer that is not there, to which it has little to say.
 DIALLING_LINGER_MS: Final = 2_000
-_LINGER_MS: Final = {zmq.DEALER: DIALLING_LINGER_MS, zmq.SUB: 100}  # what a SUB sends has one part each
+_LINGER_MS: Final[dict[int, int]] = {zmq.DEALER: DIALLING_LINGER_MS, zmq.SUB: 100}  # what a SUB sends has one part each
 SOCKETS_MAX: Final = 16_384  # of this process; what ZeroMQ allows by default is 250 members
 
 
