@@ -132,6 +132,7 @@ def test_a_record_sent_after_wait_ready_is_not_missed(tower: str, store: Store) 
                 batch = consumer.poll(PATIENCE_S)
                 assert batch is not None
                 assert batch.values() == [b"%d" % number]
+            producer.flush(PATIENCE_S)  # what no store has yet is of the next one's time, too
 
 
 def test_the_same_under_asyncio(tower: str, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def test_every_server_dies_once_and_each_increment_is_done_once_at_all_of_them(m
     with clone.watch() as watch:
         for place in (0, 1, 2):  # the head, a server in the middle, the tail
             writer.more()
-            victim = links[members(links)[place] if members(links) else list(links)[place]]
+            there = members(links)
+            victim = links[there[place] if len(there) == len(links) else list(links)[place]]
             victim.kill()
             writer.more()
             victim.start()
