@@ -6,9 +6,14 @@ import gc
 import os
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 
+from tests.alone import alone
 from tests.endpoints import Make, until
 from tests.waiting import new_threads
+
+from chappe import Endpoint
 
 ENDPOINTS = 200
 RAYS = 40  # each hears of all others, so the time grows with the square
@@ -22,7 +27,16 @@ def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_endpoints_without_peers_share_one_thread_and_its_descriptors(make: Make) -> None:
+def with_endpoints(test: Callable[[Make], None]) -> None:
+    with ExitStack() as stack:
+        test(lambda **options: stack.enter_context(Endpoint(**options)))
+
+
+def test_endpoints_without_peers_share_one_thread_and_its_descriptors() -> None:
+    alone(with_endpoints, without_peers)
+
+
+def without_peers(make: Make) -> None:
     threads, before = set(threading.enumerate()), descriptors()
     endpoints = [make() for _ in range(ENDPOINTS)]
     for each in endpoints:
@@ -34,7 +48,11 @@ def test_endpoints_without_peers_share_one_thread_and_its_descriptors(make: Make
     assert descriptors() == before + LOOP
 
 
-def test_an_endpoint_that_listens_takes_two_descriptors(make: Make) -> None:
+def test_an_endpoint_that_listens_takes_two_descriptors() -> None:
+    alone(with_endpoints, listening)
+
+
+def listening(make: Make) -> None:
     before = descriptors()
     threads = set(threading.enumerate())
     for _ in range(ENDPOINTS):
@@ -43,7 +61,11 @@ def test_an_endpoint_that_listens_takes_two_descriptors(make: Make) -> None:
     assert descriptors() == before + LOOP + 2 * ENDPOINTS
 
 
-def test_a_star_takes_a_descriptor_for_each_end_of_a_connection(make: Make) -> None:
+def test_a_star_takes_a_descriptor_for_each_end_of_a_connection() -> None:
+    alone(with_endpoints, star)
+
+
+def star(make: Make) -> None:
     before = descriptors()
     threads = set(threading.enumerate())
     hub = make()

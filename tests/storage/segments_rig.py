@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.storage import Append
 from chappe.storage.segments import SegmentStorage
@@ -37,9 +32,3 @@ def everything(storage: SegmentStorage, topic: str = "t", partition: str = "p") 
 
 def holes(storage: SegmentStorage) -> list[int]:
     return [n for hole in storage.holes() for n in range(hole.first, hole.last + 1)]
-
-
-def alone(function: Callable[[Path], None], path: Path) -> None:
-    """Call a function in a process of its own, of whose descriptors nothing else has any."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        pool.submit(function, path).result()

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.storage.segments_rig import alone
+from tests.alone import alone
 
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.log.batch import Batch, encode_batch

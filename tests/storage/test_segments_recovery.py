@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.storage.segments_rig import alone, batch, everything, keep
+from tests.alone import alone
+from tests.storage.segments_rig import batch, everything, keep
 
 from chappe.errors import StorageFormat
 from chappe.log.storage import Retention

@@ -70,8 +70,11 @@ def place() -> Iterator[Place]:
     until(lambda: not set(threading.enumerate()) - threads)
     gc.collect()
     if descriptors:
-        left = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
-        assert left <= descriptors
+        until(lambda: set(filter(is_open, os.listdir("/proc/self/fd"))) <= descriptors)
+
+
+def is_open(descriptor: str) -> bool:
+    return os.path.exists(f"/proc/self/fd/{descriptor}")
 
 
 def receive(client: ClientConnection) -> dict[str, Any]:
