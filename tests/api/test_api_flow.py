@@ -179,7 +179,7 @@ def test_seek_in_a_loop_left_early_forgets_the_rest(tower: str, store: Store) ->
 def test_seek_elsewhere_in_a_loop_left_early_keeps_the_rest(tower: str, store: Store) -> None:
     one, two = ("hello", published(tower)), ("hello", published(tower))
     with Consumer("hello", tower=tower, reset="earliest") as consumer, patience(consumer):
-        wait_until(lambda: len(consumer._queue) >= 2)
+        wait_until(lambda: len(consumer._inbox.queue) >= 2)
         for record in consumer:
             if record.offset == 3:
                 break
@@ -213,7 +213,7 @@ def test_positions_of_topics_that_are_not_utf8_survive_too(tower: str, tmp_path:
     for wanted in (0, 5):
         with Consumer("*", tower=tower, identity="me", directory=tmp_path) as consumer:
             assert consumer.position().get(key, 0) == wanted
-            consumer._taken[key] = 5
+            consumer._inbox.taken[key] = 5
             consumer.commit()
 
 
@@ -292,7 +292,7 @@ def test_a_batch_becomes_arrow_and_pandas(tower: str, store: Store) -> None:
 def test_batches_end_when_nothing_comes(tower: str, store: Store) -> None:
     published(tower)
     with Consumer("hello", tower=tower, reset="earliest") as consumer:
-        wait_until(lambda: sum(map(len, consumer._queue)) == 10)
+        wait_until(lambda: sum(map(len, consumer._inbox.queue)) == 10)
         assert sum(len(batch) for batch in consumer.batches(0.1)) == 10
         assert consumer.poll(0.0) is None
 

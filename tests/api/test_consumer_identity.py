@@ -29,7 +29,7 @@ def made(directory: Path, tower: str = "127.0.0.1:1") -> Consumer:
 
 
 def put(consumer: Consumer, offset: int) -> None:
-    consumer._taken[KEY] = offset
+    consumer._inbox.taken[KEY] = offset
     consumer.commit()
 
 

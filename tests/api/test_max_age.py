@@ -114,8 +114,8 @@ def test_old_and_young_that_take_turns_wait_as_one_batch(chappe_log: Log) -> Non
         offsets: list[int] = []
         while batch := consumer.poll(10):
             offsets += [each.offset for each in batch]
-            assert len(consumer._queue) <= 1
-            assert consumer._core._delivery.queued_bytes == sum(len(each.batch.raw) for each in consumer._queue)
+            assert len(consumer._inbox.queue) <= 1
+            assert consumer._core._delivery.queued_bytes == sum(len(each.batch.raw) for each in consumer._inbox.queue)
             assert list(consumer.position().values()) == [batch.next]
         assert offsets == list(range(0, 101, 2))
         assert consumer.too_old == 50

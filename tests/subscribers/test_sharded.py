@@ -214,7 +214,7 @@ def test_slow_workers_hold_back_the_reader(place: Place) -> None:
             inner = consumer._consumer
             assert inner is not None
             # a partition comes in one batch, or in several; each but those that wait is handed out
-            until(lambda: consumer.progress().read + sum(map(len, inner._queue)) == 180)
+            until(lambda: consumer.progress().read + sum(map(len, inner._inbox.queue)) == 180)
             assert 50 <= consumer.progress().read < 50 + 60
             place.go()
     assert len(place.of("k")) == 180

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from chappe.api.faces import AsyncCloseable
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.consumer import LOOK_S, Consumer, ResetLike
+from chappe.api.log.consumer import Consumer, ResetLike
+from chappe.api.log.inbox import LOOK_S
 from chappe.api.log.producer import Producer
 from chappe.api.log.topic_writers import TopicProgress
 from chappe.defaults import KEYS_COME_S

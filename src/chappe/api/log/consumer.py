@@ -6,8 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
-from operator import length_hint
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,29 +14,25 @@ from chappe.api.faces import Closeable, Seconds, happened
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.sealed import Opening, Waiting
+from chappe.api.log.inbox import LOOK_S, Inbox
+from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
 from chappe.data.topic import Filter
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import Closed, OffsetOutOfRange, Sealed, TimedOut, TooSlow, UsageError
+from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Record
-from chappe.log.clock import Clock
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
 from chappe.log.events import ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
 from chappe.log.sources import Key
 from chappe.permissions.rules import CONSUME
-from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Where, consuming
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
 from chappe.system import time
 from chappe.system.forking import own
 
-LOOK_S: Final = 0.05  # how often those who wait for the end look for what no record tells
-RECHECK_KEYS_S: Final = 0.2  # how often it is looked whether keys have come for what waits for them
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
-CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at once
 ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
@@ -106,18 +100,11 @@ class Consumer(Closeable):
             ages=max_age_s is not None,
         )  # fmt: skip
         self._ahead_of_all = beginning is LAST
-        self._queue: deque[ConsumedBatch] = deque()
-        self._taken: dict[Key, int] = {}  # offset after the last record handed to the user
-        self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
-        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
         self._forbidden: UsageError | None = None
         self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
-        self._undecided = False  # it is asked how old the first of the queue is
-        self._ended: tuple[TooSlow, dict[Key, int]] | None = None  # and where we were
         self._opening = Opening(where.keys, self._report)
-        self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
         try:
             self._node = consuming(self._core.address, new_address(), where)
@@ -125,6 +112,7 @@ class Consumer(Closeable):
             self._release_identity()
             raise
         self.lock = self._lock = self._node.lock
+        self._inbox = Inbox(self._core, self._node, self._opening, self._aged)
         with self._lock:
             self._node.start(self._core, self._report, {Deliver: self._deliver, ClockRead: self._judged})
 
@@ -155,144 +143,12 @@ class Consumer(Closeable):
         """A batch that came already, or None; never waits. Raises as ``poll`` does."""
         with self._lock:
             self._check()
-            rest = self._rest()
-            self._open = None
-            if self._aged is not None:
-                return self._take_young(self._aged, rest)
-            if rest is not None:
-                return rest
-            come = self._next()
-            if come is None:
-                return None
-            found, size = come
-            self._taken[found.topic, found.partition] = found.next
-            self._release(size)
-            return found
-
-    def _next(self) -> tuple[ConsumedBatch, int] | None:
-        """The next batch that can be read, taken out of the queue, and its size there; the lock is held."""
-        for each in self._opening.again():
-            self._go_back(*each)
-        waits: set[Key] = set()  # partitions of which something comes before, and waits for its keys
-        at = 0
-        while at < len(self._queue):
-            found = self._queue[at]
-            key = found.topic, found.partition
-            opened = Waiting.FOR_KEYS if key in waits else self._open_next(found)
-            if opened is Waiting.FOR_KEYS:
-                waits.add(key)
-                at += 1
-                continue
-            size = len(found.batch.raw)
-            del self._queue[at]
-            if opened is not None:
-                return opened, size
-            self._taken[key] = found.next
-            self._release(size)
-        self._stalled = len(self._queue)
-        self._recheck_at = time.monotonic() + RECHECK_KEYS_S if self._queue else math.inf
-        return None
-
-    def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[Waiting.FOR_KEYS] | None:
-        try:
-            return self._opening.open(found)
-        except Sealed:
-            self._recheck_at = -math.inf  # the next call looks at the rest
-            raise
-
-    def _go_back(self, topic: str, partition: str, offset: int) -> None:
-        """Have again what was left out, as we were not of the group by our own files; the lock is held."""
-        kept = [
-            each for each in self._queue if (each.topic, each.partition) != (topic, partition) or each.next <= offset
-        ]
-        gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
-        self._queue.clear()
-        self._queue.extend(kept)
-        self._undecided = False
-        if not any((each.topic, each.partition) == (topic, partition) for each in kept):
-            self._taken[topic, partition] = offset
-        self._release(gone)
-        self._node.call(self._core.go_back, topic, partition, offset)
+            return self._inbox.take()
 
     @property
     def waits_for_keys(self) -> bool:
         """Whether something came that cannot be opened yet, or was left out and may be for us after all."""
-        return 0 < self._stalled <= len(self._queue) or self._opening.passed
-
-    def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
-        """The next batch that is not too old, ``rest`` first; the lock is held."""
-        if rest is not None:  # was taken once already, and is taken once more
-            self._put_back(rest)
-            self._taken[rest.topic, rest.partition] = rest.first
-        while (come := self._next()) is not None:
-            found, size = come
-            clock = self._clock(aged, found)
-            if clock is None:
-                self._put_back(found)
-                self._release(size)
-                self._wait_for_clocks(aged)
-                return None
-            young: ConsumedBatch | None = found
-            left: ConsumedBatch | None = None
-            if not aged.stale.ends:
-                young, left = aged.drop(found, clock)
-            self._release(size - (0 if left is None else len(left.batch.raw)))
-            if aged.stale.ends and aged.is_old(found, clock):
-                raise self._end(aged, found)
-            self._taken[found.topic, found.partition] = found.next
-            if young is not None and left is not None:
-                self._queue.appendleft(left)
-                self._taken[found.topic, found.partition] = young.next
-            if young is not None:
-                return young
-        return None
-
-    def _put_back(self, batch: ConsumedBatch) -> None:
-        """A batch is the first of the queue again."""
-        self._queue.appendleft(batch)
-        self._release(-len(batch.batch.raw))
-
-    def _clock(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
-        """The clock that tells how old a batch is; None while it is asked for; the lock is held."""
-        key, now = (batch.topic, batch.partition), time.monotonic()
-        clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now, wall_us())
-        self._node.perform(actions)
-        return clock
-
-    def _wait_for_clocks(self, aged: Aged) -> None:
-        """The first of the queue cannot be judged yet: ask about what waits behind it, too; the lock is held."""
-        if not self._undecided:
-            self._undecided = True
-            for each in list(islice(self._queue, 1, CLOCKS_AT_ONCE)):
-                self._clock(aged, each)
-
-    def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
-        """Hear no more: the first record of ``stale`` is too old; the lock is held."""
-        waiting = [stale, *self._queue]
-        for each in reversed(waiting):
-            self._taken[each.topic, each.partition] = each.first
-        self._open = None
-        size = sum([len(each.batch.raw) for each in self._queue])
-        self._queue.clear()
-        now = time.monotonic()
-        clocks = [self._core.clock(each.partition, each.batch, now, wall_us()) for each in waiting]
-        self._ended = aged.error(list(zip(waiting, clocks, strict=True))), {**self._core.positions(), **self._taken}
-        for wanted in self._core.filters:
-            self._node.perform(self._core.unsubscribe(wanted))
-        self._release(size)  # or else its node would take it for one that is behind
-        return self._ended[0]
-
-    def _rest(self) -> ConsumedBatch | None:
-        """What a loop over records that was left early did not get to."""
-        batch, left = self._open, length_hint(self._ahead)
-        return None if batch is None or not left else batch.cut(batch.next - left)
-
-    def _release(self, size: int) -> None:
-        """So many bytes of the queue were taken out: more may be read."""
-        paused = self._core.paused
-        actions = self._core.taken(size, time.monotonic())
-        if actions or paused or self._core.paused:  # else its node has nothing to look at
-            self._node.perform(actions)
+        return self._inbox.waits_for_keys
 
     def batches(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Batches one after the other; ends when none came for ``timeout`` seconds (None: never).
@@ -372,36 +228,7 @@ class Consumer(Closeable):
 
         What is left of it when the loop ends early is what the next ``poll`` returns.
         """
-        # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
-        # need not.
-        self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
-        records = batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
-        return records if self._aged is None else self._young(self._aged, batch, records)
-
-    def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
-        clock: Clock | None = None
-        young_until, monotonic = -math.inf, time.monotonic
-        for record in records:
-            if monotonic() < young_until or (clock is not None and not aged.olds(batch, clock)(record.timestamp)):
-                yield record
-                continue
-            # It was young when it was taken: now it may be old, or else its producer's clock was set.
-            while (clock := self._clock_in_loop(aged, batch)) is None:
-                self._node.pump(LOOK_S, self._has_come)
-            young_until = aged.young_until(batch, clock)
-            if not aged.olds(batch, clock)(record.timestamp):
-                yield record
-            elif aged.stale.ends:
-                with self._lock:
-                    raise self._end(aged, batch.cut(record.offset))
-            else:
-                aged.drop_one(batch, record.timestamp, clock)
-
-    def _clock_in_loop(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
-        with self._lock:
-            clock = self._clock(aged, batch)
-            self._undecided = clock is None
-            return clock
+        return self._inbox.iterate(batch)
 
     # -- positions --------------------------------------------------------------------------------------------
 
@@ -409,18 +236,7 @@ class Consumer(Closeable):
         """The offset of the next record you get, by (topic, partition)."""
         self._node.check()
         with self._lock:
-            if self._ended is not None:
-                return dict(self._ended[1])
-            waiting = {(each.topic, each.partition): each.first for each in reversed(self._queue)}
-            known = self._core.positions()
-            found = {**known, **waiting, **self._taken_now()}
-            if self._ahead_of_all:
-                # Where a partition goes on is behind the newest records that were taken of it.
-                open_ = (
-                    () if self._rest() is None or self._open is None else ((self._open.topic, self._open.partition),)
-                )
-                found |= {key: max(known[key], found[key]) for key in known.keys() - waiting.keys() - set(open_)}
-            return found
+            return self._inbox.position(self._ahead_of_all)
 
     def heads(self) -> dict[Key, int]:
         """The offset after the last record known to exist, by (topic, partition)."""
@@ -439,26 +255,13 @@ class Consumer(Closeable):
             raise UsageError(f"an offset is at least 0, not {offset}")
         with self._lock:
             self._check()
-            kept = [each for each in self._queue if (each.topic, each.partition) != (topic, partition)]
-            gone = sum(len(each.batch.raw) for each in self._queue) - sum(len(each.batch.raw) for each in kept)
-            self._queue.clear()
-            self._queue.extend(kept)
-            self._undecided = False
-            rest = self._rest()
-            self._open = None
-            if rest is not None and (rest.topic, rest.partition) != (topic, partition):
-                self._queue.appendleft(rest)
-                self._taken[rest.topic, rest.partition] = rest.first
-                gone -= len(rest.batch.raw)  # taken once already, and once more when it is polled
-            self._taken[topic, partition] = offset
-            self._release(gone)
-            self._node.call(self._core.seek, topic, partition, offset)
+            self._inbox.seek(topic, partition, offset)
 
     def at_end(self) -> bool:
         """Whether every record known to exist was handed to you; False until a store has listed what it has."""
         self._node.check()
         with self._lock:
-            return not self._queue and self._core.synced and self._core.caught_up
+            return not self._inbox.queue and self._core.synced and self._core.caught_up
 
     def wait_ready(self, timeout: float | None = 10.0) -> None:
         """Wait until whatever is sent from now on will be delivered, also with ``reset="latest"``.
@@ -547,8 +350,7 @@ class Consumer(Closeable):
 
     def _has_come(self) -> bool:
         """Whether ``take`` has something to return, or to raise."""
-        waits = len(self._queue) == self._stalled and time.monotonic() < self._recheck_at
-        return (bool(self._queue) and not waits and not self._undecided) or self._error is not None
+        return self._inbox.ready or self._error is not None
 
     def _unread(self, since: float) -> dict[Key, int] | None:
         """Where partitions end that were not read so far; None until it is known where they ended at ``since``."""
@@ -560,7 +362,7 @@ class Consumer(Closeable):
 
     def _still_unread(self, left: dict[Key, int]) -> dict[Key, int]:
         with self._lock:
-            queued = {(each.topic, each.partition) for each in self._queue}
+            queued = {(each.topic, each.partition) for each in self._inbox.queue}
             lacking = self._core.lacking(left)
             return {key: end for key, end in left.items() if key in lacking or key in queued}
 
@@ -583,28 +385,22 @@ class Consumer(Closeable):
             self._positions.close()
 
     def _deliver(self, action: Deliver) -> None:
-        if self._ended is not None:
-            return
-        arrived = -math.inf if self._aged is None else time.monotonic()
-        self._queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start, arrived=arrived))
-        if self.on_ready is not None:
-            self.on_ready()
+        if self._inbox.ended is None:
+            self._inbox.deliver(action)
+            if self.on_ready is not None:
+                self.on_ready()
 
     def _judged(self, action: ClockRead) -> None:
-        self._undecided = False
+        self._inbox.judged()
         if self.on_ready is not None:
             self.on_ready()
-
-    def _taken_now(self) -> dict[Key, int]:
-        rest = self._rest()
-        return dict(self._taken) if rest is None else {**self._taken, (rest.topic, rest.partition): rest.first}
 
     def _check(self) -> None:
         if self._node.closed:
             raise Closed("the consumer was closed")
         self._node.check()
-        if self._ended is not None:
-            raise self._ended[0].with_traceback(None)
+        if self._inbox.ended is not None:
+            raise self._inbox.ended[0].with_traceback(None)
         if self._forbidden is not None:
             raise self._forbidden.with_traceback(None)
         if self._error is not None:
@@ -633,7 +429,7 @@ class Consumer(Closeable):
             self.on_ready()  # whoever waits is told by the next call
         if isinstance(event, OutOfRange) and event.strict:
             self._error = OffsetOutOfRange(str(event))
-            self._taken.pop((event.topic, event.partition), None)  # the core has gone on elsewhere
+            self._inbox.gone_on(event.topic, event.partition)
             if self.on_ready is not None:
                 self.on_ready()
 

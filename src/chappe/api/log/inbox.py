@@ -1,0 +1,295 @@
+"""What came to a consumer and was not handed to its user yet: in order, opened, and young enough."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from operator import length_hint
+from typing import Final, Literal
+
+from chappe.api.log.aged import Aged
+from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.log.sealed import Opening, Waiting
+from chappe.errors import Sealed, TooSlow
+from chappe.log.actions import Deliver
+from chappe.log.batch import Record
+from chappe.log.clock import Clock
+from chappe.log.consumer import LogConsumer
+from chappe.log.consuming import ConsumingMember
+from chappe.log.sources import Key
+from chappe.runtime.log_node import wall_us
+from chappe.runtime.log_seats import Seat
+from chappe.system import time
+
+LOOK_S: Final = 0.05  # how often those who wait look for what no record tells
+RECHECK_KEYS_S: Final = 0.2  # how often it is looked whether keys have come for what waits for them
+CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at once
+
+
+class Inbox:
+    """The queue of one consumer, and where its user is; all with the member's lock held, but for ``iterate``.
+
+    Args:
+        node: Where the consumer's core runs, which is told what was taken and asked for clocks.
+        aged: What happens to records that are too old; None: they may be.
+
+    Attributes:
+        queue: What came, the first to be handed on in front.
+        taken: The offset after the last record handed to the user, by (topic, partition).
+        ended: Why no more is taken, once a record was too old, and where we were.
+    """
+
+    def __init__(self, core: LogConsumer, node: Seat[ConsumingMember], opening: Opening, aged: Aged | None) -> None:
+        self._core, self._node, self._opening, self._aged = core, node, opening, aged
+        self.queue: deque[ConsumedBatch] = deque()
+        self.taken: dict[Key, int] = {}
+        self.ended: tuple[TooSlow, dict[Key, int]] | None = None
+        self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
+        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
+        self._undecided = False  # it is asked how old the first of the queue is
+        self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
+
+    # -- what comes -------------------------------------------------------------------------------------------
+
+    def deliver(self, action: Deliver) -> None:
+        """The core hands a batch on."""
+        arrived = -math.inf if self._aged is None else time.monotonic()
+        self.queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start, arrived=arrived))
+
+    def judged(self) -> None:
+        """A clock that was asked for has come."""
+        self._undecided = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` may have something to return; looked at without the lock, too."""
+        waits = len(self.queue) == self._stalled and time.monotonic() < self._recheck_at
+        return bool(self.queue) and not waits and not self._undecided
+
+    @property
+    def waits_for_keys(self) -> bool:
+        """Whether something came that cannot be opened yet, or was left out and may be for us after all."""
+        return 0 < self._stalled <= len(self.queue) or self._opening.passed
+
+    # -- what is taken ----------------------------------------------------------------------------------------
+
+    def take(self) -> ConsumedBatch | None:
+        """The next batch, or what a loop left of the last one; None if nothing is there.
+
+        Raises:
+            TooSlow, Sealed: As ``Consumer.poll``.
+        """
+        rest = self._rest()
+        self._open = None
+        if self._aged is not None:
+            return self._take_young(self._aged, rest)
+        if rest is not None:
+            return rest
+        come = self._next()
+        if come is None:
+            return None
+        found, size = come
+        self.taken[found.topic, found.partition] = found.next
+        self._release(size)
+        return found
+
+    def _next(self) -> tuple[ConsumedBatch, int] | None:
+        """The next batch that can be read, taken out of the queue, and its size there."""
+        for each in self._opening.again():
+            self._go_back(*each)
+        waits: set[Key] = set()  # partitions of which something comes before, and waits for its keys
+        at = 0
+        while at < len(self.queue):
+            found = self.queue[at]
+            key = found.topic, found.partition
+            opened = Waiting.FOR_KEYS if key in waits else self._open_next(found)
+            if opened is Waiting.FOR_KEYS:
+                waits.add(key)
+                at += 1
+                continue
+            size = len(found.batch.raw)
+            del self.queue[at]
+            if opened is not None:
+                return opened, size
+            self.taken[key] = found.next
+            self._release(size)
+        self._stalled = len(self.queue)
+        self._recheck_at = time.monotonic() + RECHECK_KEYS_S if self.queue else math.inf
+        return None
+
+    def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[Waiting.FOR_KEYS] | None:
+        try:
+            return self._opening.open(found)
+        except Sealed:
+            self._recheck_at = -math.inf  # the next call looks at the rest
+            raise
+
+    def _take_young(self, aged: Aged, rest: ConsumedBatch | None) -> ConsumedBatch | None:
+        """The next batch that is not too old, ``rest`` first."""
+        if rest is not None:
+            self._take_again(rest)
+        while (come := self._next()) is not None:
+            found, size = come
+            clock = self._clock(aged, found)
+            if clock is None:
+                self._put_back(found)
+                self._release(size)
+                self._wait_for_clocks(aged)
+                return None
+            young: ConsumedBatch | None = found
+            left: ConsumedBatch | None = None
+            if not aged.stale.ends:
+                young, left = aged.drop(found, clock)
+            self._release(size - (0 if left is None else len(left.batch.raw)))
+            if aged.stale.ends and aged.is_old(found, clock):
+                raise self._end(aged, found)
+            self.taken[found.topic, found.partition] = found.next
+            if young is not None and left is not None:
+                self.queue.appendleft(left)
+                self.taken[found.topic, found.partition] = young.next
+            if young is not None:
+                return young
+        return None
+
+    def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
+        """The records of a batch that was taken; what is left when the loop ends early is taken once more."""
+        # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
+        # need not.
+        self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
+        records = batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
+        return records if self._aged is None else self._young(self._aged, batch, records)
+
+    def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
+        clock: Clock | None = None
+        young_until, monotonic = -math.inf, time.monotonic
+        for record in records:
+            if monotonic() < young_until or (clock is not None and not aged.olds(batch, clock)(record.timestamp)):
+                yield record
+                continue
+            # It was young when it was taken: now it may be old, or else its producer's clock was set.
+            while (clock := self._clock_in_loop(aged, batch)) is None:
+                self._node.pump(LOOK_S, lambda: self.ready)
+            young_until = aged.young_until(batch, clock)
+            if not aged.olds(batch, clock)(record.timestamp):
+                yield record
+            elif aged.stale.ends:
+                with self._node.lock:
+                    raise self._end(aged, batch.cut(record.offset))
+            else:
+                aged.drop_one(batch, record.timestamp, clock)
+
+    def _clock_in_loop(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+        with self._node.lock:
+            clock = self._clock(aged, batch)
+            self._undecided = clock is None
+            return clock
+
+    def _rest(self) -> ConsumedBatch | None:
+        """What a loop over records that was left early did not get to."""
+        batch, left = self._open, length_hint(self._ahead)
+        return None if batch is None or not left else batch.cut(batch.next - left)
+
+    # -- where we are -----------------------------------------------------------------------------------------
+
+    def position(self, ahead_of_all: bool) -> dict[Key, int]:
+        """The offset of the next record to be handed on, by (topic, partition).
+
+        Args:
+            ahead_of_all: The newest record of each key comes first, and may be behind where a partition goes on.
+        """
+        if self.ended is not None:
+            return dict(self.ended[1])
+        waiting = {(each.topic, each.partition): each.first for each in reversed(self.queue)}
+        rest, known = self._rest(), self._core.positions()
+        open_ = {} if rest is None else {(rest.topic, rest.partition): rest.first}
+        found = {**known, **waiting, **self.taken, **open_}
+        if ahead_of_all:
+            found |= {key: max(known[key], found[key]) for key in known.keys() - waiting.keys() - open_.keys()}
+        return found
+
+    def seek(self, topic: str, partition: str, offset: int) -> None:
+        """The user goes on at ``offset`` in a partition: forget what waits of it."""
+        gone = self._forget(topic, partition)
+        rest = self._rest()
+        self._open = None
+        if rest is not None and (rest.topic, rest.partition) != (topic, partition):
+            self._take_again(rest)
+        self.taken[topic, partition] = offset
+        self._release(gone)
+        self._node.call(self._core.seek, topic, partition, offset)
+
+    def gone_on(self, topic: str, partition: str) -> None:
+        """The core reads a partition elsewhere than it was asked to."""
+        self.taken.pop((topic, partition), None)
+
+    def _go_back(self, topic: str, partition: str, offset: int) -> None:
+        """Have again what was left out, as we were not of the group by our own files."""
+        gone = self._forget(topic, partition, offset)
+        if not any((each.topic, each.partition) == (topic, partition) for each in self.queue):
+            self.taken[topic, partition] = offset
+        self._release(gone)
+        self._node.call(self._core.go_back, topic, partition, offset)
+
+    def _forget(self, topic: str, partition: str, offset: int = 0) -> int:
+        """Drop what waits of a partition and ends after ``offset``; returns its bytes."""
+        kept, gone = deque[ConsumedBatch](), 0
+        for each in self.queue:
+            if (each.topic, each.partition) == (topic, partition) and each.next > offset:
+                gone += len(each.batch.raw)
+            else:
+                kept.append(each)
+        self.queue = kept
+        self._undecided = False
+        return gone
+
+    # -- how old it is ----------------------------------------------------------------------------------------
+
+    def _clock(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+        """The clock that tells how old a batch is; None while it is asked for."""
+        key, now = (batch.topic, batch.partition), time.monotonic()
+        clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now, wall_us())
+        self._node.perform(actions)
+        return clock
+
+    def _wait_for_clocks(self, aged: Aged) -> None:
+        """The first of the queue cannot be judged yet: ask about what waits behind it, too."""
+        if not self._undecided:
+            self._undecided = True
+            for each in list(islice(self.queue, 1, CLOCKS_AT_ONCE)):
+                self._clock(aged, each)
+
+    def _end(self, aged: Aged, stale: ConsumedBatch) -> TooSlow:
+        """Hear no more: the first record of ``stale`` is too old."""
+        waiting = [stale, *self.queue]
+        for each in reversed(waiting):
+            self.taken[each.topic, each.partition] = each.first
+        self._open = None
+        size = sum([len(each.batch.raw) for each in self.queue])
+        self.queue.clear()
+        now = time.monotonic()
+        clocks = [self._core.clock(each.partition, each.batch, now, wall_us()) for each in waiting]
+        self.ended = aged.error(list(zip(waiting, clocks, strict=True))), {**self._core.positions(), **self.taken}
+        for wanted in self._core.filters:
+            self._node.perform(self._core.unsubscribe(wanted))
+        self._release(size)  # or else its node would take it for one that is behind
+        return self.ended[0]
+
+    # -- what the queue takes ---------------------------------------------------------------------------------
+
+    def _take_again(self, rest: ConsumedBatch) -> None:
+        """What was taken once already is the first of the queue again."""
+        self._put_back(rest)
+        self.taken[rest.topic, rest.partition] = rest.first
+
+    def _put_back(self, batch: ConsumedBatch) -> None:
+        self.queue.appendleft(batch)
+        self._release(-len(batch.batch.raw))
+
+    def _release(self, size: int) -> None:
+        """So many bytes of the queue were taken out: more may be read."""
+        paused = self._core.paused
+        actions = self._core.taken(size, time.monotonic())
+        if actions or paused or self._core.paused:  # else its node has nothing to look at
+            self._node.perform(actions)
