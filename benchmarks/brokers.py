@@ -101,8 +101,10 @@ def nats_cluster(children: Children, directory: Path, peer_bin: str, servers: in
     return ports
 
 
-def kafka_cluster(children: Children, directory: Path, installation: str, servers: int) -> list[int]:
-    """Several Kafka servers (KRaft), whose topics have a replica on each; not synced, as they come. Their ports."""
+def kafka_cluster(
+    children: Children, directory: Path, installation: str, servers: int
+) -> tuple[list[Child], list[int]]:
+    """Several Kafka servers (KRaft), whose topics have a replica on each; not synced, as they come. And their ports."""
     java = find("java", "apt-get install default-jre-headless")
     if not list(Path(installation, "libs").glob("kafka_*.jar")):
         raise Absent(f"no Kafka in {installation}: it has no libs/kafka_*.jar")
@@ -122,6 +124,9 @@ def kafka_cluster(children: Children, directory: Path, installation: str, server
             "controller.listener.names": "CONTROLLER",
             "log.dirs": home / "data",
             "min.insync.replicas": servers,
+            "offsets.topic.replication.factor": servers,
+            "group.initial.rebalance.delay.ms": 0,
+            "message.max.bytes": 2_000_000,
         }
         (home / "properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         command = [*program, "kafka.tools.StorageTool", "format", "-t", KAFKA_ID, "-c", str(home / "properties")]
@@ -129,7 +134,7 @@ def kafka_cluster(children: Children, directory: Path, installation: str, server
         started.append(children.program(f"kafka {number}", [*program, "kafka.Kafka", str(home / "properties")]))
     for server, port in zip(started, ports, strict=True):
         wait_for(server, port)
-    return ports
+    return started, ports
 
 
 def etcd_cluster(children: Children, directory: Path, servers: int) -> list[int]:

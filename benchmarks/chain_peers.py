@@ -62,7 +62,7 @@ def kafka_three(
     what = "Kafka, 3 replicas, acks=all, not synced"
     try:
         with Children(work / "logs", settings.peer_python) as children:
-            ports = brokers.kafka_cluster(children, work, settings.kafka, SERVERS)
+            _, ports = brokers.kafka_cluster(children, work, settings.kafka, SERVERS)
             one = children.peer("kafka", "producer", ports=ports, window=BATCHES_AHEAD, linger_ms=5)
             one.hear()
             batches = rate(settings, one.ask, batched)

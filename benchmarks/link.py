@@ -20,6 +20,7 @@ from typing import Any
 
 RECORD_BYTES = 100
 LIST_RECORDS = 10_000  # records made beforehand and sent again and again
+LISTS_BYTES = 8 << 20  # fewer of them, where they are larger
 SIP_S = 0.005
 _PR_SET_PDEATHSIG = 1
 
@@ -44,18 +45,18 @@ def orders() -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def records() -> list[bytes]:
-    """Different records of ``RECORD_BYTES`` each."""
-    return [b"%0*d" % (RECORD_BYTES, number) for number in range(LIST_RECORDS)]
+def records(size: int = RECORD_BYTES) -> list[bytes]:
+    """Different records of ``size`` bytes each, eight or more of them."""
+    return [b"%0*d" % (size, number) for number in range(min(LIST_RECORDS, LISTS_BYTES // size))]
 
 
-def lists(count: int) -> Iterator[list[bytes]]:
+def lists(count: int, size: int = RECORD_BYTES) -> Iterator[list[bytes]]:
     """Lists of records, ``count`` records in all."""
-    whole = records()
-    for _ in range(count // LIST_RECORDS):
+    whole = records(size)
+    for _ in range(count // len(whole)):
         yield whole
-    if count % LIST_RECORDS:
-        yield whole[: count % LIST_RECORDS]
+    if count % len(whole):
+        yield whole[: count % len(whole)]
 
 
 def singles(count: int) -> Iterator[bytes]:

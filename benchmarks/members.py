@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from benchmarks.link import (
+    RECORD_BYTES,
     Crowd,
     Meter,
     age_ns,
@@ -109,24 +110,24 @@ def filler(options: Options) -> None:
         say(**meter.facts())
 
 
-def _send(producer: Producer, count: int, single: bool) -> None:
+def _send(producer: Producer, count: int, single: bool, size: int = RECORD_BYTES) -> None:
     if single:
         send = producer.send
         for value in singles(count):
             send(value)
     else:
-        for values in lists(count):
+        for values in lists(count, size):
             producer.send_many(values)
 
 
 def producer(options: Options) -> None:
-    """Order ``count``: send so many records, and wait until they are stored if there is a store."""
+    """Order ``count``, and perhaps their ``size``: send so many records, and wait until they are stored if they are."""
     acks: int = options["acks"]
     with Producer(TOPIC, **_where(options), min_acks=acks) as found:
         say(ready=True)
         for order in orders():
             meter = Meter()
-            _send(found, order["count"], options["single"])
+            _send(found, order["count"], options["single"], order.get("size", RECORD_BYTES))
             sent = time.monotonic_ns()
             if acks:
                 found.flush(60)
@@ -195,6 +196,7 @@ class _Reader:
         self._single = single
         self._records = iter(consumer)
         self._ahead = 0  # of the last batch, belonging to the next order
+        self.first = 0  # when the first batch came
 
     def take(self, count: int) -> None:
         if self._single:
@@ -204,6 +206,7 @@ class _Reader:
         got = self._ahead
         while got < count:
             rows = self._next().to_arrow()
+            self.first = self.first or time.monotonic_ns()
             got += rows.num_rows
             self.bytes += rows.column(5).nbytes
         self._ahead = got - count
@@ -228,14 +231,15 @@ def consumer(options: Options) -> None:
 
 
 def late_consumer(options: Options) -> None:
-    """Order ``count``: make a consumer and take so many records from the beginning."""
+    """Order ``count``: make a consumer of ``topics`` and take so many records from the beginning."""
     _load_arrow()
     say(ready=True)
     for order in orders():
         meter = Meter()
-        with Consumer(TOPIC, tower=options["tower"], reset="earliest") as found:
-            _Reader(found, options["single"]).take(order["count"])
-            say(**meter.facts())
+        with Consumer(options.get("topics", TOPIC), tower=options["tower"], reset="earliest") as found:
+            reader = _Reader(found, options["single"])
+            reader.take(order["count"])
+            say(first=reader.first, **meter.facts())
 
 
 def endless_consumer(options: Options) -> None:

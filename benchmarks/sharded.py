@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.children import ROOT, Child, Children
 from benchmarks.outcome import Line, times
 from benchmarks.rounds import tower
-from benchmarks.scaling import Curve, draw
+from benchmarks.scaling import Curve, Panel, draw
 from benchmarks.settings import Settings
 from benchmarks.stored import start_store
 
@@ -59,7 +59,8 @@ def sharded(settings: Settings) -> list[Line]:
             curves.append(Curve(kind.text, rates, alone))
             lines.append(_line(kind, rates, alone))
     if not settings.quick:
-        PLOT.write_text(draw("Records a second by number of workers; dashed: the consumer's own loop", curves))
+        title = "Records a second by number of workers; dashed: the consumer's own loop"
+        PLOT.write_text(draw([Panel(title, "workers", curves)]))
     return lines
 
 
