@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import struct
 from collections.abc import Callable
 from typing import Final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from chappe.data.endpoint import identity_of
 from chappe.errors import UsageError
@@ -27,6 +27,7 @@ TELL_S: Final = 30.0  # the same refusal is told at most so often
 _HEARD: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
+_EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor: which event, and a number; pyzmq's parser imports asyncio
 _WHY: Final[dict[int, str]] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it refused us: its permissions do not have {own}, or it expired or was revoked",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "one of us has keys and the other has none: give both ends an identity",
@@ -136,15 +137,16 @@ class Dialled:
         """Take what the monitor says."""
         refused = False
         while self._monitor is not None and self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart())
-            if event["event"] not in _WHY:
+            what, endpoint = self._monitor.recv_multipart()
+            event, _ = _EVENT.unpack(what)
+            if event not in _WHY:
                 continue
             refused = True
-            where = event["endpoint"].decode()
+            where = endpoint.decode()
             name = next((identity_of(each)[1] for each, at in self._wanted.items() if at == where), "")
             self._again_at.setdefault(where, time.monotonic() + AGAIN_S)
             own = "" if self._gate is None else self._gate.name
-            self._tell(where, _WHY[event["event"]].format(own=own, name=name))
+            self._tell(where, _WHY[event].format(own=own, name=name))
         return refused
 
     def _tell(self, where: str, why: str) -> None:

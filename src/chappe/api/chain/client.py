@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -143,6 +142,8 @@ class AsyncChain(AsyncCloseable):
     async def close(self) -> None:
         """See ``Chain.close``."""
         self._watch.unread()
+        import asyncio
+
         await asyncio.to_thread(self.member.leave)
         self._watch.leave()
 
