@@ -102,7 +102,8 @@ def test_a_revoked_identity_is_cut_off_while_all_run(shell: Shell, home: Path) -
 
         permissions.revoke(home, "reader")
 
-        until(lambda: any("it refused us" in str(each) for each in reader.events()), "a refusal")
+        at = producer._node.node.endpoint.partition("#")[0]  # each member looks for itself who was revoked
+        until(lambda: any(f"{at}: it refused us" in str(each) for each in reader.events()), "the producer's refusal")
         producer.send(b"after")
         producer.flush()
         assert reader.poll(1.0) is None
