@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chappe.api.chain.key_values import KeyValues
+from chappe.data import binary
+from chappe.defaults import VALUE_BYTES_MAX
 from chappe.errors import TypeClash, UsageError
 from chappe.testing import check_machine
 
@@ -73,3 +75,25 @@ def test_nothing_is_added_to_what_is_no_number() -> None:
     with pytest.raises(TypeClash):
         machine.apply(b'["add", "k", 1]')
     assert machine.read(b'["get", "k"]') == b'"text"'
+
+
+def test_a_state_of_more_bytes_than_one_value_may_have_is_kept_and_restored() -> None:
+    machine, again = KeyValues(), KeyValues()
+    text = "x" * (VALUE_BYTES_MAX // 16)
+    for number in range(17):
+        machine.apply(b'["put", "%d", "%s"]' % (number, text.encode()))
+
+    again.restore(machine.snapshot())
+
+    assert again.snapshot() == machine.snapshot()
+    assert again.read(b'["size"]') == b"17"
+
+
+def test_a_state_of_a_former_version_is_restored() -> None:
+    machine = KeyValues()
+    machine.restore(binary.encode((("b", 5), ("a", ("x", 2.5)))))
+
+    assert machine.read(b'["get", "a"]') == b'["x", 2.5]'
+    assert machine.apply(b'["add", "b", 1]') == b"6"
+    machine.restore(binary.encode(()))
+    assert machine.read(b'["size"]') == b"0"
