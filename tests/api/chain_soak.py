@@ -32,6 +32,7 @@ from chappe.api.chain.status import ChainServerStatus
 NAMES: Final = ("a", "b", "c")
 WRITERS: Final = 3
 BATCH: Final = 20  # commands of one writer under way
+PAUSE_S: Final = 0.02  # of a writer between two batches: what a long run leaves is to be restored within moments
 LOG_BYTES: Final = 300_000  # of each server: so that states are written and sent
 NET: Final = "10.77.0."
 
@@ -120,6 +121,7 @@ class Writer(threading.Thread):
                     answers = chain.call_many(commands, timeout=PATIENCE_S)
                     self.confirmed += [(c, int(a.result)) for c, a in zip(commands, answers, strict=True)]
                     number += BATCH
+                    time.sleep(PAUSE_S)
         except BaseException as error:  # is told where the test waits
             self.failure = error
 
@@ -297,8 +299,8 @@ def play(soak: Soak, kills: int) -> None:
     """Disturb it until so many servers were killed, and compare everything."""
     rng, begun = soak.rng, time.monotonic()
     others: list[Callable[[], None]] = [
-        soak.kill_any, soak.kill_any, soak.kill_all, lambda: soak.stop(rng.random() * 5), soak.garbage,
-        soak.lose_disk,
+        soak.kill_any, soak.kill_any, soak.kill_all, lambda: soak.stop(rng.random() * 5), lambda: soak.stop(5.0),
+        soak.garbage, soak.lose_disk,
     ]  # fmt: skip
     if soak.servers.net:
         others.append(lambda: soak.cut_one_way(rng.random() * 3))

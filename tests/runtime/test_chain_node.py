@@ -26,6 +26,7 @@ class Refusing(ChainFiles):
     """A disk that refuses when it is told to, or takes its time."""
 
     full = ""
+    refusals = 0
     slow = threading.Event()
 
     def keep(self, memory: Memory) -> None:
@@ -38,6 +39,7 @@ class Refusing(ChainFiles):
     def write(self, change: Change) -> None:
         """Unless it is full."""
         if self.full == "log":
+            self.refusals += 1
             raise StorageFull("no room for the log")
         super().write(change)
 
@@ -56,9 +58,10 @@ class Member:
             on_report=self.events.append, on_applied=None,
         )  # fmt: skip
 
-    def refused(self, what: str) -> bool:
+    def refused(self, what: str) -> int:
+        """How often that was told."""
         with self.node.lock:
-            return NotKept(what) in self.events
+            return len([each for each in self.events if isinstance(each, NotKept) and each.what == what])
 
 
 @pytest.fixture
@@ -95,10 +98,18 @@ def test_a_log_that_is_refused_is_written_again(member: Member, configuration: C
         call = chain.submit(b"two")
         until(lambda: member.refused("the log"))
         assert not call.done()
+        status = chain.status(timeout=PATIENCE_S)["a"]
+        assert status is not None
+        assert status.why == "the log cannot be written, and is tried again: no room for the log"
+        until(lambda: member.files.refusals > 1)  # it was tried again ...
+        assert member.refused("the log") == 1  # ... and not told again
         member.files.full = ""
 
         assert call.wait(PATIENCE_S)
         assert call.take().result == b"2"
+        status = chain.status(timeout=PATIENCE_S)["a"]
+        assert status is not None
+        assert status.why == ""
 
 
 def test_large_answers_come_though_they_are_more_than_may_be_unread(

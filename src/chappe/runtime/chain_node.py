@@ -372,7 +372,7 @@ class ChainServerNode(SocketNode):
 
     def _kept(self, error: StorageError | None, rest: Sequence[object]) -> None:
         self._paced.still = False
-        self.perform(rest if error is None else self.core.handle_not_kept(time.monotonic()))
+        self.perform(rest if error is None else self.core.handle_not_kept(time.monotonic(), str(error)))
         while self._inbox and not self._paced.still:
             try:
                 self.perform(self._inbox.popleft()())
@@ -396,7 +396,7 @@ class ChainServerNode(SocketNode):
 
     def _after_write(self, error: StorageError | None) -> Sequence[object]:
         now = time.monotonic()
-        return self.core.handle_written(now) if error is None else self.core.handle_not_written(now)
+        return self.core.handle_written(now) if error is None else self.core.handle_not_written(now, str(error))
 
 
 class ChainClientNode(SocketNode):

@@ -127,7 +127,8 @@ class ChainCall:
         member.check()
         if taken_back:
             return NoChain(f"no server of the chain {member.configuration.name} took it in time{member.why()}")
-        return TimedOut(f"the command is not confirmed yet; it may still be done{member.why()}")
+        why = member.why() or ": `chappe chain status` says what the chain waits for"
+        return TimedOut(f"the command is not confirmed yet; it may still be done{why}")
 
     def give_up(self) -> bool:
         """Want no answer any more; returns whether it is certain that it is not done."""

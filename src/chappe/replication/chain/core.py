@@ -51,6 +51,9 @@ PATIENT_BEATS: Final = 20  # after a restart of all members those who are back w
 JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
 DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
 STAGGER_BEATS: Final = 3  # servers propose one after the other
+LOG: Final = "the log"
+REFUSES: Final = "the disk refuses"
+REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class ChainServer:
         self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
         self._noted = loaded.committed
         self._write_at = -math.inf  # the disk has refused
+        self._refused: dict[str, tuple[float, NotKept]] = {}  # what it has refused, and when that was told
         # -- its place in the configuration
         self.aligned = False  # its log is a part of its predecessor's
         self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
@@ -193,7 +197,8 @@ class ChainServer:
         heard = self.peers.heard(now)
         others = tuple((self.names[place], each.end, each.synced, each.committed) for place, each in heard.items())
         members = tuple(self.names[place] for place in self.configuration.places)
-        return Status(self.number, members, self.log.end, self.safe, self.committed, others, self.why)
+        refused = str(self._refused[LOG][1]) if LOG in self._refused else ""
+        return Status(self.number, members, self.log.end, self.safe, self.committed, others, self.why or refused)
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
@@ -273,9 +278,10 @@ class ChainServer:
         assert change is not None
         self.synced = min(change.keep + len(change.entries), self._written)
         self._noted = max(self._noted, change.committed)
+        self._refused.pop(LOG, None)
         return []
 
-    def handle_not_written(self, now: float) -> list[Action]:
+    def handle_not_written(self, now: float, why: str = REFUSES) -> list[Action]:
         """The disk has refused it: what of it is there is not known. All that is not synced is written again."""
         change, self._writing = self._writing, None
         assert change is not None
@@ -284,12 +290,19 @@ class ChainServer:
         self._written = self.synced
         self._cut = self.synced
         self._write_at = now + 1.0
-        return [Report(NotKept("the log"))]
+        return self._tell_refused(NotKept(LOG, why), now)
 
-    def handle_not_kept(self, now: float) -> list[Action]:
+    def handle_not_kept(self, now: float, why: str = REFUSES) -> list[Action]:
         """The disk has refused what the agreement was to keep."""
         self.agreement.handle_not_kept(now)
-        return [Report(NotKept("the vote on the next configuration"))]
+        return self._tell_refused(NotKept("the vote on the next configuration", why), now)
+
+    def _tell_refused(self, found: NotKept, now: float) -> list[Action]:
+        told = self._refused.get(found.what)
+        if told is not None and now - told[0] < REFUSED_AGAIN_S:
+            return []
+        self._refused[found.what] = (now, found)
+        return [Report(found)]
 
     def ask_out(self, place: int, out: bool, now: float) -> None:
         """Have a server stay out of the chain, or come back; raises UsageError."""

@@ -96,9 +96,10 @@ class ThrewAway:
 
 @dataclass(frozen=True, slots=True)
 class NotKept:
-    """The disk refused something; it is tried again."""
+    """The disk refused something; it is tried again. Told once a minute at most while that lasts."""
 
     what: str
+    why: str
 
     def __str__(self) -> str:
-        return f"{self.what} cannot be written: the disk refuses, it is tried again"
+        return f"{self.what} cannot be written, and is tried again: {self.why}"
