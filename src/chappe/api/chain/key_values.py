@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -74,8 +74,8 @@ class KeyValues:
     def restore(self, state: bytes) -> None:
         """Be as then."""
         if state[:1] == FIRST_FORM:
-            pairs = binary.decode(state)
-            self._rows = {key: binary.encode(value) for key, value in pairs}  # type: ignore[misc, union-attr]
+            pairs = cast(tuple[tuple[str, Value], ...], binary.decode(state))
+            self._rows = {key: binary.encode(value) for key, value in pairs}
         else:
             self._rows = _ROWS.decode(state) if state else {}
 
