@@ -14,6 +14,7 @@ from typing import Any
 from tests.ports import free_ports
 
 from benchmarks.chain_members import MEMBERS
+from benchmarks.chain_one import chain_of_one
 from benchmarks.chain_peers import etcd_three, kafka_three, nats_three
 from benchmarks.children import Child, ChildFailed, Children
 from benchmarks.maps_rates import line, rate
@@ -129,6 +130,7 @@ def chain(settings: Settings) -> list[Line]:
         *([line("the same, beside another one", single, None, nats.single)] if nats.single else []),
         alone,
         *deaths,
+        *chain_of_one(settings),
     ]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.link import RECORD_BYTES, Meter, orders, say, tether
-from chappe import Chain, ChainCall, ChainConfiguration, ChainServer
+from benchmarks.link import RECORD_BYTES, Meter, lists, orders, say, singles, tether
+from chappe import Chain, ChainCall, ChainConfiguration, ChainServer, OrderedProducer, OrderedStore
 
 MEMBERS = "benchmarks.chain_members"
 BATCH = 600  # records in one command, about 64 KiB
@@ -77,6 +77,31 @@ def client(options: Options) -> None:
             say(**meter.facts())
 
 
+def ordered_store(options: Options) -> None:
+    """A store of the chain; it only runs."""
+    where = Path(options["directory"])
+    with OrderedStore(where, chain=configuration(options), name=options["name"], tower=options["tower"]):
+        say(ready=True)
+        for _ in orders():
+            pass
+
+
+def ordered_producer(options: Options) -> None:
+    """Order ``count``: send so many records, and wait until they are confirmed."""
+    with OrderedProducer("ordered", chain=configuration(options), timeout=WAIT_S) as producer:
+        say(ready=True)
+        for order in orders():
+            meter = Meter()
+            if options["single"]:
+                for value in singles(order["count"]):
+                    producer.send(value)
+            else:
+                for values in lists(order["count"]):
+                    producer.send_many(values)
+            producer.flush(WAIT_S)
+            say(**meter.facts())
+
+
 def _pipelined(chain: Chain, count: int, window: int) -> None:
     """One command after the other, so many of them under way."""
     command = bytes(RECORD_BYTES)
@@ -116,7 +141,9 @@ def _longest(chain: Chain, seconds: float) -> dict[str, int]:
     return {"begin": begin, "end": end}
 
 
-ROLES: dict[str, Callable[[Options], None]] = {each.__name__: each for each in (server, client)}
+ROLES: dict[str, Callable[[Options], None]] = {
+    each.__name__: each for each in (server, client, ordered_store, ordered_producer)
+}
 
 if __name__ == "__main__":
     tether()

@@ -158,6 +158,14 @@ def test_what_cannot_be_sent_is_refused(chain: ChainConfiguration, tmp_path: Pat
         OrderedStore(tmp_path / "other", chain=in_memory, name="a", tower=tower)
 
 
+def test_of_many_those_before_one_that_cannot_be_sent_are_sent(chain: ChainConfiguration) -> None:
+    with OrderedProducer("t", chain=chain) as producer:
+        with pytest.raises(RecordTooLarge):
+            producer.send_many(["a", "b", bytes(4 << 20), "c"])
+        producer.flush()
+        assert producer.ends() == (2,)
+
+
 def test_a_buffer_is_full_while_nobody_confirms(stores: list[OrderedStore], chain: ChainConfiguration) -> None:
     with OrderedProducer("t", chain=chain) as producer:
         producer.append(["a"])

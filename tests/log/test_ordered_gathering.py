@@ -50,6 +50,38 @@ def test_full_batches_leave_without_waiting_up_to_so_many() -> None:
     assert found.empty
 
 
+def test_many_at_once_leave_as_they_would_one_by_one() -> None:
+    some = [bytes([n]) * (17 * n % 400) if n % 5 else None for n in range(200)] + [bytes(1_500), b"", bytes(3_000)]
+    one, many = Gathering(1, batch_bytes=1_000), Gathering(1, batch_bytes=1_000)
+    for found in one, many:
+        assert len(add(found, b"first")) == 1
+
+    singly = [each for value in some for each in one.add(value, None, (), 7, None, WALL)]
+
+    assert many.add_values(some, 7, None, WALL) == singly
+    assert (many.bytes, many.taken) == (one.bytes, one.taken)
+    assert many.push(0, WALL) == one.push(0, WALL)
+
+
+def test_many_at_once_go_to_all_partitions_batch_by_batch() -> None:
+    left = Gathering(3, batch_bytes=1_000).add_values([b"%d" % n + bytes(300) for n in range(8)], None, None, WALL)
+
+    assert [(each.partition, each.records) for each in left] == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+    ]  # the last two wait, as a batch of theirs is under way
+
+
+def test_of_many_with_one_that_is_too_large_none_is_added() -> None:
+    found = Gathering(1)
+    with pytest.raises(RecordTooLarge):
+        found.add_values([b"a", bytes(BODY_BYTES_MAX)], None, None, WALL)
+    with pytest.raises(UsageError, match="no partition 1"):
+        found.add_values([b"a"], None, 1, WALL)
+    assert found.empty
+
+
 def test_keys_choose_partitions_and_records_without_one_change_them_batch_by_batch() -> None:
     found = Gathering(4)
 

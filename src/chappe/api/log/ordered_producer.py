@@ -20,7 +20,7 @@ from chappe.api.faces import Closeable, Seconds
 from chappe.api.log.topic_writers import as_bytes
 from chappe.api.times import as_micros
 from chappe.data.topic import check_topic, encode_topic
-from chappe.defaults import BATCH_RECORDS_MAX, EXIT_ERROR_S, MIB, PRODUCER_BUFFER_BYTES
+from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX, EXIT_ERROR_S, MIB, PRODUCER_BUFFER_BYTES
 from chappe.errors import (
     BufferFull,
     ChappeError,
@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 BUFFER_BYTES_MAX: Final = 48 * MIB  # a chain's client has 64 MiB under way at most
 LOOK_S: Final = 0.2  # who waits looks so often whether there is still something to wait for
 SEED_BYTES: Final = 16
+TAKEN_AT_ONCE: Final = 1_024  # of many records, under one lock
 
 
 class OrderedProducer(Closeable):
@@ -196,9 +197,30 @@ class OrderedProducer(Closeable):
         timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add many records with values only; raises as ``send``, where those before were sent."""
-        for value in values:
-            self.send(value, timestamp=timestamp, partition=partition)
+        """Add many records with values only; raises as ``send``, where those before were sent.
+
+        They are taken some at a time: a batch of 64 KiB, or 1,024 of them. What comes slowly is better sent one by one.
+        """
+        stamp = None if timestamp is None else as_micros(timestamp)
+        some: list[bytes | None] = []
+        bytes_ = 0
+        try:
+            for value in values:
+                raw = as_bytes(value)
+                size = 0 if raw is None else len(raw)
+                if bytes_ + size > BATCH_BYTES or len(some) == TAKEN_AT_ONCE:
+                    before, some, bytes_ = some, [], 0
+                    self._send_values(before, stamp, partition)
+                some.append(raw)
+                bytes_ += size
+        finally:  # whatever ended it, what came before is sent
+            self._send_values(some, stamp, partition)
+
+    def _send_values(self, values: Sequence[bytes | None], stamp: int | None, partition: int | None) -> None:
+        if not values:
+            return
+        with self._room():
+            self._submit(self._gathering.add_values(values, stamp, partition, wall_us()))
 
     def send_batch(self, batch: bytes | Batch, *, partition: int = 0) -> None:
         """Add records that are encoded as a batch already, without unpacking them; its offsets are replaced.

@@ -7,6 +7,7 @@ is confirmed, or in full batches before. So nobody has to wait for others, and w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -84,13 +85,7 @@ class Gathering:
         index = self.partition_of(key, partition)
         raw_headers = encode_headers(headers)
         size = len(value or b"") + len(key or b"") + len(raw_headers) + _RECORD_BYTES
-        if size > BODY_BYTES_MAX:
-            raise RecordTooLarge(
-                f"the record has {size:,} bytes, with key and headers, of {BODY_BYTES_MAX:,} that one of an ordered "
-                "topic may have"
-            )
-        if timestamp is not None and timestamp not in _I64:
-            raise UsageError(f"the timestamp {timestamp} has more than 64 bits: it is in microseconds since 1970")
+        self._refuse(size, timestamp)
         part = self._parts[index]
         if part.values and part.size + size > self._batch_bytes:
             self._seal(index, wall_us)
@@ -104,6 +99,39 @@ class Gathering:
         if part.size >= self._batch_bytes or len(part.values) == BATCH_RECORDS_MAX:
             self._seal(index, wall_us)
         return self._leave(index, wall_us)
+
+    def add_values(
+        self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None, wall_us: int
+    ) -> list[Leaving]:
+        """As ``add`` of each, without keys and headers; returns what is to leave now.
+
+        Raises:
+            RecordTooLarge, UsageError: As ``add``, of any of them; nothing was added.
+        """
+        self.partition_of(None, partition)
+        sizes = [_RECORD_BYTES + len(value or b"") for value in values]
+        self._refuse(max(sizes, default=0), timestamp)
+        found: list[Leaving] = []
+        first = 0
+        while first < len(values):
+            index = self.partition_of(None, partition)
+            part = self._parts[index]
+            room, size, end = BATCH_RECORDS_MAX - len(part.values), part.size, first
+            while end < len(values) and end - first < room and (not size or size + sizes[end] <= self._batch_bytes):
+                size += sizes[end]
+                end += 1
+            part.values += values[first:end]
+            part.keys += [None] * (end - first)
+            part.headers += [b""] * (end - first)
+            part.stamps += [timestamp] * (end - first)
+            self.bytes += size - part.size
+            self.taken += end - first
+            part.size = size
+            if end < len(values) or size >= self._batch_bytes or end - first == room:
+                self._seal(index, wall_us)
+            found += self._leave(index, wall_us)
+            first = end
+        return found
 
     def add_batch(self, batch: Batch, partition: int, wall_us: int) -> list[Leaving]:
         """Add records that are a batch already; returns what is to leave now. Raises RecordTooLarge, UsageError."""
@@ -129,6 +157,16 @@ class Gathering:
         return self._leave(leaving.partition, wall_us)
 
     # -- parts ------------------------------------------------------------------------------------------------
+
+    def _refuse(self, size: int, timestamp: int | None) -> None:
+        """What no record may have."""
+        if size > BODY_BYTES_MAX:
+            raise RecordTooLarge(
+                f"the record has {size:,} bytes, with key and headers, of {BODY_BYTES_MAX:,} that one of an ordered "
+                "topic may have"
+            )
+        if timestamp is not None and timestamp not in _I64:
+            raise UsageError(f"the timestamp {timestamp} has more than 64 bits: it is in microseconds since 1970")
 
     def _leave(self, index: int, wall_us: int, most: int = 0) -> list[Leaving]:
         part = self._parts[index]
