@@ -152,17 +152,22 @@ def test_the_mesh_tells_of_endpoints_links_and_data_stores(stack: ExitStack) -> 
     source = MeshSource([("127.0.0.1", port)])
     watching = stack.enter_context(Watching([source], look_s=0.1))
 
-    found = seen(watching, lambda s: s.keepings and s.keepings[0].copies and len(s.links) == 2)
+    found = seen(watching, lambda s: s.keepings and s.keepings[0].ages == (0.0,) and len(s.links) == 3)
 
     assert {each.id for each in found.members if each.kind == "endpoint"} == {hub.id, far.id}
     assert only(found, "this dashboard").id == source.endpoint.id
     (own,) = [each for each in found.links if source.endpoint.id in each.ends]
     assert own.sent is not None
     assert own.sent > 0
-    (other,) = [each for each in found.links if source.endpoint.id not in each.ends]
+    (other,) = [each for each in found.links if source.endpoint.id not in each.ends and each.kind == "mesh"]
     assert set(other.ends) == {hub.id, far.id}
     (store,) = found.keepings
     assert (store.name, store.masters, store.copies) == ("prices", (hub.id,), (far.id,))
+    (copying,) = [each for each in found.links if each.kind == "copies"]
+    assert (copying.ends, copying.note) == ((hub.id, far.id), "data store prices, up to date")
+    facts = {each.id: dict(each.facts) for each in found.members}
+    assert facts[hub.id]["data store prices"] == "master, entries: 0"
+    assert facts[far.id]["data store prices"] == "clone, up to date"
 
 
 def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(stack: ExitStack) -> None:
@@ -177,10 +182,13 @@ def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(
     watching = stack.enter_context(Watching([source], look_s=0.05))
 
     def link(snapshot: Snapshot) -> Link:
-        return next(each for each in snapshot.links if source.endpoint.id not in each.ends)
+        return next(each for each in snapshot.links if source.endpoint.id not in each.ends and each.kind == "mesh")
+
+    def linked(snapshot: Snapshot) -> bool:
+        return sum(each.kind == "mesh" for each in snapshot.links) == 2
 
     def told(snapshot: Snapshot) -> bool:
-        return len(snapshot.links) == 2 and link(snapshot).received is not None and snapshot.keepings[0].entries == 1
+        return linked(snapshot) and link(snapshot).received is not None and snapshot.keepings[0].entries == 1
 
     before = link(seen(watching, told))
     assert before.tls is False
@@ -189,7 +197,7 @@ def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(
     stack.enter_context(other.subscribe("a"))
     until(lambda: one.publish("a", 1))
 
-    later = seen(watching, lambda s: len(s.links) == 2 and (link(s).sent or 0) > (before.sent or 0))
+    later = seen(watching, lambda s: linked(s) and (link(s).sent or 0) > (before.sent or 0))
     assert link(later).waiting == link(later).waiting_back == 0
     master.close()
     seen(watching, lambda s: s.keepings and s.keepings[0].ages and (s.keepings[0].ages[0] or 0.0) > 0.0)

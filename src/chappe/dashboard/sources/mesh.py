@@ -26,6 +26,7 @@ from chappe.security import Keys, Security
 
 RETRY_S: Final = 2.0
 KEEPINGS_MAX: Final = 1_000
+ROLES_MAX: Final = 20  # data stores that are named at one endpoint
 ASKED_MAX: Final = 20  # endpoints that are asked at one look, in turn
 KEPT_S: Final = 10.0  # what one told counts for so long behind the time at which it is asked again
 TOLD_MAX: Final = 1_000  # answers that may wait; then the oldest are dropped
@@ -102,7 +103,9 @@ class MeshSource:
             if each.id is None and self._named
         ]
         alone = len(network.endpoints) == 1 and not self._named
-        members = [] if alone else [_member(each) for each in network.endpoints]
+        stores = [self._as_told(each) for each in data_stores(network)[:KEEPINGS_MAX]]
+        roles = roles_of(stores)
+        members = [] if alone else [_member(each, roles.get(each.id, ())) for each in network.endpoints]
         links = []
         originals = {each.id for each in network.endpoints if each.original}
         for link in network.links:
@@ -122,6 +125,7 @@ class MeshSource:
             else:
                 spoken = "protocol of chappe" if originals.isdisjoint(link.ends) else "protocol of the original"
                 links.append(self._between(link, "; ".join(filter(None, (spoken, note)))))
+        links += copying(stores)
         notes = []
         if self._silenced:
             notes.append(f"how much goes over links of others, and how old clones are, nobody tells: {self._silenced}")
@@ -133,7 +137,7 @@ class MeshSource:
         return Part(
             members=tuple(members),
             links=tuple(links),
-            keepings=tuple([self._as_told(each) for each in data_stores(network)[:KEEPINGS_MAX]]),
+            keepings=tuple(stores),
             problems=tuple(problems),
             notes=tuple(notes),
         )
@@ -243,7 +247,32 @@ def data_stores(network: Network) -> list[Keeping]:
     return stores
 
 
-def _member(each: NetworkEndpoint) -> Member:
+def copying(stores: Iterable[Keeping]) -> Iterator[Link]:
+    """From the master of each data store to each of its clones, wherever the messages between them go."""
+    for store in stores:
+        for master in store.masters[:1]:
+            for clone, age_s in zip(store.copies, store.ages, strict=True):
+                yield Link((master, clone), "copies", note=f"data store {store.name}, {_how_old(age_s)}")
+
+
+def roles_of(stores: Iterable[Keeping]) -> dict[str, list[tuple[str, str]]]:
+    """What endpoints are to data stores, by their ids: facts to show."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for store in stores:
+        title = f"data store {store.name}"  # readable already
+        entries = "" if store.entries is None else f", entries: {store.entries:,}"
+        for master in store.masters:
+            found.setdefault(master, []).append((title, f"master{entries}"))
+        for clone, age_s in zip(store.copies, store.ages, strict=True):
+            found.setdefault(clone, []).append((title, f"clone, {_how_old(age_s)}"))
+    return {endpoint: roles[:ROLES_MAX] for endpoint, roles in found.items()}
+
+
+def _how_old(age_s: float | None) -> str:
+    return "nobody tells how old" if age_s is None else f"not up to date for {age_s:.0f} s" if age_s else "up to date"
+
+
+def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Member:
     wants = [readable(topic) for topic in each.filter or ()]
     facts = [("id", each.id)]
     if each.filter is not None:
@@ -252,6 +281,7 @@ def _member(each: NetworkEndpoint) -> Member:
         facts.append(("hops from here", str(each.distance)))
     if each.forwards is not None:
         facts.append(("passes on messages", "yes" if each.forwards else "no"))
+    facts += roles
     status = "there" if each.distance is not None else "no way leads there"
     if each.distance == 0:
         kind = "this dashboard"
