@@ -264,6 +264,23 @@ def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: 
     assert "No server of the map" in seen(watching, lambda s: s.problems).problems[0].text
 
 
+def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(stack: ExitStack) -> None:
+    first = stack.enter_context(MapServer("127.0.0.1:0"))
+    with MapServer("127.0.0.1:0") as second:
+        source = MapSource([f"{first.address},{second.address}"])
+        watching = stack.enter_context(Watching([source], look_s=0.1))
+
+        def statuses(snapshot: Snapshot) -> list[str]:
+            return [each.status for each in snapshot.members]
+
+        seen(watching, lambda s: statuses(s) == ["followed", "not followed"] and not s.problems)
+    found = seen(watching, lambda s: statuses(s) == ["followed", "does not answer"])
+
+    (problem,) = found.problems
+    assert second.address in problem.text
+    assert "serves alone" in problem.text
+
+
 def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: Path) -> None:
     configuration = new_configuration()
     servers = stack.enter_context(serving(configuration, tmp_path))

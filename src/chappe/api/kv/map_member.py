@@ -335,6 +335,11 @@ class MapMember(Generic[V]):
             raise NoMaster(absent + self.refusal)
 
     @property
+    def silent(self) -> list[str]:
+        """Servers that were not heard of lately."""
+        return self.core.silent(time.monotonic())
+
+    @property
     def passive(self) -> str:
         """That servers are there, and none of them serves; empty if none is there."""
         found = self.core.passive(time.monotonic())

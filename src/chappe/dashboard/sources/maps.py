@@ -38,12 +38,23 @@ class MapSource:
         problems: list[Problem] = []
         for name, each in self.maps.items():
             followed = each.server
+            silent = each.member.silent
             for server in name.split(","):
                 at = server.strip()
                 is_followed = followed is not None and _same(followed, at)
-                status = "followed" if is_followed else "not followed" if followed else "does not answer"
-                level = "good" if followed else "failed"
+                is_silent = not followed or (not is_followed and at in silent)
+                status = "followed" if is_followed else "does not answer" if is_silent else "not followed"
+                level = "failed" if is_silent else "good"
                 members.append(Member(f"map {at}", "map server", at, at, status, level))  # type: ignore[arg-type]
+                if followed and is_silent:
+                    problems.append(
+                        Problem(
+                            f"map server {at}",
+                            "failed",
+                            f"The map server at {at} does not answer: the other one of the pair serves alone.",
+                            f"Start it again with what it was started with: chappe map serve --at {at}",
+                        )
+                    )
             servers = tuple(f"map {at.strip()}" for at in name.split(","))
             links += [Link((servers[0], other), "copies", note="a pair") for other in servers[1:]]
             state = each.state

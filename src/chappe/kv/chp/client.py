@@ -130,6 +130,10 @@ class MapClientCore:
         heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
 
+    def silent(self, now: float) -> list[str]:
+        """Servers that were not heard of lately."""
+        return [self.servers[each.server] for each in self.sources if not each.alive(now)]
+
     def left_s(self, entry: Entry, now: float) -> float | None:
         """Seconds until the server deletes an entry, as it said last: up to a round trip too long; None: it stays."""
         if entry.expires_ns is None:
