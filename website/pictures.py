@@ -341,12 +341,31 @@ def chain_store() -> Drawing:
     return d
 
 
+def sealed() -> Drawing:
+    """Who can read what of a record on its way."""
+    d = Drawing(920, 290, "Each hop has keys of its own; a sealed record is opened by its group alone")
+    authority = d.box(460, 30, "permissions.toml", "signed by the authority, held by all", fill=KEEPS)
+    producer = d.box(110, 140, "producer", "seals, signs")
+    store = d.box(460, 140, "store", "asks the rules, keeps", fill=MOVES)
+    consumer = d.box(810, 140, "consumer", "checks, opens")
+    d.link(authority, producer, colour=GREY, dashed=True)
+    d.link(authority, store, "who may do what", colour=GREY, dashed=True)
+    d.link(authority, consumer, colour=GREY, dashed=True)
+    d.link(producer, store, "CURVE", "of this hop", colour=BLUE)
+    d.link(store, consumer, "CURVE", "of this hop", colour=BLUE)
+    d.line([(110, 164), (110, 225), (810, 225), (810, 164)], colour=RED)
+    d.label(460, 225, "sealed with the key of the group's epoch: the store cannot read it", colour=RED)
+    d.text(20, 270, "Without a group the store can read what it keeps; strangers on the way can read neither.")
+    return d
+
+
 PICTURES: Final[dict[str, Callable[[], Drawing]]] = {
     "overview.svg": overview,
     "ways-in.svg": ways_in,
     "explanation/commit.svg": commit,
     "explanation/handshake.svg": handshake,
     "explanation/failover.svg": failover,
+    "explanation/sealed.svg": sealed,
     "how-to/certificates.svg": certificates,
     "how-to/chain.svg": chain,
     "how-to/chain-store.svg": chain_store,
