@@ -31,6 +31,14 @@ def test_zips_are_taken_out_of_the_path(tmp_path: Path, monkeypatch: pytest.Monk
     assert not any(line.endswith(("pyspark.zip", "py4j-0.10-src.zip")) for line in lines)
 
 
+def test_what_reads_loads_no_members() -> None:
+    code = "import sys, chappe.spark.source; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "chappe.reading.fetch" in loaded
+    members = ("chappe.runtime.log_node", "chappe.runtime.meeting", "chappe.log.actions", "chappe.replication")
+    assert [each for each in loaded if each.startswith(members)] == []
+
+
 def test_other_machines_get_a_plain_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "cache_dir", lambda: tmp_path / "file")
     assert worker_python("spark://host:7077") == sys.executable

@@ -73,6 +73,13 @@ def test_a_cluster_keeps_its_own_checkpoint_files() -> None:
     assert not any("checkpoint" in name or "host" in name for name in _defaults("spark://host:7077"))
 
 
+@pytest.mark.parametrize("who", ["driver", "executor"])
+@pytest.mark.parametrize("master", ["local[2]", "spark://host:7077"])
+def test_whoever_has_columns_reads_them_unchecked(master: str, who: str) -> None:
+    options = _defaults(master)[f"spark.{who}.defaultJavaOptions"].split()
+    assert "-Darrow.enable_unsafe_memory_access=true" in options
+
+
 def test_an_archive_is_used_only_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Final, TypeVar
 from uuid import UUID
 
-from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
 from chappe.data.topic import check_topic
@@ -361,6 +360,8 @@ def _chain(options: Mapping[str, str]) -> str | None:
     for name in ("stores", "towers", "minAcks"):
         if name.lower() in options:
             raise UsageError(f"`chain` says where rows go, to all of its stores that live: leave out `{name}`")
+    from chappe.api.chain.configuration import ChainConfiguration  # readers, which are started more often, do without
+
     path = os.path.abspath(path)
     try:
         ChainConfiguration.load(path)

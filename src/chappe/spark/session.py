@@ -33,6 +33,9 @@ INSTALL_CONNECT: Final = "run: pip install 'chappe[spark,connect]'"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit tells so where its Java listens
 _TAIL_LINES: Final = 5  # of Java's last words, in the error when it does not start
 ANSWER_S: Final = 5.0  # a server on the network that has not answered by then is not there
+# Java's Arrow looks at every access to a buffer: whether it lies within, and whether the buffer was freed. Columns come
+# from pyarrow in our own workers, which has checked them.
+_UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _THREADS: Final = r"(?:[1-9][0-9]{0,4}|\*)"
 _MASTERS: Final = re.compile(
     rf"local(\[{_THREADS}(, *[1-9][0-9]{{0,4}})?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+|yarn"
@@ -175,6 +178,9 @@ def _defaults(master: str) -> dict[str, str]:
         # Arrow batches to and from Python workers: 10 to 15 % faster, and 45 ms less for each micro-batch
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # a sixth less of Java's time for each row of a topic; these stand before whatever extraJavaOptions say
+        "spark.driver.defaultJavaOptions": _UNCHECKED,
+        "spark.executor.defaultJavaOptions": _UNCHECKED,
         # a batch read that is filtered by topic, partition, offset or timestamp leaves out the rest at the stores
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",

@@ -15,7 +15,6 @@ from chappe.errors import Sealed
 from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
 from chappe.log.opened import Read, Unread, Why
-from chappe.runtime.log_node import wall_us
 from chappe.security import Keys, LogSecurity
 from chappe.system import time
 from chappe.transports.gate import keys_of
@@ -57,7 +56,7 @@ class Sealing:
     def seal(self, topic: str, body: bytes, partition: str = "", place: int | None = None) -> bytes:
         """See ``RecordSealing.seal``."""
         began = time.monotonic()
-        sealed = self._core.seal(topic, body, wall_us(), partition, place)
+        sealed = self._core.seal(topic, body, time.time_ns() // 1000, partition, place)
         if sealed is not body:
             self.took_s = time.monotonic() - began
         return sealed
