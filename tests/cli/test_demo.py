@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as parquet
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.conftest import PATIENCE_S, Shell
 from tests.waiting import SPARK_S, until
+
+from chappe.cli.demo.run import METRICS_TOPIC
 
 pytestmark = [pytest.mark.process, pytest.mark.spark]
 
@@ -39,11 +44,25 @@ def nothing_left(shell: Shell) -> None:
     until(lambda: not left_running(shell), lambda: left_running(shell))
 
 
-def started(shell: Shell) -> subprocess.Popen[bytes]:
+def started(shell: Shell, *more: str) -> subprocess.Popen[bytes]:
     """A demo whose store and producer run."""
-    demo = shell.start("demo", "--directory", "d", "--seconds", "120")
+    demo = shell.start("demo", "--directory", "d", "--seconds", "120", *more)
     until((shell.directory / "d" / "feed").exists, "a producer", SPARK_S)
     return demo
+
+
+def address(demo: subprocess.Popen[bytes]) -> str:
+    """Where its dashboard is, as it says when it begins."""
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if found := re.search(r"http://127\.0\.0\.1:\d+/", line.decode()):
+            return found.group()
+    raise AssertionError("it never said where its dashboard is")
+
+
+def topics_shown(page: str) -> list[str]:
+    with urllib.request.urlopen(f"{page}snapshot.json", timeout=PATIENCE_S) as answer:
+        return [each["name"] for each in json.load(answer)["topics"]]
 
 
 def completed(shell: Shell, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -95,7 +114,11 @@ def test_nothing_is_left_of_a_demo_that_was_killed(shell: Shell) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_ends_cleanly(shell: Shell, how: signal.Signals) -> None:
-    demo = started(shell)
+    demo = started(shell, "--dashboard")
+    page = address(demo)
+    until(lambda: METRICS_TOPIC in topics_shown(page))
+    with urllib.request.urlopen(page, timeout=PATIENCE_S) as answer:
+        assert b"chappe" in answer.read()
     demo.send_signal(how)
     _, err = demo.communicate(timeout=SPARK_S)
     assert demo.returncode == 0
