@@ -2,7 +2,7 @@
 """Set chappe up in a project-local environment and run it. Needs Python 3.11+ and nothing else.
 
 python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
-python3 run.py test [...]      the whole test suite, in three processes; or what arguments for pytest choose, in one
+python3 run.py test [...]      the whole test suite, in four processes; or what arguments for pytest choose, in one
 python3 run.py check           format, lint and types
 python3 run.py docs            the documentation as a site, in site/; says where to open it
 python3 run.py chappe ...      any command of chappe
@@ -55,7 +55,7 @@ GROUPS = {
 }
 NEEDS = {"test": "dev", "check": "dev", "docs": "docs"}
 # Of all tests, which mostly wait. A worker that dies ends the run: pytest-xdist may wait for ever for what replaces it.
-WORKERS = ("--numprocesses", "3", "--dist", "loadscope", "--no-loadscope-reorder", "--max-worker-restart", "0")
+WORKERS = ("--numprocesses", "4", "--dist", "loadscope", "--no-loadscope-reorder", "--max-worker-restart", "0")
 CHECKS = (("ruff", "format", "--check", "."), ("ruff", "check", "."), ("mypy",))
 
 
@@ -67,6 +67,8 @@ def main(arguments: list[str]) -> int:
     command, rest = arguments[0], arguments[1:]
     if command not in ("demo", "test", "check", "docs", "chappe", "compile"):
         return _complain(f"unknown command {command!r}; choose demo, test, check, docs, chappe or compile")
+    # Many images keep Python from writing byte code, and each process would compile the sources here anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         problem = _set_up(NEEDS.get(command, ""))
     except KeyboardInterrupt:

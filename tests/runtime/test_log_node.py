@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import struct
 import threading
 import time
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 import zmq
 from tests.api.members import PATIENCE_S, read, values, wait_until
+from tests.ports import free_ports
 from tests.runtime.rogues import garbage, junk, rogue, throw
 
 from chappe.api.log.consumer import Consumer
@@ -350,6 +352,25 @@ def test_a_store_without_a_descriptor_left_answers_later_and_goes_on(
 
 def test_several_towers_are_separated_by_commas() -> None:
     assert [str(each) for each in TowerAddress.parse_many("a:1,b:2")] == ["a:1:2", "b:2:3"]
+
+
+def test_where_we_listened_before_it_is_tried_until_the_old_socket_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_ports()
+    with rogue(zmq.PUB) as one:
+        bind(one, "127.0.0.1", port)
+    slow = socket.socket()  # as if ZeroMQ had not closed it yet
+    wait_until(lambda: _bound(slow, port))
+    monkeypatch.setattr("chappe.transports.addresses.time.sleep", lambda seconds: slow.close())
+    with rogue(zmq.PUB) as two:
+        assert bind(two, "127.0.0.1", port) == port
+
+
+def _bound(sock: socket.socket, port: int) -> bool:
+    try:
+        sock.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 def test_a_port_in_use_and_a_host_that_is_not_ours_are_clear_errors() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,15 @@ import zmq
 
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST, TOWER_PUB_PORT, TOWER_SUB_PORT
 from chappe.errors import AddressInUse, UsageError
+from chappe.system import time
 from chappe.transports.gate import Gate
 
 # What ZeroMQ dials; for anything else it has no sentence. One that only listens may also say ``*``, or port 0.
 _NAMES: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _DIALLED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.%;_-]*", re.ASCII)
+
+CLOSES_S: Final = 1.0  # a port where we listened may be in use so long after its socket was closed
+_ours: Final[set[tuple[str, int]]] = set()  # where this process has listened: addresses that it was told
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None 
     if gate is not None:
         gate.listen(socket)
     try:
-        socket.bind(f"tcp://{host}:{port or '*'}")
+        _bind(socket, host, port)
     except zmq.ZMQError as error:
         if error.errno == zmq.EADDRINUSE:
             raise AddressInUse(
@@ -157,6 +162,22 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int = 0, gate: Gate | None 
     if gate is not None:
         gate.listens(socket, port)
     return port
+
+
+def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> None:
+    """Bind; where we listened before wait until ZeroMQ's own thread has let go of what we have closed."""
+    patient_until = time.monotonic() + CLOSES_S if (host, port) in _ours else -math.inf
+    while True:
+        try:
+            socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() >= patient_until:
+                raise
+            time.sleep(CLOSES_S / 100)
+        else:
+            if port:
+                _ours.add((host, port))
+            return
 
 
 def reachable_host(listen: str) -> str:
