@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-_PAGE: Final = 4096  # rows of the constant columns that are kept ready
+_PAGE: Final = 4096  # rows of the constant columns that are kept ready, at least ...
+_PAGE_BYTES: Final = 2 << 20  # ... and bytes of one of them, at most; 32 are kept
 _OFFSETS: Final = 16_384  # offsets made at once
 _Cut: TypeAlias = tuple[Batch, int, int]  # of a batch the records from one index up to another
 _ALIGNMENT: Final = 8  # bytes; Arrow wants every buffer to start at a multiple of it
@@ -126,14 +127,18 @@ def shown(topic: str) -> str:
     return encode_topic(topic).decode("utf-8", "replace")
 
 
-@lru_cache(maxsize=64)
-def _page(topic: str) -> pa.Array:
-    return pyarrow().repeat(shown(topic), _PAGE)
+@lru_cache(maxsize=32)
+def _page(text: str, rows: int) -> pa.Array:
+    return pyarrow().repeat(text, rows)
 
 
 def _repeated(topic: str, count: int) -> pa.Array:
-    """The same text ``count`` times; a slice of an array made before where it is long enough."""
-    return _page(topic).slice(0, count) if count <= _PAGE else pyarrow().repeat(shown(topic), count)
+    """The same text ``count`` times; a slice of an array made before, unless that would be large."""
+    text = shown(topic)
+    rows = max(_PAGE, 1 << (count - 1).bit_length())
+    if rows * (len(text.encode()) + 4) > _PAGE_BYTES:  # with the position of each
+        return pyarrow().repeat(text, count)
+    return _page(text, rows).slice(0, count)
 
 
 @cache

@@ -41,6 +41,22 @@ def test_every_column_and_a_part_of_the_records() -> None:
     assert rows[1]["headers"] == [{"key": "b", "value": b"2"}, {"key": "b", "value": b""}]
 
 
+@pytest.mark.parametrize("topic", ["t", "é" * 40, "long" * 50])
+@pytest.mark.parametrize("count", [1, 4096, 4097, 20_000])
+def test_the_topic_is_the_same_in_every_row(topic: str, count: int) -> None:
+    whole = Batch.parse(encode_batch(0, [b""] * count, 0))
+    found = run_to_arrow([whole], topic, "p", 0, count, ("topic", "partition"))
+    found.validate(full=True)
+    assert found.column(0).unique().to_pylist() == [topic]
+    assert len(found.column(1)) == count
+
+
+def test_texts_that_rows_share_are_made_once() -> None:
+    whole = Batch.parse(encode_batch(0, [b""] * 20_000, 0))
+    first, second = (run_to_arrow([whole], "t", "p", 0, 20_000, ("topic",)) for _ in range(2))
+    assert first.column(0).buffers()[2].address == second.column(0).buffers()[2].address
+
+
 def test_a_run_of_batches_is_the_same_as_its_records() -> None:
     run = [batch(10), batch(14, keys=[b"k"] * 4), batch(18, timestamps=[5, 6, 7, 8])]
     found = run_to_arrow(run, "t", "p", 12, 21)
