@@ -274,7 +274,7 @@ def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(sta
             return [each.status for each in snapshot.members]
 
         seen(watching, lambda s: statuses(s) == ["followed", "not followed"] and not s.problems)
-    found = seen(watching, lambda s: statuses(s) == ["followed", "does not answer"])
+    found = seen(watching, lambda s: statuses(s) == ["followed", "does not answer"] and s.problems)
 
     (problem,) = found.problems
     assert second.address in problem.text
