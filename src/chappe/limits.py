@@ -81,6 +81,8 @@ class KvLimits:
     # -- master
     events_max: int = defaults.CHANNEL_EVENTS_MAX
     clones_max: int = defaults.STORE_CLONES_MAX
+    told_together: int = defaults.STORE_TOLD_TOGETHER
+    told_bytes: int = defaults.STORE_TOLD_BYTES
     outcomes_max: int = defaults.STORE_OUTCOMES_MAX
     commit_operations: int = defaults.STORE_COMMIT_OPERATIONS
     commit_bytes: int = defaults.STORE_COMMIT_BYTES

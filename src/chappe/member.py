@@ -123,7 +123,12 @@ class KvPart:
         # Without expiry a write brings nothing that is due earlier.
         if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
             return self._answer(actions, now, wall_ns)
+        self.due = min(self.due, self.role.held_until)
         return self._publish(actions, now) if actions else _NOTHING
+
+    def let_go(self, now: float) -> list[Action]:
+        """Send now what writes before wanted to be sent, where it is held for those that follow."""
+        return self._publish(self.role.let_go(), now)
 
     def ask(
         self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float, wall_ns: int

@@ -73,7 +73,7 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
-    assert set(cmd._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer}
+    assert set(cmd._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
 
 
 PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
@@ -92,6 +92,11 @@ PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
         cmd.SnapshotTaken(3, 42),
         cmd.SnapshotTaken(3, 40, again=True),
         cmd.MasterSilent(Entity(b"m" * 16, 7)),
+        cmd.TAKES_SEVERAL,
+        cmd.Several((cmd.Put("a", 1, None, CLONE), cmd.Put("b", 2, SECOND, MASTER), cmd.Clear(MASTER))),
+        cmd.Several(
+            (cmd.Erase("a", CLONE), cmd.Add("b", "c", 5, None, CLONE), cmd.PutUniqueResult(True, CLONE, 1, CLONE))
+        ),
     ],
     ids=repr,
 )
@@ -102,6 +107,27 @@ def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Comman
     for length in range(len(wire)):
         with pytest.raises(ProtocolError):
             read(wire[:length])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        cmd.Keepalive(3),  # no change
+        cmd.Several((cmd.Clear(MASTER),)),  # nor are several one
+    ],
+    ids=repr,
+)
+def test_several_hold_nothing_but_changes(changes: cmd.Command) -> None:
+    with pytest.raises(ProtocolError, match="is no change"):
+        decode_message(
+            encode_message(1, MASTER, NOBODY, cmd.encode_several([bytes(encode_command(changes)) + bytes(99)]))
+        )
+
+
+def test_more_changes_than_there_are_bytes_for_are_not_looked_for() -> None:
+    body = bytes([cmd.SEVERAL, 0xFF, 0xFF, 0x7F]) + encode_command(cmd.Clear(MASTER))
+    with pytest.raises(ProtocolError, match="claims"):
+        decode_message(encode_message(1, MASTER, NOBODY, body))
 
 
 def test_a_piece_with_a_flipped_bit_is_no_piece() -> None:
@@ -139,7 +165,7 @@ def test_every_command_of_a_recorded_session_comes_back_byte_by_byte() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_invalid(noise: bytes) -> None:
-    for payload in (noise, bytes(56) + noise):
+    for payload in (noise, bytes(56) + noise, bytes(56) + bytes([cmd.SEVERAL]) + noise):
         try:
             read(payload)
         except ProtocolError:

@@ -21,7 +21,7 @@ from chappe.kv.events import CommandRefused
 from chappe.kv.recent import Recent
 from chappe.kv.snapshots import Changes, Snapshots, View
 from chappe.kv.topics import clone_topic, pair_topic
-from chappe.limits import KV_LIMITS
+from chappe.limits import KV_LIMITS, KvLimits
 
 CLONES = clone_topic(b"s")
 MASTER, OTHER = chappe_entity(b"m" * 16, 1), chappe_entity(b"o" * 16, 2)
@@ -38,7 +38,7 @@ def offers(pair: Pair, name: str) -> list[cmd.Command]:
 
 
 def events(action: Send) -> bool:
-    return action.topic == CLONES and isinstance(decode_message(action.payload).command, cmd.ACTIONS)
+    return action.topic == CLONES and isinstance(decode_message(action.payload).command, (*cmd.ACTIONS, cmd.Several))
 
 
 def contents(pair: Pair, name: str) -> dict[object, object]:
@@ -108,7 +108,7 @@ def test_a_clone_that_lacks_nothing_takes_nothing_also_from_one_master_to_the_ne
 
 
 def test_a_clone_that_heard_of_half_a_commit_takes_all_keys_of_it() -> None:
-    pair, clone = following(durable=True)
+    pair, clone = following(durable=True, limits=KvLimits(told_together=1))
     held: list[Action] = []
     active = pair.roles["a"]
     held += active.put("first", 0, ticket=0, **pair.times())  # what that has to wait for all others share

@@ -206,6 +206,7 @@ def test_a_clone_follows_a_new_master_and_tells_every_difference() -> None:
     pair.wait(1.0)
     for key in "abc":
         pair.write("master", "put", key, 1)
+    pair.wait(0.01)
     pair.seen["clone"].clear()
     pair.new_master()
     pair.write("master", "put", "b", 1)

@@ -29,10 +29,15 @@ kind name               fields
 133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
 134  MasterSilent       entity of a master: from the other one of its pair, or from itself, to all clones
 135  ChangesOffer       as 131, and u64 how many of the entries are gone, a master, u64 number of its event: likewise
+136  Several            list of (kind and fields of 0 to 7): from a master of chappe, to all clones
 ==== ================== ========================================================================================
 
-From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark.
-An original drops that one, as every command that it does not know.
+From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark, or
+to all while no clone is an original's. An original drops that one, as every command that it does not know.
+
+Several are events one after the other, of which the message has the number of the first. A master sends them while all
+its clones have said that they take them, by a MissingEvents of no number, which nobody else ever answered to; an event
+that is asked for again comes alone.
 
 A MissingEvents of the number 0 asks for everything. A clone of chappe may put four more behind that: the master that it
 followed, as three numbers, and its last event, so that a master that knows that state says only what has changed since
@@ -63,6 +68,7 @@ from chappe.kv.entity import ENDPOINT_BYTES, ENTITY_BYTES, NOBODY, Entity, far, 
 
 Pair: TypeAlias = tuple[Value, Value]
 DONE: Final = 0  # an outcome that never travels
+SEVERAL: Final = 136  # the kind
 NOT_INSERTED: Final = 255  # that of a put_unique whose key had a value
 
 
@@ -256,18 +262,27 @@ class ChangesOffer(msgspec.Struct, frozen=True):
     event: int
 
 
+class Several(msgspec.Struct, frozen=True):
+    """Changes one after the other; the message has the number of the first."""
+
+    changes: tuple[Action, ...]
+
+
 Offer: TypeAlias = SnapshotOffer | ChangesOffer
 Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
 Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
-    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer
+    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
 )  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 
 
+TAKES_SEVERAL: Final = MissingEvents(())  # a clone to its master
+
+
 class Message(msgspec.Struct, frozen=True):
-    """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action."""
+    """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action, or several."""
 
     seq: int
     sender: Entity
@@ -303,6 +318,11 @@ def encode_command(command: Command) -> bytes:
     values = msgspec.structs.astuple(command)
     packed = [field.pack(each) for field, each in zip(fields, values, strict=True)]
     return _KINDS[kind] + b"".join(packed)
+
+
+def encode_several(bodies: Sequence[bytes]) -> bytes:
+    """``Several``, made of actions that ``encode_command`` made."""
+    return b"".join((_KINDS[SEVERAL], pack_varbyte(len(bodies)), *bodies))
 
 
 def encode_pairs(pairs: Sequence[bytes]) -> bytes:
@@ -343,24 +363,29 @@ def decode_message(payload: bytes) -> Message:
     """The message that all of ``payload`` is; raises ProtocolError."""
     try:
         seq, sender, sender_number, receiver, receiver_number = _head.unpack_from(payload)
-        kind = payload[_head.size]
-        layout = _LAYOUTS.get(kind)
-        if layout is None:
-            raise InvalidData(f"a store command of kind {kind} is unknown")
-        end = _head.size + 1
-        values: list[Any] = []
-        for field in layout[1]:
-            if isinstance(field, Struct):
-                values += field.unpack_from(payload, end)
-                end += field.size
-            else:
-                value, end = field.read(payload, end)
-                values.append(value)
+        made, end = _read_command(payload, _head.size)
     except (error, IndexError):
         raise InvalidData(f"a store command is cut off after {len(payload)} bytes") from None
     if end != len(payload):
         raise InvalidData(f"a store command has {len(payload)} bytes, its fields need {end}")
-    return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), layout[0](*values))
+    return Message(seq, Entity(sender, sender_number), Entity(receiver, receiver_number), made)
+
+
+def _read_command(payload: bytes, pos: int) -> tuple[Command, int]:
+    kind = payload[pos]
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        raise InvalidData(f"a store command of kind {kind} is unknown")
+    end = pos + 1
+    values: list[Any] = []
+    for field in layout[1]:
+        if isinstance(field, Struct):
+            values += field.unpack_from(payload, end)
+            end += field.size
+        else:
+            value, end = field.read(payload, end)
+            values.append(value)
+    return layout[0](*values), end
 
 
 def sender_endpoint(payload: bytes) -> bytes | None:
@@ -447,6 +472,34 @@ def _read_outcomes(data: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], 
     return found, pos + _OUTCOME.size * count
 
 
+def _pack_several(changes: tuple[Action, ...]) -> bytes:
+    return pack_varbyte(len(changes)) + b"".join([encode_command(each) for each in changes])
+
+
+def _read_several(data: bytes, pos: int) -> tuple[tuple[Action, ...], int]:
+    count, pos = parse_varbyte(data, pos)
+    if count > (len(data) - pos) // (1 + ENTITY_BYTES):  # none has fewer bytes than a Clear
+        raise InvalidData(f"a message claims {count} changes in {len(data) - pos} bytes")
+    found: list[Any] = []
+    publisher, author = b"", NOBODY  # as a rule one wrote them all
+    for _ in range(count):
+        if data[pos] == 0:  # a Put, by far the commonest
+            key, pos = decode_at(data, pos + 1)
+            value, pos = decode_at(data, pos)
+            expiry_ns, pos = _read_expiry(data, pos)
+            raw, pos = data[pos : pos + ENTITY_BYTES], pos + ENTITY_BYTES
+            if raw != publisher:
+                publisher, author = raw, Entity(*_entity.unpack(raw))
+            found.append(Put(key, value, expiry_ns, author))
+            continue
+        if data[pos] > _ACTIONS_UP_TO:
+            raise InvalidData(f"a store command of kind {data[pos]} is no change")
+        command, pos = _read_command(data, pos)
+        found.append(command)
+    return tuple(found), pos
+
+
+_ACTIONS_UP_TO: Final = 7  # the kinds of ``Action``
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
@@ -461,6 +514,7 @@ _ENTITY: Final = _Field(
 )
 _SEQS: Final = _Field(_pack_seqs, _read_seqs)
 _OUTCOMES: Final = _Field(_pack_outcomes, _read_outcomes)
+_SEVERAL: Final = _Field(_pack_several, _read_several)
 _REST: Final = _Field(bytes, lambda data, pos: (data[pos:], len(data)))  # pairs, which are looked into later
 
 # The fields of each command, in the order in which its class has them.
@@ -487,5 +541,6 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     133: (SnapshotTaken, (_U64, _U64, _FLAG)),
     134: (MasterSilent, (_ENTITY,)),
     135: (ChangesOffer, (_U64, _U64, _U16, _U64, _U64, _ENTITY, _U64)),
+    SEVERAL: (Several, (_SEVERAL,)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

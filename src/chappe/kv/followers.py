@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from chappe.channel import (
     ToConsumer,
 )
 from chappe.core import Report
-from chappe.defaults import CHANNEL_TICK_S
+from chappe.defaults import CHANNEL_TICK_S, STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
@@ -63,6 +64,13 @@ class Followers:
         self._counting = counting
         self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
         self._beat_at = now + heartbeat_s
+        self._take_several: set[Entity] = set()  # those that said so
+        self._together = False  # whether all have
+        self._held: list[bytes] = []  # events that have numbers and were not sent, as they leave together ...
+        self._held_from = 0  # the number of the first
+        self._held_bytes = 0
+        self.held_until = math.inf  # ... then at the latest; infinity if nothing is held between two calls
+        self._told_at = -math.inf
 
     @property
     def endpoints(self) -> set[bytes]:
@@ -82,6 +90,12 @@ class Followers:
             found.append(f"clones are told: {self.has_clones}, {len(self.output.consumers)} there are")
         if not {*self._originals, *self._greeted, *self._snapshots.takers} <= set(self.output.consumers):
             found.append("somebody is known as a clone and is not among them")
+        if self._together is not (self.has_clones and self._take_several >= set(self.output.consumers)):
+            found.append(f"changes go together: {self._together}, {len(self._take_several)} take them")
+        if not self._take_several <= set(self.output.consumers):
+            found.append("somebody takes several changes in one message and is no clone")
+        if self._held and (self.held_until == math.inf or not self._together):
+            found.append(f"{len(self._held)} changes are held, until {self.held_until}")
         return found
 
     # -- what the master has to say ---------------------------------------------------------------------------------
@@ -96,13 +110,40 @@ class Followers:
                     body = cmd.encode_command(command)
                 if self._originals:
                     self._wholes.changed(len(body))
-                self._apply(self.output.produce(body, now), now, actions)
+                produced = self.output.produce(body, now)
+                if self._together:
+                    event = produced.pop(0)
+                    assert isinstance(event, ToAll)
+                    assert isinstance(event.message, Event)
+                    self._hold(event.message, actions)
+                if produced:
+                    self._apply(produced, now, actions)
             self.tick_at = min(self.tick_at, now + CHANNEL_TICK_S)
         elif self._counting:
             self.output.pass_over(len(commands))
 
+    def let_go(self, actions: list[Action]) -> None:
+        """Send what was told and is held; before anything else is said it is, so that all stays in order."""
+        held = self._held
+        if held:
+            body = cmd.encode_several(held) if len(held) > 1 else held[0]
+            actions.append(Send(self._topic, None, cmd.encode_message(self._held_from, self._entity, NOBODY, body)))
+            held.clear()
+            self._held_bytes = 0
+            self.held_until = math.inf
+
+    def pause(self, now: float, actions: list[Action]) -> None:
+        """Some changes were told: they leave now, or, in a fast sequence, soon, with those that follow."""
+        quick = now < self._told_at + STORE_TOLD_GAP_S
+        self._told_at = now
+        if not quick or now >= self.held_until:
+            self.let_go(actions)
+        elif self._held and self.held_until == math.inf:
+            self.held_until = now + STORE_TOLD_LATER_S
+
     def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
         """Say something to one of them."""
+        self.let_go(actions)
         payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
         actions.append(Send(self._topic, clone.endpoint, payload))
 
@@ -126,8 +167,13 @@ class Followers:
             actions.append(Report(CloneAttached(self._name, clone)))
 
     def handle_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
-        """One misses events, or asks for everything."""
-        if not seqs or seqs[0] != 0:
+        """One misses events, or asks for everything, or says that it takes several changes in one message."""
+        self.let_go(actions)
+        if not seqs:
+            if clone.is_chappe and clone in self.output.consumers:
+                self._take_several.add(clone)
+                self._counted()
+        elif seqs[0] != 0:
             self._apply(self.output.handle_nack(clone, seqs, now), now, actions)
         elif clone not in self.output.consumers and len(self.output.consumers) >= self._limits.clones_max:
             reason = f"{self._limits.clones_max:,} follow it already"
@@ -137,7 +183,7 @@ class Followers:
             view = self._snapshots.open(clone, self.output.seq, self.output.floor, now, state)
             if view is not None:
                 self.output.add(clone, now, behind=view.offset)
-                self.has_clones = True
+                self._counted()
                 self.send(clone, self._offer(view, state), actions)
                 for piece in self._snapshots.ahead(clone):
                     self.send(clone, piece, actions)
@@ -174,6 +220,8 @@ class Followers:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _apply(self, produced: list[ProducerAction[Entity]], now: float, actions: list[Action]) -> None:
+        if produced:
+            self.let_go(actions)
         for each in produced:
             if isinstance(each, ToAll):
                 if isinstance(each.message, Heartbeat):
@@ -181,7 +229,6 @@ class Followers:
                 else:
                     actions.append(self._event(each.message, None))
             elif isinstance(each, Dropped):
-                self.has_clones = bool(self.output.consumers)
                 self._forget(each.consumer)
                 self._writers.detach(each.consumer)
                 actions.append(Report(CloneDropped(self._name, each.consumer, each.reason)))
@@ -212,7 +259,6 @@ class Followers:
         except TooLarge as problem:
             self.output.drop(clone, "")
             self._forget(clone)
-            self.has_clones = bool(self.output.consumers)
             if problem.new:
                 bound = f"the {self._limits.snapshot_bytes_max:,} bytes that those can take"
                 reason = f"it is an original's, and the store has more than {bound}; clones of chappe can"
@@ -221,7 +267,7 @@ class Followers:
         if pairs is None:
             return
         self.output.add(clone, now)
-        self.has_clones = True
+        self._counted()
         self._originals.add(clone)
         self._greeted.add(clone)
         self._warn(self._wholes.measured(len(pairs)), actions)
@@ -239,6 +285,24 @@ class Followers:
         self._wholes.close(clone)
         self._greeted.discard(clone)
         self._originals.discard(clone)
+        self._take_several.discard(clone)
+        self._counted()
+
+    def _counted(self) -> None:
+        """Who follows, or what they take, is another."""
+        consumers = self.output.consumers
+        self.has_clones = bool(consumers)
+        self._together = self.has_clones and self._take_several.issuperset(consumers)
+
+    def _hold(self, event: Event[bytes], actions: list[Action]) -> None:
+        """An event that was numbered just now goes with those before and behind it."""
+        held, limits = self._held, self._limits
+        if not held:
+            self._held_from = event.seq
+        held.append(event.payload)
+        self._held_bytes += len(event.payload)
+        if len(held) >= limits.told_together or self._held_bytes >= limits.told_bytes:
+            self.let_go(actions)
 
     def _warn(self, size: int | None, actions: list[Action]) -> None:
         if size is not None:

@@ -162,6 +162,10 @@ class Following:
         if isinstance(command, cmd.ACTIONS):
             if not self._syncing:
                 self._take(self._input.handle_event(message.seq, command, now), now, actions)
+        elif isinstance(command, cmd.Several):
+            for seq, change in enumerate(command.changes, message.seq):
+                if not self._syncing:
+                    self._take(self._input.handle_event(seq, change, now), now, actions)
         elif isinstance(command, cmd.Keepalive):
             if not self._syncing:
                 self._take(self._input.handle_heartbeat(command.seq, now), now, actions)
@@ -319,6 +323,12 @@ class Following:
         self._resumed = True
         self._writes.begin(self.master, now, actions)
         self._uplink.send(cmd.CumulativeAck(self._input.next - 1), self.master, actions)
+        self._take_several(self.master, actions)
+
+    def _take_several(self, master: Entity, actions: list[Action]) -> None:
+        """Say that changes may come several at a time; a master that does not know that takes it for nothing."""
+        if master.is_chappe:
+            self._uplink.send(cmd.TAKES_SEVERAL, master, actions)
 
     def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Action]) -> None:
         pairs = command.pairs()
@@ -422,6 +432,7 @@ class Following:
             actions += self._writes.pending.settle(None)[1]  # shown by now
         for command in receiving.events:
             self._do(command, now, actions)
+        self._take_several(master, actions)
         self._writes.begin(master, now, actions)
 
     def _give_up(self, reason: str, now: float, actions: list[Action]) -> None:

@@ -11,6 +11,7 @@ bounds are refused; a second master of the name is reported; buffers are bounded
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from chappe.core import Report
@@ -146,6 +147,21 @@ class KvMaster(KvRole):
         """A write of this master's own."""
         return self._ordering.do(command, ticket, now, wall_ns)
 
+    @property
+    def held_until(self) -> float:
+        """See ``KvRole``."""
+        return self._followers.held_until
+
+    def let_go(self) -> list[Action]:
+        """See ``KvRole``."""
+        actions: list[Action] = []
+        self._followers.let_go(actions)
+        return actions
+
+    def leave(self) -> list[Action]:
+        """The end: nothing is held."""
+        return self.let_go()
+
     # -- of a pair ----------------------------------------------------------------------------------------------
 
     @property
@@ -178,6 +194,7 @@ class KvMaster(KvRole):
         actions: list[Action] = []
         self._taking.forget(now, wall_ns)
         self._ordering.expire(now, wall_ns, actions)
+        self._followers.let_go(actions)
         return actions
 
     def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
@@ -246,6 +263,8 @@ class KvMaster(KvRole):
             self._check_idle(now, actions)
             self._plan(now)
         self._ordering.start_commit(actions)
+        if not now < self._followers.held_until < math.inf:
+            self._followers.let_go(actions)
         return actions
 
     def hurry_idle(self, now: float) -> None:
@@ -255,7 +274,8 @@ class KvMaster(KvRole):
     def next_timeout(self, now: float, wall_ns: int) -> float:
         """When ``handle_timeout`` is due."""
         expiry_at = self._ordering.next_expiry(now, wall_ns)
-        return self._followers.tick_at if expiry_at is None else min(self._followers.tick_at, expiry_at)
+        due = min(self._followers.tick_at, self._followers.held_until)
+        return due if expiry_at is None else min(due, expiry_at)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -278,8 +298,9 @@ class KvMaster(KvRole):
             actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
 
     def _flush(self, actions: list[Action]) -> None:
-        """Have what was done made durable, and confirm what is."""
+        """Have what was done made durable, tell and confirm what is."""
         self._ordering.start_commit(actions)
+        self._followers.let_go(actions)
         self._taking.confirm(actions)
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:

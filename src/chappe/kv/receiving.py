@@ -118,6 +118,11 @@ class Receiving:
             if message.seq >= self.input.next:
                 self._events_bytes += size
             self._gather(self.input.handle_event(message.seq, command, now), actions)
+        elif isinstance(command, cmd.Several):
+            if message.seq + len(command.changes) > self.input.next:
+                self._events_bytes += size
+            for seq, change in enumerate(command.changes, message.seq):
+                self._gather(self.input.handle_event(seq, change, now), actions)
         elif isinstance(command, cmd.Keepalive):
             self._gather(self.input.handle_heartbeat(command.seq, now), actions)
         elif isinstance(command, cmd.RetransmitFailed):

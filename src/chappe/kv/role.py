@@ -122,6 +122,15 @@ class KvRole(ABC):
         """Whether nothing that was written here waits: for a backend, or for a master that is in reach."""
 
     @property
+    def held_until(self) -> float:
+        """When ``handle_timeout`` sends what writes wanted to be sent and is held for those that follow."""
+        return math.inf
+
+    def let_go(self) -> list[Action]:
+        """Send what is held now."""
+        return []
+
+    @property
     def leads(self) -> bool:
         """Whether its own writes are done here, in the moment of the call."""
         return self.kind == "master"

@@ -6,6 +6,7 @@ A durable master's backend commits on a lane of its own: one commit is under way
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
@@ -109,7 +110,11 @@ class KvNode:
         now = time.monotonic()
         due = self.part.due
         waiting: list[Flush] = []
-        for action in self.part.write(method, args, options, now, time.time_ns()):
+        held = self.part.role.held_until < math.inf
+        actions = self.part.write(method, args, options, now, time.time_ns())
+        if hurry and self.part.role.held_until < math.inf:
+            actions = [*actions, *self.part.let_go(now)]
+        for action in actions:
             if isinstance(action, Flush):
                 waiting.append(action)
             else:
@@ -120,6 +125,7 @@ class KvNode:
                 node.gatherer.at_once()
             else:
                 node.gatherer.soon(now)
+            node.gatherer.many |= held
         if self.part.due < due:
             node.turns.look_again_at(self.part.due)
 

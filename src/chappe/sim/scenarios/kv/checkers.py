@@ -6,7 +6,16 @@ from typing import Any
 
 from chappe.data.values import Value
 from chappe.kv.actions import Notify, Send
-from chappe.kv.commands import ACTIONS, AckClone, Keepalive, SnapshotOffer, SnapshotPiece, WriterState, decode_message
+from chappe.kv.commands import (
+    ACTIONS,
+    AckClone,
+    Keepalive,
+    Several,
+    SnapshotOffer,
+    SnapshotPiece,
+    WriterState,
+    decode_message,
+)
 from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import MasterFound, TwoMasters
@@ -41,6 +50,7 @@ class MastersOrder(Checker[KvWorld]):
         super().__init__(world)
         self.shown: dict[Entity, State] = {}  # what each master has told so far
         self.states: dict[tuple[Entity, int], list[State]] = {}
+        self.together: set[tuple[Entity, int]] = set()  # events that left with those behind them: not looked at alone
         self.offered: dict[tuple[Entity, int], State] = {}  # by master and snapshot: what it has to hold
         self.pieces: dict[tuple[Entity, int, int], State] = {}  # ... and what the pieces from each entry on hold
 
@@ -73,6 +83,10 @@ class MastersOrder(Checker[KvWorld]):
         message = decode_message(action.payload)
         if isinstance(message.command, ACTIONS) and action.receiver is None:
             self._record(host.entity, message.seq, state)
+        elif isinstance(message.command, Several):
+            count = len(message.command.changes)
+            self.together |= {(host.entity, seq) for seq in range(message.seq, message.seq + count - 1)}
+            self._record(host.entity, message.seq + count - 1, state)
         elif isinstance(message.command, AckClone):
             found = {index_of(key): value for key, value in message.command.pairs()}
             if found != state:
@@ -106,6 +120,8 @@ class MastersOrder(Checker[KvWorld]):
         seq = core.position
         if seq is not None:
             found = {index: entry.value for index, entry in core.engine.entries.items()}
+            if (core.master, seq) in self.together and (core.master, seq) not in self.states:
+                return
             if found not in self.states.get((core.master, seq), []):
                 known = self.states.get((core.master, seq), [{}])[-1]
                 wrong = {key for key in found.keys() | known.keys() if found.get(key) != known.get(key)}

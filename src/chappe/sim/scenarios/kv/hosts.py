@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Final
 
 from chappe.core import Report
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
-from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
+from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, StoreError
 from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
-from chappe.kv.commands import decode_message
+from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
 from chappe.kv.entity import chappe_entity
 from chappe.kv.topics import clone_topic, master_topic
 from chappe.member import KvPart, Serve
@@ -25,6 +25,7 @@ STORE: Final = "s"
 PART: Final = 7  # the number of a data store at its member
 MASTER_TOPIC: Final = master_topic(b"s")
 CLONE_TOPIC: Final = clone_topic(b"s")
+OLD: Final = 0.15  # of the clones are of a version before
 # How often, what, on which keys, with which value, and what it is added to where there is nothing.
 OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, Random], Any], int | None], ...]] = (
     (35, "add", LISTS, lambda serial, rng: serial, VECTOR),
@@ -69,6 +70,24 @@ def watched(core: type, tell: Callable[[Sequence[Action]], None]) -> type:
     return type(core.__name__, (core,), {name: wrap(name) for name in ANSWERING if hasattr(core, name)})
 
 
+def from_before(clone: type) -> type:
+    """The clone as it was before changes came several in one message: it does not say that it takes those."""
+
+    def handle_messages(self: Any, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+        known = [each for each in payloads if not isinstance(_command(each), Several)]
+        actions: list[Action] = clone.handle_messages(self, known, now, wall_ns)  # type: ignore[attr-defined]
+        return [each for each in actions if not isinstance(each, Send) or _command(each.payload) != TAKES_SEVERAL]
+
+    return type(clone.__name__, (clone,), {"handle_messages": handle_messages})
+
+
+def _command(payload: bytes) -> object:
+    try:
+        return decode_message(payload).command
+    except ProtocolError:
+        return None
+
+
 class KvHost(Host):
     """One life of a member: a master or a clone, and its application."""
 
@@ -92,7 +111,8 @@ class KvHost(Host):
                 limits=world.limits,
             )  # fmt: skip
         else:
-            self.role = watched(world.cores.clone, self._answered)(
+            old = Random(f"old {world.seed} {self.name}").random() < OLD
+            self.role = watched(from_before(world.cores.clone) if old else world.cores.clone, self._answered)(
                 STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
                 mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
             )  # fmt: skip

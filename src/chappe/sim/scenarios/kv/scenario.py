@@ -51,7 +51,7 @@ class KvBase(KvWorld):
     def begin(self) -> None:
         """Make the first members; now and then the clones are there before their master."""
         more = Random(f"limits {self.seed}")
-        self.limits = small_limits(self.rng, more)
+        self.limits = small_limits(self.rng, more, Random(f"together {self.seed}"))
         self._rate = more.choice((2.0, 20.0, 20.0, 20.0))
         if not self.settings.disturb:
             self.wire.calm()

@@ -23,8 +23,8 @@ MIXED: Final = ("mixed a", "mixed b", "mixed c")  # anything, so that much of it
 PENDING: Final = object()
 
 
-def small_limits(rng: Random, more: Random) -> KvLimits:
-    """Limits drawn from ``rng``, and later ones from ``more``; now and then those of programs."""
+def small_limits(rng: Random, more: Random, later: Random) -> KvLimits:
+    """Limits drawn from ``rng``, and later ones from ``more`` and ``later``; now and then those of programs."""
     return KvLimits(
         ack_events=rng.choice((1, 8, 256)),
         nack_max=rng.choice((2, 1_024)),
@@ -40,6 +40,8 @@ def small_limits(rng: Random, more: Random) -> KvLimits:
         snapshot_shared_events=rng.choice((0, 1_024)),
         held_max=more.choice((2, 8_192)),
         outcomes_max=more.choice((1, 4_096)),
+        told_together=later.choice((2, 64, 64)),
+        told_bytes=later.choice((60, 65_536, 65_536)),
     )
 
 
