@@ -266,10 +266,8 @@ class Ordering:
                 expiry_ns = getattr(done.command, "expiry_ns", None)
                 self.notices.tell(change, expiry_ns, done.command.publisher, actions)
         self._followers.tell(done.broadcast, now, actions)
-        if not self.durable and done.writer is None:
-            self._followers.pause(
-                now, actions
-            )  # of a commit, or of what a clone sent, all leaves at the end of the call
+        if not self.durable and done.writer is None:  # of a commit, or of a clone, all leaves at the end of the call
+            self._followers.pause(now, actions)
         if done.ticket is not None:
             actions.append(Resolve(done.ticket, done.result))
         if done.writer is not None:
