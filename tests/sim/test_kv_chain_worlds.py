@@ -133,7 +133,7 @@ def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
         (confirms_before_the_chain_has_it, TRIED),
         (leads_before_the_chain_says_so, TRIED),
         (forgets_who_wrote, TRIED),
-        (keeps_what_it_had_not_told, (16,)),
+        (keeps_what_it_had_not_told, (173,)),
         (stays_master_without_its_place, (2, 16, 17)),
         (restores_no_writers, (0, 1, 2)),
         (restores_no_half_commit, (10, 21, 27)),
