@@ -67,7 +67,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     project = root / "pyproject.toml"
     project.write_text(release._LINE.sub('version = "0.1.0"', project.read_text()))
     (root / "CHANGELOG.md").write_text(CHANGELOG)
-    (root / ".gitignore").write_text("dist/\n")
+    (root / ".gitignore").write_text("dist/\n__pycache__/\n")
     git(root, "init", "--quiet")
     git(root, "add", ".")
     git(root, "commit", "--quiet", "--message", "Begin")
