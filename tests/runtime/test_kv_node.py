@@ -83,7 +83,7 @@ def test_a_write_alone_is_sent_although_nobody_waits(make: Make) -> None:
 def test_a_write_of_a_clone_and_back_costs_few_calls(make: Make) -> None:
     _, clone = joined(make)
     counts = [calls_inside_chappe(lambda: clone.put("k", 1)) for _ in range(100)]
-    assert median(counts) <= 173
+    assert median(counts) <= 180  # some of them for changes that may follow, and leave in the same message
 
 
 def test_only_messages_on_the_topic_of_a_store_are_for_it(make: Make) -> None:

@@ -143,7 +143,8 @@ class Followers:
 
     def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
         """Say something to one of them."""
-        self.let_go(actions)
+        if self._held:
+            self.let_go(actions)
         payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
         actions.append(Send(self._topic, clone.endpoint, payload))
 
