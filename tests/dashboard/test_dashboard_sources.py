@@ -265,20 +265,21 @@ def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: 
 
 
 def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(stack: ExitStack) -> None:
-    first = stack.enter_context(MapServer("127.0.0.1:0"))
-    with MapServer("127.0.0.1:0") as second:
-        source = MapSource([f"{first.address},{second.address}"])
-        watching = stack.enter_context(Watching([source], look_s=0.1))
+    servers = [stack.enter_context(MapServer("127.0.0.1:0")) for _ in range(2)]
+    source = MapSource([",".join(each.address for each in servers)])
+    watching = stack.enter_context(Watching([source], look_s=0.1))
 
-        def statuses(snapshot: Snapshot) -> list[str]:
-            return [each.status for each in snapshot.members]
+    def statuses(snapshot: Snapshot) -> list[str]:
+        return [each.status for each in snapshot.members]
 
-        seen(watching, lambda s: statuses(s) == ["followed", "not followed"] and not s.problems)
-    found = seen(watching, lambda s: statuses(s) == ["followed", "does not answer"] and s.problems)
+    found = seen(watching, lambda s: sorted(statuses(s)) == ["followed", "not followed"] and not s.problems)
+    silent = servers[statuses(found).index("not followed")]  # mostly the second one, if the machine is not too busy
+    silent.close()
 
-    (problem,) = found.problems
-    assert second.address in problem.text
-    assert "serves alone" in problem.text
+    def told(snapshot: Snapshot) -> bool:
+        return any(silent.address in each.text and "serves alone" in each.text for each in snapshot.problems)
+
+    seen(watching, lambda s: sorted(statuses(s)) == ["does not answer", "followed"] and told(s))
 
 
 def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: Path) -> None:
