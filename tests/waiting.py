@@ -41,6 +41,8 @@ def interrupt(wait: Callable[[], object]) -> None:
 
     What it raises where an object is freed is lost, above all in pyzmq: it is pressed once more then.
     """
+    # Polars, once it was used, has a handler of its own, after which waits go on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     presses: list[threading.Timer] = []
     tell = sys.unraisablehook
 

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -176,6 +176,7 @@ class ShardedConsumer(Closeable):
             thread = threading.Thread(target=self._run, args=(ended,), name="chappe-reader", daemon=True)
             try:
                 thread.start()  # signals are the main thread's: none of them interrupts a step of this one
+                _wait_for(ended)
                 return ended.result()
             except BaseException:
                 if not ended.cancel():  # a thread that only starts finds out, and does nothing
@@ -195,6 +196,7 @@ class ShardedConsumer(Closeable):
         if ended.done():
             return
         self.stop()
+        _wait_for(ended)
         error = ended.exception()
         if error is not None:
             logger.warning("%s", error)
@@ -338,6 +340,12 @@ class ShardedConsumer(Closeable):
         if positions != self._committed:
             consumer.commit(positions)
             self._committed = positions
+
+
+def _wait_for(ended: Future[Progress]) -> None:
+    """Wait, a little at a time: where polars was used, which handles Ctrl-C itself, no wait is interrupted by it."""
+    while not wait([ended], LOOK_S).done:
+        pass
 
 
 def _records(batch: ConsumedBatch) -> Iterator[Record]:
