@@ -9,7 +9,7 @@ import pytest
 from chappe.api import permissions
 from chappe.errors import ConfigError, UsageError
 from chappe.security import Keys
-from chappe.storage.key_files import CurveKeys, WatchedPermissions, curve_keys, read_permissions
+from chappe.storage.key_files import CurveKeys, WatchedPermissions, curve_keys, read_permissions, watched_permissions
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,14 @@ def test_a_newer_file_is_in_force_as_soon_as_it_is_looked_at(home: Path) -> None
 
     assert watched.refresh()
     assert "one was revoked" in str(watched.holder(public))
+
+
+def test_who_begins_where_others_are_goes_by_the_newest_file(home: Path) -> None:
+    watched = watched_permissions(home)
+    assert "late" not in watched.permissions.identities
+    permissions.add(home, "late", "member")
+    assert watched_permissions(home) is watched
+    assert "late" in watched.permissions.identities
 
 
 def test_an_older_file_is_not_believed_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -295,6 +295,8 @@ def watched_permissions(directory: Path) -> WatchedPermissions:
         found = _watched.get(home)
         if found is None or not permissions_file(home).exists():
             found = _watched[home] = WatchedPermissions(directory)
+        else:
+            found.refresh()  # who begins now may have been added a moment ago
         return found
 
 
