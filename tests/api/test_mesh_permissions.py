@@ -184,9 +184,10 @@ def test_permissions_that_begin_later_are_in_force_then(home: Path, clock: list[
 
 
 def test_another_file_counts_also_if_others_of_this_process_have_taken_it_first(home: Path) -> None:
-    watch = RulesWatch(watched_permissions(home))
+    watched = watched_permissions(home)
+    watch = RulesWatch(watched)
     permissions.revoke(home, "sensor")
-    assert watched_permissions(home).refresh()
+    assert watched.refresh()
     found = watch.look()
     assert found is not None
     assert found.refusal("sensor").startswith("sensor was revoked")
