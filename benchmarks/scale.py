@@ -170,7 +170,7 @@ def records(settings: Settings) -> Sweep:
                 "consumer MiB": consumer.rss_mib("VmHWM"),
             }
             had = count
-    title = f"Records of {RECORD_BYTES} bytes in a topic, written with an acknowledgement after fsync and read"
+    title = f"Records of {RECORD_BYTES} bytes in a topic, written with fsync, and read"
     return Sweep(title, "records", found, ("written/s", "read/s"))
 
 

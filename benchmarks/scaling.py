@@ -61,10 +61,10 @@ def _body(panel: Panel) -> str:
     for power in range(low, high + 1):
         at = y(10.0**power)
         parts.append(f'<path d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" stroke="#cccccc"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:,g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{_power(power)}</text>')
     for count in counts:
         parts.append(f'<text x="{x(count):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{short(count)}</text>')
-    parts.append(f'<text x="{WIDTH - RIGHT + 16}" y="{HEIGHT - BOTTOM + 16}">{panel.what}</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT + 26}" y="{HEIGHT - BOTTOM + 16}">{panel.what}</text>')
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
         points = " ".join(f"{x(count):.1f},{y(rate):.1f}" for count, rate in curve.rates.items())
         last_count, last = list(curve.rates.items())[-1]
@@ -76,6 +76,10 @@ def _body(panel: Panel) -> str:
             parts.append(f'<path d="M{LEFT} {y(curve.alone):.1f}H{x(last_count):.1f}" {dash}/>')
         parts.append(f'<text x="{x(last_count) + 8:.1f}" y="{y(last) + 4:.1f}" fill="{colour}">{curve.name}</text>')
     return "\n".join(parts)
+
+
+def _power(power: int) -> str:
+    return short(10**power) if power >= 0 else f"{10.0**power:g}"
 
 
 def short(count: int) -> str:
