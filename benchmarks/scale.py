@@ -175,7 +175,10 @@ def records(settings: Settings) -> Sweep:
 
 
 def sizes(settings: Settings) -> Sweep:
-    """Records of all sizes through a store that syncs; beside one server of Kafka, which does not, if it is given."""
+    """Records of all sizes through a store that syncs; beside one server of Kafka, which does not, if it is given.
+
+    Ours go in lists and come out as columns; Kafka's client takes them one by one, which counts where they are small.
+    """
     found = {size: _sized(settings, size) for size in SIZES}
     return Sweep(
         "Bytes of a record: MB/s through producer, store with fsync and consumer", "bytes", found,
@@ -189,6 +192,7 @@ def _sized(settings: Settings, size: int) -> Row:
         address = tower(children)
         store = start_store(children, settings, address, f"size-{size}")
         sender = children.member("producer", tower=address, single=False, acks=1)
+        sender.hear()
         receiver = children.member("consumer", tower=address, single=False)
         found = _through(sender, receiver, store, size, count)
     if settings.kafka is not None and settings.peer_python is not None:
@@ -198,14 +202,12 @@ def _sized(settings: Settings, size: int) -> Row:
             sender = children.peer("kafka", "producer", ports=ports, window=KAFKA_AHEAD, linger_ms=5)
             sender.hear()
             receiver = children.peer("kafka", "consumer", ports=ports)
-            theirs = _through(sender, receiver, server, size, count, heard=True)
+            theirs = _through(sender, receiver, server, size, count)
         found |= {f"Kafka {name}": number for name, number in theirs.items()}
     return found
 
 
-def _through(sender: Child, receiver: Child, server: Child, size: int, count: int, *, heard: bool = False) -> Row:
-    if not heard:
-        sender.hear()
+def _through(sender: Child, receiver: Child, server: Child, size: int, count: int) -> Row:
     receiver.hear()
     warm_up = max(1, min(WARM_UP, count // 10))
     before = 0.0
