@@ -292,6 +292,18 @@ def test_ctrl_c_waits_for_what_workers_have_and_commits_it(place: Place, monkeyp
     assert position(place, partition) == len(place.done())
 
 
+def test_ctrl_c_ends_it_where_waits_go_on_after_signals(place: Place) -> None:
+    def run() -> None:
+        signal.siginterrupt(signal.SIGINT, False)  # as the handler of polars has it
+        consumer.run()
+
+    with made(place, working.note, workers=1, until_end=False) as consumer:
+        try:
+            interrupt(run)
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_while_the_reading_thread_starts_has_it_do_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
