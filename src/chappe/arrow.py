@@ -8,7 +8,7 @@ pyarrow is imported when it is first needed: ``pip install 'chappe[arrow]'``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -83,11 +83,15 @@ def _column(name: str, cuts: Sequence[_Cut], topic: str, partition: str, start: 
         case "offset":
             return _offsets(start, count)
         case "timestamp":
-            return _concat(_timestamps(batch).slice(low, high - low) for batch, low, high in cuts)
+            return _concat([_cut(_timestamps(batch), low, high) for batch, low, high in cuts])
         case "headers":
             return _headers(cuts, count)
         case _:
-            return _concat(_binary(batch, name + "s").slice(low, high - low) for batch, low, high in cuts)
+            return _concat([_cut(_binary(batch, name + "s"), low, high) for batch, low, high in cuts])
+
+
+def _cut(array: pa.Array, low: int, high: int) -> pa.Array:
+    return array if high - low == len(array) else array.slice(low, high - low)
 
 
 def concat(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -142,13 +146,18 @@ def _repeated(topic: str, count: int) -> pa.Array:
 
 
 @cache
+def _no_keys() -> pa.Array:
+    pa = pyarrow()
+    return pa.nulls(_PAGE, pa.binary())
+
+
+@cache
 def _no_headers() -> pa.Array:
     pa = pyarrow()
     return pa.array([[]] * _PAGE, schema().field("headers").type)
 
 
-def _concat(parts: Iterable[pa.Array]) -> pa.Array:
-    arrays = list(parts)
+def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pyarrow().concat_arrays(arrays)
 
 
@@ -196,7 +205,7 @@ def _binary(batch: Batch, name: str) -> pa.Array:
     pa = pyarrow()
     column: Column | None = batch.column(name)
     if column is None:
-        return pa.nulls(batch.count, pa.binary())
+        return _no_keys().slice(0, batch.count) if batch.count <= _PAGE else pa.nulls(batch.count, pa.binary())
     validity = None if column.validity is None else _buffer(column.validity)
     buffers = [validity, _buffer(column.positions), _buffer(column.data)]
     array = pa.Array.from_buffers(pa.binary(), batch.count, buffers)

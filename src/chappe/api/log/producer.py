@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
@@ -215,11 +215,10 @@ class Producer(Closeable):
                 sent, as ``next_offset`` tells.
         """
         stamp = None if timestamp is None else as_micros(timestamp)
-        source = iter(values)
         self._check()
         writer = self._writer(topic)
         first = writer.core.next_offset
-        while chunk := list(islice(source, CHUNK)):  # without the lock: it may take its time
+        for chunk in _chunks(values):  # made without the lock: it may take its time
             with self._lock:
                 writer.send_chunk(chunk, stamp)
         return range(first, writer.core.next_offset)
@@ -501,6 +500,15 @@ class Producer(Closeable):
         self._error, self._error_said = error, False
         self._topics.look_again()
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
+
+
+def _chunks(values: Iterable[bytes | str | None]) -> Iterator[list[bytes | str | None]]:
+    if isinstance(values, list):  # a slice of it takes a quarter of the time
+        yield from (values[at : at + CHUNK] for at in range(0, len(values), CHUNK))
+        return
+    source = iter(values)
+    while chunk := list(islice(source, CHUNK)):
+        yield chunk
 
 
 def _unknown(topic: str, offset: int) -> TimedOut:

@@ -211,7 +211,7 @@ class TopicWriter:
 
     def send_chunk(self, chunk: list[bytes | str | None], stamp: int | None) -> None:
         """Many records with values only."""
-        if set(map(type, chunk)) != {bytes} or stamp is not None:
+        if [*map(type, chunk)].count(bytes) != len(chunk) or stamp is not None:
             for value in chunk:
                 self.send(value, None, (), stamp)
             return
