@@ -28,6 +28,7 @@ from chappe.log.batch import (
     Headers,
     Record,
     as_headers,
+    bare,
     decode_headers,
     encode_batch,
     encode_headers,
@@ -431,6 +432,20 @@ def test_a_damaged_batch_is_not_made_to_look_sound() -> None:
 
     with pytest.raises(ProtocolError, match="checksum"):
         rebase(bytes(raw), 5)
+
+
+@given(st.integers(1, 9), st.booleans(), st.booleans())
+def test_a_bare_batch_has_offsets_and_times_alone(count: int, timed: bool, keyed: bool) -> None:
+    values = [None, *[b"value" * 100] * (count - 1)]
+    stamps = range(7, 7 + count) if timed else None
+    raw = encode_batch(3, values, 7, timestamps=stamps, keys=[b"k"] * count if keyed else None)
+    whole, found = Batch.parse(raw), Batch.parse(bare(raw))
+
+    assert (found.base, found.count, found.timestamp_min) == (3, count, 7)
+    assert found.timestamp_max == whole.timestamp_max
+    assert found.timestamps() == whole.timestamps()
+    assert (found.keys(), found.values()) == (None, [b""] * count)
+    assert len(found.raw) <= HEADER.size + 12 * count + 8
 
 
 def test_a_batch_cannot_be_moved_behind_the_last_offset() -> None:

@@ -160,6 +160,9 @@ def test_a_store_keeps_and_tells_it_as_it_is() -> None:
     (raw,) = reply.batches
     assert body_of(raw) == BODY
     assert len(Batch.parse(raw)) == 10
+    (reply,) = rig.core.handle_query(b"c", b"r", ReadRequest(b"hello", b"P", 3, 1000, bare=True), rig.now)
+    assert isinstance(reply, Reply)
+    assert reply.batches == (raw,), "times are sealed, too"
 
 
 def test_a_table_of_newest_records_is_refused_in_one_sentence() -> None:

@@ -492,6 +492,17 @@ def test_a_read_is_answered_with_the_batch_that_contains_the_offset() -> None:
     assert [Batch.parse(raw).base for raw in reply.batches] == [0, 2]
 
 
+def test_who_needs_offsets_and_times_alone_is_sent_no_more() -> None:
+    rig = StoreRig()
+    rig.keep(0, bytes(1000), bytes(1000))
+    rig.keep(2, bytes(1000))
+
+    reply = ask(rig, ReadRequest(b"hello", b"P", 0, 5000, bare=True))
+
+    assert [list(Batch.parse(raw).values()) for raw in reply.batches] == [[b"", b""], [b""]]
+    assert sum(map(len, reply.batches)) < 200
+
+
 @pytest.mark.parametrize("offset", [3, 2**63 - 1, -1])
 def test_a_read_out_of_range_is_answered_with_the_range(offset: int) -> None:
     rig = StoreRig()

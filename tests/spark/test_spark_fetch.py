@@ -48,6 +48,17 @@ def test_a_range_within_batches() -> None:
     assert part.column("value").to_pylist() == [f"p{n}".encode() for n in range(250, 777)]
 
 
+@pytest.mark.parametrize(
+    ("columns", "bare"), [(("offset", "timestamp"), True), (("topic",), True), (("offset", "key"), False)]
+)
+def test_values_are_asked_for_where_a_column_needs_them(columns: tuple[str, ...], bare: bool) -> None:
+    with FakeStore() as store:
+        fill(store, batches=2)
+        (part,) = read_task(Task((one(50, 150, store),), columns=columns))
+        assert {each.bare for each in store.reads} == {bare}
+    assert (part.schema.names, part.num_rows) == ([*columns], 100)
+
+
 def test_many_small_answers_become_one_arrow_batch() -> None:
     with FakeStore() as store:
         fill(store, batches=50)

@@ -17,6 +17,7 @@ from chappe.log.batch import encode_batch
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,19 @@ def test_the_columns(spark: SparkSession, store: FakeStore) -> None:
     assert first.timestamp.astimezone(UTC) == datetime.fromtimestamp(stamp / 1e6, UTC)
     assert [(h.key, bytes(h.value)) for h in first.headers] == [("h", b"x")]
     assert (second.key, second.value, second.headers) == (None, None, [])
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_what_every_record_has_is_not_nullable_unless_a_schema_says_so(
+    spark: SparkSession, store: FakeStore, nullable: bool
+) -> None:
+    store.put("t", "p", [b"v", None])
+    frame = read(spark, store)
+    assert [each.name for each in frame.schema if each.nullable] == ["key", "value"]
+    given = StructType([StructField(each.name, each.dataType, nullable or each.nullable) for each in frame.schema])
+    options = {"stores": store.endpoint, "subscribe": "t"}
+    found = spark.read.format("chappe").schema(given).options(**options).load()
+    assert [(row.offset, row.value) for row in found.orderBy("offset").collect()] == [(0, b"v"), (1, None)]
 
 
 def test_a_batch_reads_everything_once(spark: SparkSession, store: FakeStore) -> None:

@@ -16,7 +16,7 @@ from chappe.data.topic import decode_topic
 from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply
-from chappe.log.batch import Batch
+from chappe.log.batch import Batch, bare
 from chappe.log.messages import BatchMessage, Fetch, Head, RecordMessage
 from chappe.log.queries import (
     Answer,
@@ -267,4 +267,5 @@ def _read(
         return ReadAnswer(request.topic, request.partition, info.first, info.next, True), (), None
     read = storage.read(topic, partition, request.offset, min(max(request.bytes_max, 1), limits.read_bytes_max))
     last = -1 if read.hole is None else read.hole.last
-    return ReadAnswer(request.topic, request.partition, info.first, info.next, True, last), read.batches, read.hole
+    batches = tuple(map(bare, read.batches)) if request.bare else read.batches
+    return ReadAnswer(request.topic, request.partition, info.first, info.next, True, last), batches, read.hole

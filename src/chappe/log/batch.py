@@ -462,6 +462,20 @@ def merge(batches: Sequence[Batch]) -> bytes:
     )
 
 
+def bare(raw: bytes) -> bytes:
+    """Of a sound batch the offsets and timestamps: its values are empty, and it has neither keys nor headers.
+
+    A sealed batch stays as it is. Raises ProtocolError: it is malformed.
+    """
+    batch = Batch.parse(raw, check=False)
+    if batch.sealed is not None:
+        return raw
+    _, _, _, base, count, _, low, high = HEADER.unpack_from(raw)
+    body = b"".join((batch.timestamp_bytes() or b"", bytes(4 * (count + 1) + 7 & -8)))
+    tail = _TAIL.pack(base, count, HEADER.size + len(body), low, high)
+    return b"".join((MAGIC, bytes((batch.flags & TIMESTAMPS,)), _CRC.pack(crc32c(body, crc32c(tail))), tail, body))
+
+
 def rebase(raw: bytes, base: int) -> bytes:
     """The same batch beginning at offset ``base``.
 

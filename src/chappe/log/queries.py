@@ -43,12 +43,16 @@ Staged = tuple[Offset, Offset, Offset, Offset]  # task, attempt, pieces, rows
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """Batches of one partition from ``offset`` on; the first one contains it."""
+    """Batches of one partition from ``offset`` on; the first one contains it.
+
+    ``bare``: their offsets and timestamps are enough, as ``log.batch.bare`` has them; a store may send all the same.
+    """
 
     topic: Name
     partition: Name
     offset: Number
-    bytes_max: Number = READ_BYTES
+    bytes_max: Number = READ_BYTES  # of what is stored
+    bare: bool = False
 
 
 class HeadsRequest(msgspec.Struct, frozen=True, array_like=True, tag="heads"):

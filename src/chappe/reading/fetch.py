@@ -44,6 +44,7 @@ ARROW_BYTES: Final = 8 * MIB  # an Arrow batch of at least this size is handed o
 CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
 
 _OUTSIDE: Final = {"topic", "partition", "offset"}  # columns that can be told of what is sealed
+_BARE: Final = _OUTSIDE | {"timestamp"}  # columns for which stores need not send keys, headers and values
 
 _clients: dict[tuple[str, LogSecurity], StoreClient] = {}
 
@@ -179,6 +180,7 @@ class _Fetch:
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
         # Offsets are known of what is sealed, too.
         self._reader = reader_here(task.security) if set(task.columns) - _OUTSIDE else None
+        self._bare = not set(task.columns) - _BARE
 
     def chunks(self) -> Iterator[tuple[Range, int, int, list[Batch]]]:
         """Range, start, end, and the batches that hold start <= n < end."""
@@ -236,7 +238,7 @@ class _Fetch:
                 return
             end = min(batches[-1].next, wanted.end)
             if end < wanted.end:
-                sent = _Sent(client, client.send(_request(wanted, end)))
+                sent = _Sent(client, client.send(self._request(wanted, end)))
                 self._ahead[index] = sent  # so that it is forgotten if Spark stops here
             yield offset, end, batches
             self._ahead.pop(index, None)
@@ -250,7 +252,7 @@ class _Fetch:
         turn = holders[start:] + holders[:start]
         endpoint = next((each for each in turn if each not in self._away), turn[0])
         client = client_of(endpoint, self._task.security)
-        return _Sent(client, client.send(_request(wanted, offset)))
+        return _Sent(client, client.send(self._request(wanted, offset)))
 
     def _receive(self, sent: _Sent, wanted: Range, offset: int) -> list[Batch]:
         """The batches of an answer, or none for any reason: the slow path finds out what is the matter."""
@@ -263,6 +265,11 @@ class _Fetch:
             logger.warning("%s; asking another store for %s", error, wanted)
             self._fail(sent.client.endpoint)
             return []
+
+    def _request(self, wanted: Range, offset: int) -> ReadRequest:
+        size = (wanted.end - offset) * wanted.record_bytes
+        topic, partition = encode_topic(wanted.topic), encode_topic(wanted.partition)
+        return ReadRequest(topic, partition, offset, max(1, min(size, ANSWER_BYTES)), self._bare)
 
     def _fail(self, endpoint: str) -> None:
         self._away[endpoint] = None
@@ -296,7 +303,7 @@ class _Fetch:
         for endpoint in sorted(stores, key=self._away.__contains__):
             client = client_of(endpoint, self._task.security)
             try:
-                answer, raws = client.ask(_request(wanted, offset))
+                answer, raws = client.ask(self._request(wanted, offset))
                 assert isinstance(answer, ReadAnswer)
                 batches = _batches(answer, raws, offset, wanted.end)
             except (TimedOut, ProtocolError) as error:
@@ -328,13 +335,6 @@ class _Fetch:
         if self._task.towers is None:
             return stores
         return list(dict.fromkeys([*discover(self._task.towers, self._task.security), *stores]))
-
-
-def _request(wanted: Range, offset: int) -> ReadRequest:
-    size = (wanted.end - offset) * wanted.record_bytes
-    return ReadRequest(
-        encode_topic(wanted.topic), encode_topic(wanted.partition), offset, max(1, min(size, ANSWER_BYTES))
-    )
 
 
 def _rest(wanted: Range, offset: int) -> Range:

@@ -9,6 +9,7 @@ options.py   its options for reading and writing
 columns.py   its columns, and those of a write
 batch.py     reads what is there, narrowed by filters; what tasks read
 stream.py    follows topics
+narrow.py    has topics asked only for the columns that a query needs
 sink.py      writes topics, exactly once: stages rows at their home, and commits them
 encode.py    rows become batches
 chained.py   the same at a chain of stores
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from chappe.spark.archive.reading import read_archive
     from chappe.spark.decode import decode_events, decode_json
     from chappe.spark.kv import read_store, read_store_topic, write_store
+    from chappe.spark.narrow import narrowed
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
     "decode_events": "chappe.spark.decode",
     "decode_json": "chappe.spark.decode",
+    "narrowed": "chappe.spark.narrow",
     "read_archive": "chappe.spark.archive.reading",
     "read_store": "chappe.spark.kv",
     "read_store_topic": "chappe.spark.kv",
@@ -46,8 +49,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "decode_events", "decode_json", "read_archive", "read_store", "read_store_topic", "read_table", "table_rows",
-    "write_store", "write_table",
+    "decode_events", "decode_json", "narrowed", "read_archive", "read_store", "read_store_topic", "read_table",
+    "table_rows", "write_store", "write_table",
 ]  # fmt: skip
 
 

@@ -39,8 +39,9 @@ class TopicReader(DataSourceReader):
     does not say whether it is. So it is not overridden: see ``_PushFilters``.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, required: frozenset[str] = frozenset()) -> None:
         self._options = options
+        self._required = required  # the columns that Spark takes for not nullable
         self._narrowing = Narrowing()
         self.pushFilters = _PushFilters(self._push)  # type: ignore[method-assign]
 
@@ -59,10 +60,10 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the executors."""
-        return read_partition(partition)
+        return read_partition(partition, self._required)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_narrowing": self._narrowing}
+        return {"_options": self._options, "_required": self._required, "_narrowing": self._narrowing}
 
 
 class _PushFilters:
@@ -96,12 +97,22 @@ def tasks_of(
     return [TopicPartition(replace(task(each), turn=turn)) for turn, each in enumerate(shared)]
 
 
-def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Called in the executors."""
+def read_partition(partition: InputPartition, required: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    """Called in the executors. Spark wants ``required`` columns to say that they are not nullable, and only these."""
     if not isinstance(partition, TopicPartition):  # Spark's stand-in for a batch without any partition
         return iter(())
     _settle()
-    return _while_read(read_task(partition.task))
+    return _while_read(_said(read_task(partition.task), required))
+
+
+def _said(batches: Iterator[pa.RecordBatch], required: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    schema: pa.Schema | None = None
+    for each in batches:
+        if schema is None:
+            schema = each.schema
+            for at, name in enumerate(schema.names):
+                schema = schema.set(at, schema.field(at).with_nullable(name not in required))
+        yield type(each).from_arrays(each.columns, schema=schema)
 
 
 def _while_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,6 +23,8 @@ _TYPES: Final[dict[str, t.DataType]] = {
     "value": t.BinaryType(),
     "headers": t.ArrayType(t.StructType().add("key", t.StringType()).add("value", t.BinaryType())),
 }
+# Every record has them. Where Spark knows, it does not look for nulls.
+_ALWAYS: Final = frozenset({"topic", "partition", "offset", "timestamp"})
 WRITTEN: Final = ("value", "key", "topic", "headers", "timestamp")
 # A topic that was read has them: they say where records came from, and the new ones lie elsewhere.
 PASSED_OVER: Final = frozenset({"partition", "offset"})
@@ -38,7 +40,12 @@ _EXAMPLES: Final = {
 
 def schema_of(columns: tuple[str, ...]) -> t.StructType:
     """The schema of a read with these columns."""
-    return t.StructType([t.StructField(name, _TYPES[name]) for name in columns])
+    return t.StructType([t.StructField(name, _TYPES[name], name not in _ALWAYS) for name in columns])
+
+
+def required(schema: t.StructType) -> frozenset[str]:
+    """The columns in which Spark expects no nulls: a table's catalogue may allow them where ``schema_of`` does not."""
+    return frozenset(each.name for each in schema.fields if not each.nullable)
 
 
 def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:

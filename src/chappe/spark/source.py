@@ -31,7 +31,7 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.spark.batch import TopicReader
-from chappe.spark.columns import check_schema, schema_of
+from chappe.spark.columns import check_schema, required, schema_of
 from chappe.spark.options import NAMES, SINK_NAMES, Options, SinkOptions, refuse_unknown
 from chappe.spark.stream import TopicStreamReader
 
@@ -69,8 +69,9 @@ def created(options: Mapping[str, str]) -> StructType:
     columns = schema_of(reading.columns)
     if "topic" not in reading.columns:
         raise UsageError("a table needs the column `topic` among its `columns`: it carries the options")
-    fields = [_carrying(each, given) if each.name == "topic" else each for each in columns.fields]
-    return StructType(fields)
+    # nullable, all of them: what an INSERT leaves out is null
+    fields = [StructField(each.name, each.dataType) for each in columns.fields]
+    return StructType([_carrying(each, given) if each.name == "topic" else each for each in fields])
 
 
 def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
@@ -175,7 +176,7 @@ class ChappeDataSource(ds.DataSource):
         for name, value in limits.items():
             if value is not None:
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
-        return TopicReader(options)
+        return TopicReader(options, required(schema))
 
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         """For ``spark.readStream``."""
@@ -184,7 +185,7 @@ class ChappeDataSource(ds.DataSource):
             raise UsageError(
                 "`endingOffsets` and `endingTimestamp` are for batches; a stream ends with trigger(availableNow=True)"
             )
-        return TopicStreamReader(options)
+        return TopicStreamReader(options, required(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         """For ``df.write``; the options are ``SinkOptions``."""

@@ -32,10 +32,11 @@ REPORTED_MAX: Final = 10_000  # partitions in a progress report; with more of th
 
 
 class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
-    """Follows topics; executors only use ``read``."""
+    """Follows topics; executors only use ``read``. ``required`` are the columns that Spark takes for not nullable."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, required: frozenset[str] = frozenset()) -> None:
         self._options = options
+        self._required = required
         self._view: StoresView | None = None
         self._target: dict[Key, int] | None = None
         self._start: Offsets | None = None  # of the batch that was planned last, ...
@@ -115,7 +116,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the executors."""
-        return read_partition(partition)
+        return read_partition(partition, self._required)
 
     def commit(self, end: Offsets) -> None:
         """Nothing to do: the checkpoint is the only place where the query's position is kept."""
@@ -126,7 +127,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             self._view.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options}  # all that the executors need
+        return {"_options": self._options, "_required": self._required}  # all that the executors need
 
     def _refreshed(self) -> StoresView:
         if self._view is None:

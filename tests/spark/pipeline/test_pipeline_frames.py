@@ -201,3 +201,12 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     assert isinstance(third.error, PipelineFailed)
     assert "does not fit its checkpoint" in str(third.error)
     assert "\n" not in str(third.error)
+
+
+def test_a_topic_is_asked_only_for_what_the_query_needs(spark: SparkSession, tmp_path: Path, store: FakeStore) -> None:
+    counting = RUNNABLE.replace("metric, sum(value) AS total", "count(*) AS n").replace(", metric", "")
+    path = written(tmp_path, f'stores = "{store.endpoint}"\n' + counting)
+    put(store, 1, 1.0, 2.0)
+    put(store, 21, 4.0)
+    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    assert {each.bare for each in store.reads} == {True}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.errors import ChappeError, UsageError
+from chappe.spark.narrow import narrowed
 from chappe.spark.pipeline.frames import Prepared, prepare, sink_options
 from chappe.spark.pipeline.model import Output, Pipeline, Trigger
 from chappe.spark.pipeline.progress import Numbers, Tracker
@@ -155,14 +156,14 @@ class Running:
 
     def _start(self, prepared: Prepared) -> StreamingQuery:
         query = prepared.query
-        writer = prepared.records.writeStream.queryName(query.name).outputMode(query.output.mode)
-        writer = writer.option("checkpointLocation", query.checkpoint)
         trigger = self._trigger or query.trigger
-        if trigger.available_now:
-            writer = writer.trigger(availableNow=True)
-        elif trigger.interval_ms:
-            writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
         try:
+            writer = narrowed(prepared.records).writeStream.queryName(query.name).outputMode(query.output.mode)
+            writer = writer.option("checkpointLocation", query.checkpoint)
+            if trigger.available_now:
+                writer = writer.trigger(availableNow=True)
+            elif trigger.interval_ms:
+                writer = writer.trigger(processingTime=f"{trigger.interval_ms} milliseconds")
             return self._into(writer, query.name, query.output).start()
         except ChappeError:
             raise
