@@ -181,6 +181,7 @@ def in_copy(into: str, optimization: str, *described: str) -> None:
     if sys.platform == "linux":
         for each in extensions:
             each.extra_link_args.append("-Wl,--strip-all")
+            each.extra_compile_args.append("-Wno-all")  # Python's flags bring these warnings, which take gcc long
     setup(
         name="chappe", packages=[], ext_modules=extensions, script_name="setup.py",
         script_args=["--quiet", "build_ext", "--build-lib", into, "--build-temp", "build/objects",

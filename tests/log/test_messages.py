@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, Final
 
 import pytest
@@ -13,6 +14,7 @@ from tests.log.vectors import frames_of, load
 from chappe.data.topic import decode_topic
 from chappe.defaults import SUBJECTS_MAX
 from chappe.errors import ProtocolError, UsageError
+from chappe.log.actions import Publish
 from chappe.log.messages import (
     UNKNOWN_US,
     Ack,
@@ -311,3 +313,11 @@ def test_every_cut_message_of_a_real_session_is_refused() -> None:
         for size in range(len(header)):
             with pytest.raises(ProtocolError):
                 decode([header[:size], *rest])
+
+
+def test_what_is_told_is_never_changed_and_can_be_a_key() -> None:
+    message = BatchMessage("t", "10.0.0.1:1", "t", b"", False)
+    for each, name in ((message, "topic"), (Publish(message), "message")):
+        assert hash(each) == hash(copy(each))
+        with pytest.raises(AttributeError):
+            setattr(each, name, "other")

@@ -45,6 +45,15 @@ def test_nothing_that_stays_interpreted_inherits_from_what_is_compiled() -> None
     assert wrong == []
 
 
+def test_structs_that_are_compiled_have_what_their_keywords_say_from_their_base() -> None:
+    wrong = []
+    for path in {ROOT / "src" / each for part in compile.parts([*compile.PARTS]).values() for each in part}:
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(each, ast.ClassDef) and each.keywords:
+                wrong += [f"{path.name}: {each.name}" for base in each.bases if ast.unparse(base) == "msgspec.Struct"]
+    assert wrong == []
+
+
 def test_who_wants_python_alone_gets_it_and_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import msgspec
-
+from chappe.compiled import Frozen
 from chappe.core import Halt, Report
 from chappe.log.batch import Batch
 from chappe.log.exactly_once.staged import Job
@@ -15,7 +14,7 @@ from chappe.log.queries import Answer, Request
 from chappe.log.storage import Append
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(Frozen, frozen=True):
     """Send a message to whoever subscribed to it."""
 
     message: Message
@@ -78,7 +77,7 @@ class Transact:
     job: Job
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class Deliver(Frozen, frozen=True):
     """Hand records to the application: those of ``batch`` from offset ``start`` on."""
 
     topic: str
@@ -118,7 +117,7 @@ class Trim:
     topic: str
 
 
-class Of(msgspec.Struct, frozen=True):
+class Of(Frozen, frozen=True):
     """Do this for one of the parts that a node carries: the one with this address."""
 
     address: str

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-import msgspec
-
+from chappe.compiled import FrozenLeaf
 from chappe.data.endpoint import is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.defaults import SUBJECTS_MAX, TOPIC_BYTES_MAX
@@ -104,7 +103,7 @@ class StoreHello:
     address: str
 
 
-class BatchMessage(msgspec.Struct, frozen=True, gc=False):
+class BatchMessage(FrozenLeaf, frozen=True, gc=False):
     """R, or S when direct (chappe): many records of the partition ``address``; see ``log.batch``."""
 
     topic: str
