@@ -45,12 +45,30 @@ class Event(Protocol):
         """Wait for ``set``, at most so long; whether it is set."""
 
 
+def _eventfd_write() -> Callable[[int, int], object] | None:
+    """The system's call, if it can be had, without letting other threads go on meanwhile, as ``os.write`` does.
+
+    Who wakes somebody holds a lock. Threads that went on just then would all want it, and each of them cost two
+    switches more until nobody wants it any more.
+    """
+    import ctypes  # only members need it, and not every command
+
+    try:
+        found = ctypes.PyDLL(None).eventfd_write
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_uint64)
+    return found
+
+
 class Wakeup:
     """A descriptor that is readable from ``set`` to ``clear``. One descriptor on Linux, two elsewhere."""
 
     def __init__(self) -> None:
+        self._set: Callable[[int, int], object] | None = None
         if sys.platform == "linux":
             self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._set = _eventfd_write()
         else:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -62,6 +80,9 @@ class Wakeup:
 
     def set(self) -> None:
         """Make it readable; not after ``close``."""
+        if self._set is not None:
+            self._set(self._write, 1)  # full: it is readable
+            return
         try:
             os.write(self._write, _ONE)
         except OSError:
