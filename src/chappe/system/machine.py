@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -45,13 +46,14 @@ class Event(Protocol):
         """Wait for ``set``, at most so long; whether it is set."""
 
 
+@cache  # one for all members of the process
 def _eventfd_write() -> Callable[[int, int], object] | None:
     """The system's call, if it can be had, without letting other threads go on meanwhile, as ``os.write`` does.
 
     Who wakes somebody holds a lock. Threads that went on just then would all want it, and each of them cost two
     switches more until nobody wants it any more.
     """
-    import ctypes  # only members need it, and not every command
+    import ctypes  # where nobody waits it is not needed
 
     try:
         found = ctypes.PyDLL(None).eventfd_write
