@@ -4,8 +4,10 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.interpreter import others_go_on
 
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Timespan
@@ -232,3 +234,44 @@ def test_a_rocksdb_folder_with_damaged_files_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Damaged):
         rocksdb(tmp_path / "store")
+
+
+class _Spied:
+    """RocksDB, and what it was asked to do to the disk."""
+
+    def __init__(self, database: Any) -> None:
+        self.database = database
+        self.asked: list[str] = []
+
+    def write(self, *args: object) -> None:
+        self.asked.append("write")
+        self.database.write(*args)
+
+    def flush_wal(self, sync: bool) -> None:
+        self.asked.append(f"flush, sync {sync}")
+        self.database.flush_wal(sync)
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def test_rocksdb_has_synced_what_is_committed(tmp_path: Path) -> None:
+    pytest.importorskip("rocksdict")
+    backend = RocksdbBackend(tmp_path / "store")
+    backend._database = spied = _Spied(backend._database)
+    backend.commit([put("a", 1), put("b", 2)])
+    assert spied.asked == ["write", "flush, sync True"]
+    backend.close()
+
+
+def test_other_threads_go_on_while_rocksdb_syncs(tmp_path: Path) -> None:
+    backend = rocksdb(tmp_path / "store")
+    with others_go_on() as count:
+
+        def go_on() -> bool:
+            began = count()
+            backend.commit([put("a", 1)])
+            return count() > began + 1
+
+        assert any(go_on() for _ in range(1000))
+    backend.close()

@@ -278,8 +278,6 @@ class RocksdbBackend(_Backend):
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._open()
-            self._synced = rocksdict.WriteOptions()
-            self._synced.sync = True
             self._check()
         except StorageError:
             self.close()
@@ -328,11 +326,16 @@ class RocksdbBackend(_Backend):
                 else:
                     assert isinstance(each, ForgetWriter)
                     batch.delete(_WRITER + _ENTITY.pack(*each.entity))
-            self._database.write(batch, self._synced)
+            self._write(batch)
             self._failed = False
         except Exception as error:
             self._failed = True
             raise self._problem(error, "write to") from error
+
+    def _write(self, batch: Any) -> None:
+        """Have it done and synced; not in one call, as ``write`` holds the interpreter until it returns."""
+        self._database.write(batch)
+        self._database.flush_wal(True)  # lets other threads go on, while the disk works
 
     def _open(self) -> None:
         self._database = self._rocksdict.Rdict(str(self.path), self._rocksdict.Options(raw_mode=True))
@@ -345,7 +348,7 @@ class RocksdbBackend(_Backend):
                 raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")
             batch = self._rocksdict.WriteBatch(raw_mode=True)
             batch.put(_FORMAT_KEY, str(FORMAT).encode())
-            self._database.write(batch, self._synced)
+            self._write(batch)
         self._check_format(int(found or 0))
 
     def _problem(self, error: Exception, doing: str) -> StorageError:
