@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import select
 import sys
-import threading
-import time
+from collections.abc import Callable
 
 import pytest
+from tests.interpreter import others_go_on
 
 from chappe.system.machine import Wakeup
 
@@ -30,33 +30,16 @@ def test_a_wakeup_is_readable_from_set_to_clear() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there another thread has to wait meanwhile")
-def test_who_wakes_keeps_the_interpreter() -> None:
+@pytest.mark.parametrize("act", [Wakeup.set, Wakeup.clear])
+def test_who_wakes_and_who_was_woken_keep_the_interpreter(act: Callable[[Wakeup], None]) -> None:
     wakeup = Wakeup()
-    count = 0
-    over = False
+    with others_go_on() as count:
 
-    def want_it() -> None:
-        nonlocal count
-        while not over:
-            count += 1
-            time.sleep(0)
+        def unmoved() -> bool:
+            began = count()
+            for _ in range(20_000):
+                act(wakeup)
+            return count() == began
 
-    def unmoved() -> bool:
-        began = count
-        for _ in range(20_000):
-            wakeup.set()
-        return count == began
-
-    before = sys.getswitchinterval()
-    thread = threading.Thread(target=want_it, daemon=True)
-    try:
-        thread.start()
-        while not count:
-            time.sleep(0)
-        sys.setswitchinterval(600.0)  # nobody takes it from us
-        assert any(unmoved() for _ in range(10))  # what it asked for before is still granted, once
-    finally:
-        over = True
-        sys.setswitchinterval(before)
-        thread.join()
-        wakeup.close()
+        assert any(unmoved() for _ in range(10))
+    wakeup.close()

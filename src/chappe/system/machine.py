@@ -47,30 +47,33 @@ class Event(Protocol):
 
 
 @cache  # one for all members of the process
-def _eventfd_write() -> Callable[[int, int], object] | None:
-    """The system's call, if it can be had, without letting other threads go on meanwhile, as ``os.write`` does.
+def _eventfd_calls() -> tuple[Callable[[int, int], object], Callable[[int], object]] | None:
+    """How one is written and read, if that can be had without letting other threads go on meanwhile, as ``os`` does.
 
-    Who wakes somebody holds a lock. Threads that went on just then would all want it, and each of them cost two
-    switches more until nobody wants it any more.
+    Who wakes somebody, and often who was woken, holds a lock. Threads that went on just then would all want it, and
+    each of them cost two switches more until nobody wants it any more.
     """
     import ctypes  # where nobody waits it is not needed
 
     try:
-        found = ctypes.PyDLL(None).eventfd_write
+        library = ctypes.PyDLL(None)
+        write, read = library.eventfd_write, library.eventfd_read
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_int, ctypes.c_uint64)
-    return found
+    write.argtypes = (ctypes.c_int, ctypes.c_uint64)
+    read.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    counted = ctypes.create_string_buffer(8)  # of no interest
+    return write, lambda descriptor: read(descriptor, counted)
 
 
 class Wakeup:
     """A descriptor that is readable from ``set`` to ``clear``. One descriptor on Linux, two elsewhere."""
 
     def __init__(self) -> None:
-        self._set: Callable[[int, int], object] | None = None
+        self._calls: tuple[Callable[[int, int], object], Callable[[int], object]] | None = None
         if sys.platform == "linux":
             self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._set = _eventfd_write()
+            self._calls = _eventfd_calls()
         else:
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
@@ -82,8 +85,8 @@ class Wakeup:
 
     def set(self) -> None:
         """Make it readable; not after ``close``."""
-        if self._set is not None:
-            self._set(self._write, 1)  # full: it is readable
+        if self._calls is not None:
+            self._calls[0](self._write, 1)  # full: it is readable
             return
         try:
             os.write(self._write, _ONE)
@@ -92,6 +95,9 @@ class Wakeup:
 
     def clear(self) -> None:
         """Make it readable no more."""
+        if self._calls is not None:
+            self._calls[1](self._read)
+            return
         try:
             os.read(self._read, 4096)
         except OSError:
