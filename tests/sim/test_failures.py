@@ -100,20 +100,20 @@ CANNOT: Final[dict[type, str]] = {
     channel.ProducerSilent: HERE,
     member.Serve: "what it carries is listed itself",
 }
-PLAYED: Final = (
-    ("sink", log),
-    ("log", log),
-    ("mesh", mesh),
-    ("kv-pair", kv),
-    ("kv-chain", kv),
-    ("maps", chp),
-    ("maps", star),
-    ("maps", witness),
-    ("channel", messages),
-    ("gateway", gateway),
-    ("chain", chain),
-    ("chain", client),
-    ("chain", agreement),
+PLAYED: Final = (  # scenario, whose actions, and seeds that had them all when they were looked for: tried first
+    ("sink", log, (29, 20, 7, 35, 30)),
+    ("log", log, (42, 76, 63)),
+    ("mesh", mesh, (32, 60)),
+    ("kv-pair", kv, (0, 15, 3)),
+    ("kv-chain", kv, (15, 16)),
+    ("maps", chp, (1, 7)),
+    ("maps", star, (1, 56)),
+    ("maps", witness, (40,)),
+    ("channel", messages, ()),
+    ("gateway", gateway, ()),
+    ("chain", chain, ()),
+    ("chain", client, ()),
+    ("chain", agreement, ()),
 )
 NOT_THERE: Final[dict[str, set[type]]] = {
     "kv-pair": {kv.Propose},
@@ -139,9 +139,9 @@ def test_the_table_has_every_class_of_actions() -> None:
 
 def test_what_can_fail_fails_in_some_world() -> None:
     failed: Counter[type] = Counter()
-    for name, module in PLAYED:
+    for name, module, first in PLAYED:
         awaited = {each for each in CAN if each.__module__ == module.__name__} - NOT_THERE.get(name, set())
-        for seed in range(SEEDS):
+        for seed in (*first, *range(SEEDS)):
             if awaited <= failed.keys():
                 break
             world = SCENARIOS[name](seed)
