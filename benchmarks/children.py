@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 ORIGINAL = "CHAPPE_BROKER"  # names the directory of the original Broker's Python bindings
+MEMBERS = "CHAPPE_BROKER_MEMBERS"  # names the program that ``peers/broker_members.cc`` makes
 HEAR_S = 120.0  # no single order of the suite takes longer
 TAIL_LINES = 5
 
@@ -23,6 +24,11 @@ TAIL_LINES = 5
 def has_original() -> bool:
     """Whether the original Broker can be measured beside chappe."""
     return ORIGINAL in os.environ
+
+
+def has_original_members() -> bool:
+    """Whether it can be measured without its Python bindings."""
+    return MEMBERS in os.environ
 
 
 class ChildFailed(Exception):
@@ -173,6 +179,10 @@ class Children:
         command = [sys.executable, "-m", "benchmarks.peers.broker_bindings", role, json.dumps(options)]
         path = os.pathsep.join([os.environ[ORIGINAL], str(ROOT)])
         return self._start(f"original {role}", command, {**kept, "PYTHONPATH": path})
+
+    def original_member(self, role: str, **options: object) -> Child:
+        """A process of the original Broker from C++: the program that ``CHAPPE_BROKER_MEMBERS`` names."""
+        return self.program(f"original C++ {role}", [os.environ[MEMBERS], role, json.dumps(options)])
 
     def program(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> Child:
         """Any other program, for example a server."""

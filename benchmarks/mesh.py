@@ -5,16 +5,16 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from benchmarks.children import Child, Children, has_original
+from benchmarks.children import Child, Children, has_original, has_original_members
 from benchmarks.outcome import CPU, Line, per_second, times
-from benchmarks.rounds import Pair
+from benchmarks.rounds import Pair, Together
 from benchmarks.settings import Settings
 
 MEMBERS = "benchmarks.mesh_members"
 EVENTS = 300_000
 ZEEK_EVENTS = 2_000_000
 SINGLES = 200_000
-FANNED = 20_000
+FANNED = 100_000
 PINGS = 5_000
 PEERINGS = 30
 FAN = 10
@@ -27,6 +27,8 @@ PING_US = 150.0
 PING_TIMES = 1.5  # of a stream of TCP without anything around it
 PEERING_MS = {"plain": 5.0, "TLS": 10.0}
 ORIGINAL_EVENTS = 50_000
+ORIGINAL_SHARE = 0.75  # of the original in C++
+BINDINGS_TIMES = 12.0  # the original's Python bindings
 
 
 def keys(settings: Settings) -> str:
@@ -80,6 +82,33 @@ def _original_rate(settings: Settings) -> float | None:
     return pair.rate().median
 
 
+def _pair_of_originals(children: Children) -> Pair:
+    """The original from C++."""
+    receiver = children.original_member("receiver")
+    sender = children.original_member("sender", ports=[receiver.hear()["port"]])
+    sender.hear()
+    return Pair(sender, receiver)
+
+
+def _decoded(pair: Pair, original: Pair | None, bindings: float | None) -> Line:
+    rate = pair.rate()
+    beside = {} if original is None else {"original, C++": original.rate().median}
+    if bindings is not None:
+        beside["original's Python bindings"] = bindings
+    wanted = {"original, C++": ORIGINAL_SHARE, "original's Python bindings": BINDINGS_TIMES}
+    peer = {} if original is None else original.rate().numbers("peer")
+    return Line(
+        "mesh: one to one, values decoded",
+        str(rate),
+        ", ".join([f">= {per_second(VALUES_TARGET)}", *(f">= {wanted[who]:g}x of {who}" for who in beside)]),
+        "; ".join(f"{who}: {per_second(each)}" for who, each in beside.items()),
+        " / ".join(times(rate.median / each) for each in beside.values()),
+        rate.median >= VALUES_TARGET and all(rate.median >= wanted[who] * each for who, each in beside.items()),
+        rate.note() if original is None else f"{rate.note()}; original, C++: {original.rate().note()}",
+        {**rate.numbers("chappe"), **peer},
+    )
+
+
 def throughput(settings: Settings) -> list[Line]:
     """One to one: values decoded, payloads only, one at a time, as columns; plain and TLS."""
     original = _original_rate(settings)
@@ -93,15 +122,18 @@ def throughput(settings: Settings) -> list[Line]:
             "columns": _pair(children, "columns", {}),
             "zeek": _pair(children, "zeek", {}),
         }
+        if has_original_members():
+            pairs["original"] = _pair_of_originals(children)
         counts = {"single": SINGLES, "zeek": ZEEK_EVENTS}
-        for name, pair in pairs.items():
+        for pair in pairs.values():
             pair.warm_up()
-            for _ in range(settings.repeats):
+        for _ in range(settings.repeats):
+            for name, pair in pairs.items():
                 pair.round(settings.count(counts.get(name, EVENTS)))
     plain, tls = pairs["values"].rate().median, pairs["values, TLS"].rate().median
     encrypted_line = _rate_line("mesh: the same with TLS", pairs["values, TLS"], None)
     return [
-        _rate_line("mesh: one to one, values decoded", pairs["values"], VALUES_TARGET, original),
+        _decoded(pairs["values"], pairs.get("original"), original),
         Line(
             encrypted_line.path,
             encrypted_line.result,
@@ -135,22 +167,27 @@ def forwarding(settings: Settings) -> list[Line]:
     return [_rate_line("mesh: through a forwarder, three processes", pair, None)]
 
 
-def _original_ping(settings: Settings) -> str:
-    if not has_original():
-        return ""
-    with Children(settings.work / "ping-original") as children:
-        pinger = children.original("pinger", ports=[children.original("echo").hear()["port"]])
-        pinger.hear()
-        pinger.ask(count=500)
-        found = [pinger.ask(count=settings.count(PINGS)) for _ in range(settings.repeats)]
-    p50, p99 = (median(each[key] for each in found) for key in ("p50_us", "p99_us"))
-    return f"original's Python bindings: {p50:.0f} / {p99:.0f} us"
+def _originals_pings(settings: Settings) -> str:
+    """Those of the original, from Python and from C++, for people."""
+    found = []
+    for who, there in (("original, C++", has_original_members()), ("original's Python bindings", has_original())):
+        if not there:
+            continue
+        with Children(settings.work / f"ping-{who}") as children:
+            start = children.original_member if who.endswith("C++") else children.original
+            pinger = start("pinger", ports=[start("echo").hear()["port"]])
+            pinger.hear()
+            pinger.ask(count=500)
+            rounds = [pinger.ask(count=settings.count(PINGS)) for _ in range(settings.repeats)]
+        p50, p99 = (median(each[key] for each in rounds) for key in ("p50_us", "p99_us"))
+        found.append(f"{who}: {p50:.0f} / {p99:.0f} us")
+    return "; ".join(found)
 
 
 def pings(settings: Settings) -> list[Line]:
     """There and back, one after the other; beside a stream of TCP, round by round."""
     lines = []
-    original = _original_ping(settings)
+    original = _originals_pings(settings)
     for name, prefix, common in (
         ("blocking", "", {}),
         ("blocking, TLS", "", {"keys": keys(settings)}),
@@ -212,14 +249,15 @@ def peerings(settings: Settings) -> list[Line]:
 
 
 def fan_out(settings: Settings) -> list[Line]:
-    """One publisher, several peers in one other process; beside one peer, in deliveries a second."""
+    """One publisher and several peers, each a process; beside one peer, in deliveries a second."""
     rates = {}
     for peers in (1, FAN):
         with Children(settings.work / f"fan-{peers}") as children:
-            receivers = member(children, "receivers", endpoints=peers)
-            sender = member(children, "sender", how="single", ports=receivers.hear()["ports"])
+            receivers = [member(children, "receiver", how="payloads") for _ in range(peers)]
+            ports = [each.hear()["port"] for each in receivers]
+            sender = member(children, "sender", how="single", ports=ports, receivers=peers)
             sender.hear()
-            pair = Pair(sender, receivers)
+            pair = Pair(sender, Together(receivers))
             pair.warm_up(2_000)
             for _ in range(settings.repeats):
                 pair.round(settings.count(FANNED))
@@ -227,10 +265,10 @@ def fan_out(settings: Settings) -> list[Line]:
     deliveries = rates[FAN].median * FAN
     return [
         Line(
-            f"mesh: fan-out to {FAN} peers, one event at a time",
+            f"mesh: fan-out to {FAN} processes, one event at a time",
             f"{per_second(deliveries)} deliveries",
-            "not fewer deliveries than to one peer",
-            f"one peer: {per_second(rates[1].median)}",
+            "not fewer deliveries than to one process",
+            f"one process: {per_second(rates[1].median)}",
             times(deliveries / rates[1].median),
             deliveries >= rates[1].median,
             rates[FAN].note(),

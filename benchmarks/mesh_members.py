@@ -110,18 +110,6 @@ def receiver(options: Options) -> None:
             say(total=total, **meter.facts())
 
 
-def receivers(options: Options) -> None:
-    """Order ``count``: each of several endpoints takes so many messages."""
-    found = [endpoint(options) for _ in range(options["endpoints"])]
-    subscribers = [each.subscribe(TOPIC, on_full="block") for each in found]
-    say(ports=[each.listen() for each in found])
-    for order in orders():
-        meter = Meter()
-        for subscriber in subscribers:
-            _take(subscriber, order["count"], "payloads")
-        say(**meter.facts())
-
-
 def forwarder(options: Options) -> None:
     """Passes messages on from one peer to another."""
     with endpoint(options) as found:
@@ -278,7 +266,6 @@ ROLES: dict[str, Callable[[Options], None]] = {
     each.__name__: each
     for each in (
         receiver,
-        receivers,
         forwarder,
         sender,
         echo,
