@@ -20,8 +20,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
-import msgspec
-
+from chappe.compiled import Frozen
 from chappe.core import Report
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
@@ -45,7 +44,7 @@ _NOTHING: Final[tuple[MeshAction, ...]] = ()
 _REPORTS: Final = -1  # the subscriber that hears questions about links
 
 
-class Serve(msgspec.Struct, frozen=True):
+class Serve(Frozen, frozen=True):
     """Do what the data store ``number`` asks for, in order."""
 
     number: int
@@ -65,7 +64,9 @@ class KvPart:
     return actions.
     """
 
-    def __init__(self, member: Member, role: KvRole, number: int) -> None:
+    role: KvRole | Any  # simulated worlds put something before it, that is of no class that is compiled
+
+    def __init__(self, member: Member, role: KvRole | Any, number: int) -> None:
         self.role = role
         self.number = number
         self.topics: dict[int, bytes] = {}  # what it subscribes to, by subscriber
@@ -377,7 +378,7 @@ class Member:
 
     # -- data stores ------------------------------------------------------------------------------------------
 
-    def attach(self, role: KvRole, number: int) -> KvPart:
+    def attach(self, role: KvRole | Any, number: int) -> KvPart:
         """Make a master or clone a part; ``number`` is no other part's, and no subscriber's. ``start`` begins it."""
         return KvPart(self, role, number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.master import KvMaster
 from chappe.limits import KvLimits
-from chappe.sim.scenarios.kv.hosts import from_before
+from chappe.sim.scenarios.kv.hosts import FromBefore
 
 NS = 1_000_000_000
 ORIGINAL = Entity(b"o" * 16, 6)
@@ -26,7 +27,7 @@ STEP_S = STORE_TOLD_GAP_S / 10
 class Rig:
     """A master and clones whose messages arrive at once, unless ``lost`` holds the numbers of their events."""
 
-    def __init__(self, clones: int = 1, kind: type[KvClone] = KvClone, **limits: int) -> None:
+    def __init__(self, clones: int = 1, **limits: int) -> None:
         self.now = 100.0
         self.limits = KvLimits(**limits)
         self.sent: list[cmd.Message] = []  # to all, but for heartbeats
@@ -37,13 +38,15 @@ class Rig:
         self.master = KvMaster("s", entity, notify=False, limits=self.limits, **self.times())
         self.do(self.master.start(**self.times()))
         for _ in range(clones):
-            self.add(kind)
+            self.add()
         self.wait(1.0)
         self.sent.clear()
 
-    def add(self, kind: type[KvClone] = KvClone) -> KvClone:
+    def add(self, kind: Callable[[KvClone], Any] | None = None) -> KvClone:
+        """Have one more; ``kind`` makes something else of it."""
         entity = chappe_entity(bytes([65 + len(self.clones)]) * 16, 2)
-        clone = kind("s", entity, now=self.now, limits=self.limits)
+        clone = KvClone("s", entity, now=self.now, limits=self.limits)
+        clone = clone if kind is None else kind(clone)
         self.clones.append(clone)
         self.do(clone.start(self.now))
         return clone
@@ -141,7 +144,7 @@ def test_a_message_has_no_more_changes_and_bytes_than_its_bounds() -> None:
 
 def test_while_one_clone_is_of_a_version_before_all_get_one_change_a_message() -> None:
     rig = Rig()
-    old = rig.add(from_before(KvClone))
+    old = rig.add(FromBefore)
     rig.wait(1.0)
     rig.sent.clear()
     rig.put(10)
@@ -160,7 +163,7 @@ def test_while_one_clone_is_of_a_version_before_all_get_one_change_a_message() -
 def test_who_comes_while_changes_are_held_has_them() -> None:
     rig = Rig()
     rig.put(5)
-    rig.add(from_before(KvClone))
+    rig.add(FromBefore)
     rig.wait(1.0)
 
     assert rig.lengths() == [1, 4]

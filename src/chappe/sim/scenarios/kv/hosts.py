@@ -47,38 +47,49 @@ ANSWERING: Final = (
 )  # fmt: skip
 
 
-def watched(core: type, tell: Callable[[Sequence[Action]], None]) -> type:
+class Wrapped:
+    """A core that somebody stands before: all but what a kind of this does is the core's own.
+
+    No class inherits from the core, which cannot be where that is compiled.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+
+class Watched(Wrapped):
     """The core, such that whatever it answers to whomever is told first."""
-    depth = 0
 
-    def wrap(name: str) -> Callable[..., Any]:
-        method = getattr(core, name)
+    def __init__(self, core: Any, tell: Callable[[Sequence[Action]], None]) -> None:
+        super().__init__(core)
 
-        def call(self: Any, *arguments: Any, **options: Any) -> Any:
-            nonlocal depth
-            depth += 1
-            try:
-                actions = method(self, *arguments, **options)
-            finally:
-                depth -= 1
-            if not depth:
+        def telling(method: Callable[..., Sequence[Action]]) -> Callable[..., Sequence[Action]]:
+            def call(*arguments: Any, **options: Any) -> Sequence[Action]:
+                actions = method(*arguments, **options)
                 tell(actions)
-            return actions
+                return actions
 
-        return call
+            return call
 
-    return type(core.__name__, (core,), {name: wrap(name) for name in ANSWERING if hasattr(core, name)})
+        self.__dict__ |= {name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)}
+        self.hears = {topic: telling(hear) for topic, hear in core.hears.items()}
 
 
-def from_before(clone: type) -> type:
-    """The clone as it was before changes came several in one message: it does not say that it takes those."""
+class FromBefore(Wrapped):
+    """A clone as it was before changes came several in one message: it does not say that it takes those."""
 
-    def handle_messages(self: Any, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
+        self.hears = dict.fromkeys(core.hears, self.handle_messages)
+
+    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+        """See ``KvClone``."""
         known = [each for each in payloads if not isinstance(_command(each), Several)]
-        actions: list[Action] = clone.handle_messages(self, known, now, wall_ns)  # type: ignore[attr-defined]
+        actions: list[Action] = self._core.handle_messages(known, now, wall_ns)
         return [each for each in actions if not isinstance(each, Send) or _command(each.payload) != TAKES_SEVERAL]
-
-    return type(clone.__name__, (clone,), {"handle_messages": handle_messages})
 
 
 def _command(payload: bytes) -> object:
@@ -105,17 +116,18 @@ class KvHost(Host):
         now, wall_ns = self.times()
         if self.kind == "master":
             loaded = None if backend is None else backend.load()
-            master = watched(world.cores.master, self._answered)
-            self.role = master(
+            core: Any = world.cores.master(
                 STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
                 limits=world.limits,
             )  # fmt: skip
         else:
             old = Random(f"old {world.seed} {self.name}").random() < OLD
-            self.role = watched(from_before(world.cores.clone) if old else world.cores.clone, self._answered)(
+            core = world.cores.clone(
                 STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
                 mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
             )  # fmt: skip
+            core = FromBefore(core) if old else core
+        self.role = Watched(core, self._answered)
 
     def times(self) -> tuple[float, int]:
         """The two clocks."""
