@@ -13,8 +13,11 @@ from typing import Any, Final
 from chappe.channel import messages as _channel  # noqa: F401  (its classes are those of commands)
 from chappe.data import binary, json, shapes, text, topic, varbyte
 from chappe.kv import commands
+from chappe.kv.chained import messages as chained_messages
+from chappe.kv.pair import messages as pair_messages
 from chappe.log import batch
 from chappe.log import messages as log_messages
+from chappe.mesh import link_reports
 from chappe.mesh import messages as mesh_messages
 
 
@@ -57,6 +60,14 @@ def _kv(raw: bytes) -> object:
     return repr(commands.decode_message(raw))
 
 
+def _pair(raw: bytes) -> object:
+    return _each(raw, pair_messages.decode_said, pair_messages.decode_unit, chained_messages.decode)
+
+
+def _links(raw: bytes) -> object:
+    return repr(link_reports.parse_report(raw))
+
+
 def _text(raw: bytes) -> object:
     return binary.encode(text.from_text(raw.decode(errors="surrogateescape")))
 
@@ -78,6 +89,8 @@ TASKS: Final[dict[str, Callable[[bytes], Any]]] = {
     "log": _log,
     "mesh": _mesh,
     "kv": _kv,
+    "pair": _pair,
+    "links": _links,
     "text": _text,
     "topic": _topic,
     "varbyte": lambda raw: varbyte.parse_varbyte(raw, 0),

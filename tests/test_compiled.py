@@ -19,10 +19,15 @@ from hypothesis import strategies as st
 from tests import sides
 
 from chappe.data import binary
+from chappe.kv.backend import ClearRows, PutRow
+from chappe.kv.entity import ENTITY_BYTES
+from chappe.kv.pair.messages import COMMIT, Part, encode_operation, encode_unit
+from chappe.kv.pair.messages import encode as encode_said
 from chappe.log.batch import encode_batch
 
 COMPILED: Final = os.environ.get("CHAPPE_COMPILED", "")
 ROOT: Final = Path(__file__).parent.parent
+HEAD_BYTES: Final = 8 + 2 * ENTITY_BYTES  # of what one of a pair of masters says to the other
 HEX: Final = re.compile(r'"((?:[0-9a-f]{2}){2,2000})"')
 
 pytestmark = [
@@ -39,11 +44,15 @@ def _vectors() -> list[bytes]:
 
 
 def _made() -> list[bytes]:
-    """Batches, since the originals know none."""
+    """Batches, and what else the originals do not know."""
     full = encode_batch(
         3, [b"one", None, b""], 5, timestamps=[5, 7, 6], keys=[b"k", None, b"l"], headers=[(("h", b"v"),), (), ()]
     )
-    return [encode_batch(0, [b"x"], 1), full]
+    operations = [encode_operation(PutRow(binary.encode("k"), binary.encode(1), 5)), encode_operation(ClearRows())]
+    unit = encode_unit(COMMIT, operations, 7)
+    part = bytes(HEAD_BYTES) + encode_said(Part(1, 2, True, unit))
+    links = binary.encode((1, 2, None, (("other", 1, 2, 3, 4),), (("store", True, 5, 0.5),)))
+    return [encode_batch(0, [b"x"], 1), full, unit, part, links]
 
 
 VECTORS: Final = [*_vectors(), *_made()]
@@ -128,7 +137,7 @@ def test_both_read_the_same_json(other: Other, thing: object, kind: str) -> None
     _same(other, "json", json.dumps({"@data-type": kind, "data": thing}).encode())
 
 
-@pytest.mark.parametrize("scenario", ["log", "mesh", "kv", "chain"])
+@pytest.mark.parametrize("scenario", ["log", "mesh", "kv", "kv-pair", "chain"])
 def test_both_play_the_same_world(scenario: str) -> None:
     told = [
         subprocess.run(

@@ -33,3 +33,7 @@ class Frozen(msgspec.Struct, frozen=True):
 
 class FrozenLeaf(msgspec.Struct, frozen=True, gc=False):
     """A Struct that is never changed, and holds nothing that could lead back to it."""
+
+
+class Leaf(msgspec.Struct, eq=False, gc=False):
+    """A Struct that is equal to itself alone, and holds nothing that could lead back to it."""

@@ -13,6 +13,7 @@ from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.link import Link
+from chappe.mesh.links.peers import PeerTable
 
 AHEAD_MAX = 256
 PAYLOAD = bytes(2 * AHEAD_BYTES // AHEAD_MAX)  # so the bound in bytes is met first
@@ -152,7 +153,7 @@ def test_a_box_takes_its_surplus_beyond_its_bounds(surplus: int) -> None:
 
 def test_once_a_link_is_not_pressed_any_more_only_originals_are_held_back() -> None:
     def link(conn: int) -> Link:
-        unused: Handshake = None  # type: ignore[assignment]
+        unused = Handshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
         return Link(conn, ("127.0.0.1", 1), None, unused, Outbox(), 0.0)
 
     congestion = Congestion(b"o" * 16, 1, PATIENCE_S)

@@ -12,6 +12,7 @@ from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
 from chappe.mesh.links.link import Link
+from chappe.mesh.links.peers import PeerTable
 from chappe.mesh.messages import DATA, NOBODY, PING, Message, pack_message, parse_message
 
 OWN, PEER = b"o" * 16, b"p" * 16
@@ -34,7 +35,7 @@ def heartbeats() -> Heartbeats:
 
 @pytest.fixture
 def link(heartbeats: Heartbeats) -> Link:
-    unused: Handshake = None  # type: ignore[assignment]
+    unused = Handshake(1, OWN, True, (), PeerTable(), 0.0)
     made = Link(1, ("127.0.0.1", 1), None, unused, Outbox(messages_max=100_000), 0.0)
     made.peer_id = PEER
     made.chappe = True

@@ -9,6 +9,7 @@ from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.links.handshake import Handshake
 from chappe.mesh.links.link import Link
+from chappe.mesh.links.peers import PeerTable
 
 OWN, SINK, PATIENCE_S = b"o" * 16, b"s" * 16, 6.0
 
@@ -22,7 +23,7 @@ def claim(endpoint: bytes, number: int) -> bytes:
 
 
 def link(conn: int) -> Link:
-    unused: Handshake = None  # type: ignore[assignment]
+    unused = Handshake(1, b"o" * 16, True, (), PeerTable(), 0.0)
     return Link(conn, ("127.0.0.1", 1), None, unused, Outbox(), 0.0)
 
 

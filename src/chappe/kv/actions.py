@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import msgspec
-
+from chappe.compiled import Frozen
 from chappe.core import Report
 from chappe.data.values import Value
 from chappe.kv.backend import Operation
@@ -13,7 +12,7 @@ from chappe.kv.engine import Kind
 from chappe.kv.entity import Entity
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(Frozen, frozen=True):
     """Publish a command message on ``topic``; with a ``receiver`` to that endpoint only, whatever it subscribed to."""
 
     topic: bytes
@@ -21,7 +20,7 @@ class Send(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-class Notify(msgspec.Struct, frozen=True):
+class Notify(Frozen, frozen=True):
     """Tell those who watch the store that a key has changed.
 
     ``value`` is what it has now and ``before`` what it had, None where there is nothing (``kind`` tells that from a
@@ -38,14 +37,14 @@ class Notify(msgspec.Struct, frozen=True):
     version: int
 
 
-class Resolve(msgspec.Struct, frozen=True):
+class Resolve(Frozen, frozen=True):
     """A call that was given ``ticket`` is over: ``outcome`` is its result, or the exception that it raises."""
 
     ticket: int
     outcome: object
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(Frozen, frozen=True):
     """Have the backend do all of these at once, durably, then call ``handle_committed`` or ``handle_commit_failed``.
 
     There is never more than one under way: what comes meanwhile goes into the next, which makes one sync serve many.
@@ -55,13 +54,13 @@ class Commit(msgspec.Struct, frozen=True):
     operations: tuple[Operation, ...]
 
 
-class AskWitness(msgspec.Struct, frozen=True):
+class AskWitness(Frozen, frozen=True):
     """Send this to the witness of a pair, and call ``handle_witness`` with what it answers."""
 
     payload: bytes
 
 
-class Propose(msgspec.Struct, frozen=True):
+class Propose(Frozen, frozen=True):
     """Have the chain of this server do these commands, in order, as its head's own; not, if it is not the head.
 
     Then ``handle_place`` tells of that. What the chain commits comes by ``handle_fed``.

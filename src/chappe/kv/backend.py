@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-import msgspec
-
+from chappe.compiled import Frozen
 from chappe.data.values import Value
 from chappe.kv.entity import Entity
 
 
-class PutRow(msgspec.Struct, frozen=True):
+class PutRow(Frozen, frozen=True):
     """Set a key; ``expires_ns`` is nanoseconds since 1970, or None."""
 
     key: bytes
@@ -24,17 +23,17 @@ class PutRow(msgspec.Struct, frozen=True):
     expires_ns: int | None
 
 
-class EraseRow(msgspec.Struct, frozen=True):
+class EraseRow(Frozen, frozen=True):
     """Remove a key, if it is there."""
 
     key: bytes
 
 
-class ClearRows(msgspec.Struct, frozen=True):
+class ClearRows(Frozen, frozen=True):
     """Remove all keys."""
 
 
-class WriterRow(msgspec.Struct, frozen=True):
+class WriterRow(Frozen, frozen=True):
     """The writes of ``entity`` up to ``applied`` are contained; ``outcomes``: those that did not go well."""
 
     entity: Entity
@@ -43,7 +42,7 @@ class WriterRow(msgspec.Struct, frozen=True):
     heard_ns: int  # nanoseconds since 1970: a clone not heard of for long is forgotten
 
 
-class ForgetWriter(msgspec.Struct, frozen=True):
+class ForgetWriter(Frozen, frozen=True):
     """Remove what is known of a clone."""
 
     entity: Entity
@@ -52,7 +51,7 @@ class ForgetWriter(msgspec.Struct, frozen=True):
 Operation: TypeAlias = PutRow | EraseRow | ClearRows | WriterRow | ForgetWriter
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class Loaded(Frozen, frozen=True):
     """All that a backend keeps."""
 
     entries: tuple[tuple[Value, Value, int | None], ...] = ()

@@ -6,8 +6,6 @@ import math
 from collections import deque
 from typing import Final
 
-import msgspec
-
 from chappe.channel import (
     ChannelProducer,
     Event,
@@ -17,6 +15,7 @@ from chappe.channel import (
     ToAll,
     ToConsumer,
 )
+from chappe.compiled import Frozen
 from chappe.core import Report
 from chappe.defaults import CLONE_WRITES_BYTES_MAX, STORE_ENTRY_BYTES_MAX
 from chappe.errors import (
@@ -51,7 +50,7 @@ _REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
 }
 
 
-class Pending(msgspec.Struct, frozen=True):
+class Pending(Frozen, frozen=True):
     """One write; ``request`` is set for a put_unique, whose answer an original sends apart."""
 
     ticket: int | None
@@ -59,7 +58,7 @@ class Pending(msgspec.Struct, frozen=True):
     request: int | None = None
 
 
-class State(msgspec.Struct, frozen=True):
+class State(Frozen, frozen=True):
     """A confirmation that holds once the master's event ``output`` has come."""
 
     applied: int

@@ -58,6 +58,7 @@ from crc32c import crc32c
 
 from chappe.channel import ASK_HANDSHAKE, Ack, Heartbeat, Nack
 from chappe.channel import RetransmitFailed as RetransmitFailed
+from chappe.compiled import Frozen
 from chappe.data.binary import decode_at, encode
 from chappe.data.order import VECTOR
 from chappe.data.values import Value
@@ -72,7 +73,7 @@ SEVERAL: Final = 136  # the kind
 NOT_INSERTED: Final = 255  # that of a put_unique whose key had a value
 
 
-class Put(msgspec.Struct, frozen=True):
+class Put(Frozen, frozen=True):
     """Set a value; ``expiry_ns`` from when the master takes it."""
 
     key: Value
@@ -81,7 +82,7 @@ class Put(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
-class PutUnique(msgspec.Struct, frozen=True):
+class PutUnique(Frozen, frozen=True):
     """Set a value if there is none; ``who`` and ``request`` name the answer."""
 
     key: Value
@@ -92,7 +93,7 @@ class PutUnique(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
-class PutUniqueResult(msgspec.Struct, frozen=True):
+class PutUniqueResult(Frozen, frozen=True):
     """The answer."""
 
     inserted: bool
@@ -101,21 +102,21 @@ class PutUniqueResult(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
-class Erase(msgspec.Struct, frozen=True):
+class Erase(Frozen, frozen=True):
     """Remove a key."""
 
     key: Value
     publisher: Entity
 
 
-class Expire(msgspec.Struct, frozen=True):
+class Expire(Frozen, frozen=True):
     """A key has lived its time."""
 
     key: Value
     publisher: Entity
 
 
-class Add(msgspec.Struct, frozen=True):
+class Add(Frozen, frozen=True):
     """Add to a value; a missing one starts as the empty value of type ``init``."""
 
     key: Value
@@ -125,7 +126,7 @@ class Add(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
-class Subtract(msgspec.Struct, frozen=True):
+class Subtract(Frozen, frozen=True):
     """Take away from a value."""
 
     key: Value
@@ -134,20 +135,20 @@ class Subtract(msgspec.Struct, frozen=True):
     publisher: Entity
 
 
-class Clear(msgspec.Struct, frozen=True):
+class Clear(Frozen, frozen=True):
     """Remove all keys."""
 
     publisher: Entity
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(Frozen, frozen=True):
     """What a master tells of a change within a value: the change, or all that came out of it to those who want that."""
 
     change: Add | Subtract
     whole: Put
 
 
-class AttachWriter(msgspec.Struct, frozen=True):
+class AttachWriter(Frozen, frozen=True):
     """A clone's handshake: its next write has the number ``offset`` + 1."""
 
     offset: int
@@ -160,7 +161,7 @@ CumulativeAck: TypeAlias = Ack
 MissingEvents: TypeAlias = Nack
 
 
-class AckClone(msgspec.Struct, frozen=True):
+class AckClone(Frozen, frozen=True):
     """A master's handshake: ``pairs`` is all it has, behind its event ``offset``.
 
     The pairs are read only when asked for: most of its receivers are none.
@@ -175,7 +176,7 @@ class AckClone(msgspec.Struct, frozen=True):
         return _parse_pairs(self.raw_pairs)
 
 
-class WriterState(msgspec.Struct, frozen=True):
+class WriterState(Frozen, frozen=True):
     """A master to a clone: its writes up to ``applied`` are done and durable, all well but for ``outcomes``.
 
     What they changed has reached the clone when it has the master's event ``output``. Outcomes are pairs of a write's
@@ -187,19 +188,19 @@ class WriterState(msgspec.Struct, frozen=True):
     outcomes: tuple[tuple[int, int], ...]
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(Frozen, frozen=True):
     """A clone to its master: it knows what became of its writes up to ``seq``."""
 
     seq: int
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(Frozen, frozen=True):
     """A clone to its master: it is closed, and made so many writes; nothing of it follows."""
 
     seq: int
 
 
-class SnapshotOffer(msgspec.Struct, frozen=True):
+class SnapshotOffer(Frozen, frozen=True):
     """A master to a clone of chappe: all it has behind its event ``offset`` are ``entries``, which come in pieces.
 
     ``snapshot`` is a number of the master's, never used twice. It is the master's handshake, as ``AckClone`` is.
@@ -211,7 +212,7 @@ class SnapshotOffer(msgspec.Struct, frozen=True):
     entries: int
 
 
-class SnapshotPiece(msgspec.Struct, frozen=True):
+class SnapshotPiece(Frozen, frozen=True):
     """Some entries of a snapshot: that number ``first`` and those behind it; the first of all has 0."""
 
     snapshot: int
@@ -226,7 +227,7 @@ class SnapshotPiece(msgspec.Struct, frozen=True):
         return _parse_pairs(self.raw_pairs)
 
 
-class SnapshotTaken(msgspec.Struct, frozen=True):
+class SnapshotTaken(Frozen, frozen=True):
     """A clone to its master: it has the first ``entries`` of a snapshot, and room for more.
 
     With ``again`` nothing came for a while, and what follows is to be sent again. With all entries it is done.
@@ -237,7 +238,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
     again: bool = False
 
 
-class MasterSilent(msgspec.Struct, frozen=True):
+class MasterSilent(Frozen, frozen=True):
     """One of a pair of masters: ``master`` is no longer heard, or is no longer master if it says so itself.
 
     A clone that follows it, and has not heard of it either, looks for another one.
@@ -246,7 +247,7 @@ class MasterSilent(msgspec.Struct, frozen=True):
     master: Entity
 
 
-class ChangesOffer(msgspec.Struct, frozen=True):
+class ChangesOffer(Frozen, frozen=True):
     """A master to a clone of chappe that has what ``master`` had behind its ``event``: what has changed since.
 
     As a snapshot, but that it holds ``entries`` which may have changed, and of them the last ``gone`` are keys that are
@@ -262,7 +263,7 @@ class ChangesOffer(msgspec.Struct, frozen=True):
     event: int
 
 
-class Several(msgspec.Struct, frozen=True):
+class Several(Frozen, frozen=True):
     """Changes one after the other; the message has the number of the first."""
 
     changes: tuple[Action, ...]
@@ -281,7 +282,7 @@ ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract,
 TAKES_SEVERAL: Final = MissingEvents(())  # a clone to its master
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(Frozen, frozen=True):
     """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action, or several."""
 
     seq: int
@@ -292,7 +293,8 @@ class Message(msgspec.Struct, frozen=True):
 
 _head: Final = Struct(">Q16sQ16sQ")
 _ENDPOINT: Final = Struct(">QQ")
-_SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
+_SENDER: Final = 8
+_SENDER_END: Final = _SENDER + ENDPOINT_BYTES
 _RECEIVER_AT: Final = 8 + ENTITY_BYTES
 _entity: Final = Struct(">16sQ")
 _KINDS: Final = tuple([bytes((kind,)) for kind in range(256)])
@@ -390,12 +392,12 @@ def _read_command(payload: bytes, pos: int) -> tuple[Command, int]:
 
 def sender_endpoint(payload: bytes) -> bytes | None:
     """The endpoint that a message names as its sender's, found without reading the rest; None if it is cut off."""
-    return payload[_SENDER] if len(payload) >= _head.size else None
+    return payload[_SENDER:_SENDER_END] if len(payload) >= _head.size else None
 
 
 def from_far(payload: bytes) -> bytes:
     """A message that came over an original, its sender taken for one of the original (``entity.far``)."""
-    return payload[: _SENDER.stop] + _U64.pack(far(*_U64.unpack_from(payload, _SENDER.stop))) + payload[_RECEIVER_AT:]
+    return payload[:_SENDER_END] + _U64.pack(far(*_U64.unpack_from(payload, _SENDER_END))) + payload[_RECEIVER_AT:]
 
 
 def to_far(payload: bytes) -> bytes:

@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
-import msgspec
-
+from chappe.compiled import Frozen, Leaf
 from chappe.data.order import same, sort_key
 from chappe.data.values import Value
 from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
@@ -33,7 +32,7 @@ _LARGE: Final = 512  # members or characters; smaller values are not counted
 _MEMBER_BYTES: Final = 8  # of what refers to a member; members are shared by all that a container was
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class Entry(Leaf, eq=False, gc=False):
     """One key and its value; replaced as a whole, never changed. Two are never equal.
 
     Values hold no entries, so the garbage collector has nothing to find here, and is spared looking at all of them.
@@ -46,7 +45,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     weight: Weight | None = None  # of a container that has grown
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(Frozen, frozen=True):
     """What became of one key: ``entry`` is what is there now, ``before`` what was."""
 
     kind: Kind

@@ -411,10 +411,10 @@ class Following:
             if isinstance(command, cmd.RetransmitFailed) and message.receiver != self._entity:
                 return False
             receiving.handle(message, size, now, actions)
-        except GivenUp as problem:
-            self._give_up(str(problem), now, actions)
+        except GivenUp as reason:
+            self._give_up(str(reason), now, actions)
             return False
-        except ProtocolError as problem:
+        except ProtocolError as problem:  # not by the same name: compiled, a name has one type
             self._give_up(str(problem), now, actions)
             raise
         follows = self.connected and receiving.master == self.master

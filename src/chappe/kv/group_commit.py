@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-import msgspec
-
+from chappe.compiled import Frozen
 from chappe.data.binary import encode
 from chappe.kv.actions import Commit
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
@@ -49,7 +48,7 @@ class Undurable(Protocol):
 T = TypeVar("T", bound=Undurable)
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(Frozen, frozen=True):
     """One operation of a master as it was done: what to tell when it is durable."""
 
     command: Command

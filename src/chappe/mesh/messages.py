@@ -37,8 +37,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
+from chappe.compiled import FrozenLeaf
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import (
     ENDPOINTS_MAX,
@@ -98,7 +97,7 @@ _unpack_envelope: Final = _ENVELOPE.unpack_from
 _pack_frame: Final = _FRAME.pack
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(FrozenLeaf, frozen=True, gc=False):
     """One message as it came or was published.
 
     ``kind`` is DATA, COMMAND or LOSS for what was published, over whichever version, and else the type on the wire.

@@ -27,7 +27,7 @@ _TLS_CONTENT: Final = (0x15, 0x16)  # the first byte of what a TLS endpoint says
 _TLS_MAJOR: Final = 3
 
 # What the system keeps beyond what the peer has room for only adds to what is lost with a link, and to delays.
-_NOTSENT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_NOTSENT: Final[int] = getattr(socket, "TCP_NOTSENT_LOWAT", -1)  # -1: this system does not limit it
 
 _buffers: Final[list[memoryview]] = []  # to read into: as many as threads ever read at the same time
 _unpack_length: Final = struct.Struct(">I").unpack_from
@@ -104,7 +104,7 @@ class Link:
         self._first = True
         self.handshaking = self._wire is not None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _NOTSENT is not None:
+        if _NOTSENT >= 0:
             sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT, WRITE_BYTES)
 
     def fileno(self) -> int:

@@ -93,8 +93,8 @@ Said: TypeAlias = Beat | Join | Part | Last | Have | Missing | Gone
 Row: TypeAlias = tuple[Operation, Value, Value]  # with key and value decoded, where it has them
 
 _HEAD_BYTES: Final = 8 + 2 * ENTITY_BYTES
-_SENDER: Final = slice(8, 8 + ENDPOINT_BYTES)
-_RECEIVER: Final = slice(8 + ENTITY_BYTES, 8 + ENTITY_BYTES + ENDPOINT_BYTES)
+_SENDER: Final = 8
+_RECEIVER: Final = 8 + ENTITY_BYTES
 _JOIN: Final = Struct(">BQQQ")
 _PART: Final = Struct(">BQQ?")
 _LAST: Final = Struct(">BQQ")
@@ -134,7 +134,9 @@ def decode_said(payload: bytes) -> tuple[bytes, bytes, Said]:
         ProtocolError: It is no such message.
     """
     try:
-        return payload[_SENDER], payload[_RECEIVER], _decode(payload[_HEAD_BYTES], payload[_HEAD_BYTES:])
+        sender = payload[_SENDER : _SENDER + ENDPOINT_BYTES]
+        receiver = payload[_RECEIVER : _RECEIVER + ENDPOINT_BYTES]
+        return sender, receiver, _decode(payload[_HEAD_BYTES], payload[_HEAD_BYTES:])
     except WRONG:
         raise InvalidData(f"a message of a pair of masters is cut off after {len(payload)} bytes") from None
 
