@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import report
+from benchmarks import brokers, report
 from benchmarks.children import ROOT, ChildFailed, Children
 from benchmarks.link import RECORD_BYTES
 from benchmarks.members import TOPIC
@@ -35,17 +35,23 @@ RESULTS = ROOT / "benchmarks" / "SPARK_RESULTS.md"
 RECORDS = 10_000_000
 KEYS = 10_000
 PACKED = 10_000  # records given to a producer at once
-READ_SHARE, PARQUET_SHARE = 0.70, 0.85
+STREAM_SHARE, READ_SHARE, PARQUET_SHARE = 0.80, 0.70, 0.85
+SPLITS = "4"  # what Spark reads a topic in, of ours and of Kafka's
 EVENTS = 60
 EVENT_S = 0.25  # between two events, so that none waits for the one before it
 LATENCY_MS = 150.0
 SINK_RATE = 500_000
+WHO = {"Parquet": "parquet", "Kafka's connector": "kafka"}  # in the names of numbers
 
 
 class Bench:
-    """A store with records, the same rows in Parquet, and a session."""
+    """A store with records, the same rows in Parquet, perhaps in a topic of Kafka, and a session.
 
-    def __init__(self, settings: Settings, children: Children) -> None:
+    Args:
+        connector: The jars of Spark's connector for Kafka; without them, or without Kafka, it is left out.
+    """
+
+    def __init__(self, settings: Settings, children: Children, connector: list[Path]) -> None:
         self.settings = settings
         self.count = settings.count(RECORDS)
         self._tower = tower(children)
@@ -56,10 +62,18 @@ class Bench:
         self.endpoint = found.endpoint
         folders = {"spark.local.dir": "local", "spark.sql.warehouse.dir": "warehouse"}
         conf = {name: str(settings.work / folder) for name, folder in folders.items()}
+        if connector:
+            conf["spark.jars"] = ",".join(map(str, connector))
         self.spark: SparkSession = spark_session("chappe benchmark", master="local[2]", conf=conf)
         self.parquet = str(settings.work / "rows")
-        self.topic(minPartitions="4").write.parquet(self.parquet)
+        self.topic(minPartitions=SPLITS).write.parquet(self.parquet)
         self.schema = self.spark.read.parquet(self.parquet).schema
+        self.kafka: dict[str, str] = {}  # how to read its topic, which has the same values
+        if settings.kafka is not None and connector:
+            _, (port,) = brokers.kafka_cluster(children, settings.work / "kafka", settings.kafka, 1)
+            given = {"kafka.bootstrap.servers": f"127.0.0.1:{port}"}
+            self.rows().select("value").write.format("kafka").options(**given, topic=TOPIC).save()
+            self.kafka = {**given, "subscribe": TOPIC, "startingOffsets": "earliest", "minPartitions": SPLITS}
 
     def topic(self, **options: str) -> DataFrame:
         """The topic as a batch."""
@@ -78,32 +92,46 @@ class Bench:
         """The same as a stream."""
         return self.spark.readStream.schema(self.schema).parquet(self.parquet)
 
+    def kafka_stream(self) -> DataFrame:
+        """Kafka's topic as a stream."""
+        return self.spark.readStream.format("kafka").options(**self.kafka).load()
+
     def folder(self) -> str:
         """A new folder's name."""
         self._runs += 1
         return str(self.settings.work / f"run-{self._runs}")
 
-    def compare(self, name: str, share: float, ours: Callable[[], None], theirs: Callable[[], None]) -> Line:
-        """Both in turn; the first round of each only warms up."""
-        mine: list[float] = []
-        parquet: list[float] = []
+    def compare(
+        self,
+        name: str,
+        share: float,
+        ours: Callable[[], None],
+        theirs: Callable[[], None],
+        kafka: Callable[[], None] | None = None,
+    ) -> Line:
+        """All in turn; the first round of each only warms up."""
+        runs = {"Parquet": theirs, "chappe": ours}
+        if kafka is not None and self.kafka:
+            runs["Kafka's connector"] = kafka
+        found: dict[str, list[float]] = {who: [] for who in runs}
         for number in range(self.settings.repeats + 1):
-            for rates, run in ((parquet, theirs), (mine, ours)):
+            for who, run in runs.items():
                 began = time.monotonic()
                 run()
                 if number or self.settings.quick:
-                    rates.append(self.count / (time.monotonic() - began))
-        rate, beside = Rate(tuple(mine)), Rate(tuple(parquet))
-        ratio = rate.median / beside.median
+                    found[who].append(self.count / (time.monotonic() - began))
+        rates = {who: Rate(tuple(each)) for who, each in found.items()}
+        rate = rates.pop("chappe")
+        least = {"Parquet": share, "Kafka's connector": 1.0}
         return Line(
             name,
             str(rate),
-            f">= {share:.2f}x of Parquet",
-            f"Parquet: {beside}",
-            times(ratio),
-            ratio >= share,
+            ", ".join(f">= {least[who]:.2f}x of {who}" for who in rates),
+            "; ".join(f"{who}: {each}" for who, each in rates.items()),
+            " / ".join(times(rate.median / each.median) for each in rates.values()),
+            all(rate.median >= least[who] * each.median for who, each in rates.items()),
             rate.note(),
-            {**rate.numbers("chappe"), **beside.numbers("parquet")},
+            {**rate.numbers("chappe"), **{k: v for who in rates for k, v in rates[who].numbers(WHO[who]).items()}},
         )
 
 
@@ -130,9 +158,10 @@ def stream(bench: Bench) -> list[Line]:
     ours, theirs = bench.topic_stream, bench.rows_stream
     line = bench.compare(
         "streaming read into nothing, available-now",
-        READ_SHARE,
+        STREAM_SHARE,
         lambda: drain(bench, ours()),
         lambda: drain(bench, theirs()),
+        lambda: drain(bench, bench.kafka_stream()),
     )
     return [line]
 
@@ -177,7 +206,15 @@ def windows(bench: Bench) -> list[Line]:
     given = {"stores": bench.endpoint, "subscribe": TOPIC, "startingOffsets": "earliest", **narrow}
     ours = bench.spark.readStream.format("chappe").options(**given).load
     name = f"window aggregation, {KEYS:,} keys"
-    return [bench.compare(name, READ_SHARE, lambda: run(ours()), lambda: run(bench.rows_stream()))]
+    return [
+        bench.compare(
+            name,
+            STREAM_SHARE,
+            lambda: run(ours()),
+            lambda: run(bench.rows_stream()),
+            lambda: run(bench.kafka_stream()),
+        )
+    ]
 
 
 def sink(bench: Bench) -> list[Line]:
@@ -263,6 +300,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="few records, one round: does everything work?")
     parser.add_argument("--only", action="append", choices=list(PATHS), metavar="NAME", help=", ".join(PATHS))
+    parser.add_argument("--kafka", metavar="DIR", help="an installation of Kafka, which has its jars in DIR/libs")
+    parser.add_argument(
+        "--connector", metavar="DIR", help="the jars of Spark's connector for Kafka, spark-sql-kafka-0-10, and its own"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     parser.add_argument(
         "--directory", default="/var/tmp", metavar="DIR", help="where data lies meanwhile (%(default)s)"
@@ -276,9 +317,17 @@ def main() -> int:
     watch = report.Watch()
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="chappe-spark-", dir=arguments.directory) as work:
-        settings = Settings(Path(work), None, arguments.quick)
+        settings = Settings(Path(work), None, arguments.quick, arguments.kafka)
+        connector = sorted(Path(arguments.connector).glob("*.jar")) if arguments.connector else []
+        if arguments.connector and not connector:
+            console.print(f"no jars in {arguments.connector}", style="red", highlight=False)
+            return 1
         with Children(Path(work) / "logs") as children:
-            bench = Bench(settings, children)
+            try:
+                bench = Bench(settings, children, connector)
+            except (ChildFailed, brokers.Absent) as error:
+                console.print(str(error), style="red", highlight=False)
+                return 1
             try:
                 for name in arguments.only or PATHS:
                     console.print(f"{name} ...", highlight=False)
@@ -293,7 +342,8 @@ def main() -> int:
     if arguments.json is not None:
         report.write_json(arguments.json, lines, conditions)
     if not (arguments.quick or arguments.only):
-        text = report.markdown(lines, conditions, "python -m benchmarks.spark")
+        command = "python -m benchmarks.spark" + (" --kafka DIR --connector DIR" if bench.kafka else "")
+        text = report.markdown(lines, conditions, command)
         RESULTS.write_text(text.replace("# Results", "# Results: Spark", 1))
     return 0
 
