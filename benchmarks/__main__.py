@@ -29,6 +29,7 @@ from benchmarks.mesh_versions import mesh_versions
 from benchmarks.outcome import Line
 from benchmarks.partitions import partitions
 from benchmarks.readiness import readiness
+from benchmarks.reading import read_topics
 from benchmarks.secured import secured, secured_latency
 from benchmarks.settings import Settings
 from benchmarks.sharded import sharded
@@ -42,6 +43,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "stored": acknowledged,
     "durable": durable,
     "catch-up": catch_up,
+    "read-topic": read_topics,
     "forward": forwarding,
     "latency": latency,
     "secured-latency": secured_latency,
