@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, UsageError
-from chappe.log.batch import HEADERS, Batch, decode_headers
+from chappe.log.batch import HEADERS, KEYS, Batch, decode_headers
 from chappe.log.record import Column
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
         "topic": pa.string(),
         "partition": pa.string(),
         "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp": _time_type(),
         "key": pa.binary(),
         "value": pa.binary(),
         "headers": pa.list_(pa.field("element", _header_type())),
@@ -86,6 +86,8 @@ def _column(name: str, cuts: Sequence[_Cut], topic: str, partition: str, start: 
             return _concat([_cut(_timestamps(batch), low, high) for batch, low, high in cuts])
         case "headers":
             return _headers(cuts, count)
+        case "key" if not any(batch.flags & KEYS for batch, _, _ in cuts):
+            return _no_keys(count)
         case _:
             return _concat([_cut(_binary(batch, name + "s"), low, high) for batch, low, high in cuts])
 
@@ -138,6 +140,15 @@ def _page(text: str, rows: int) -> pa.Array:
 
 def _repeated(topic: str, count: int) -> pa.Array:
     """The same text ``count`` times; a slice of an array made before, unless that would be large."""
+    return _slice(topic, count) if count <= _PAGE else _made(topic, count)
+
+
+@lru_cache(maxsize=32)
+def _slice(topic: str, count: int) -> pa.Array:
+    return _made(topic, count)
+
+
+def _made(topic: str, count: int) -> pa.Array:
     text = shown(topic)
     rows = max(_PAGE, 1 << (count - 1).bit_length())
     if rows * (len(text.encode()) + 4) > _PAGE_BYTES:  # with the position of each
@@ -145,16 +156,18 @@ def _repeated(topic: str, count: int) -> pa.Array:
     return _page(text, rows).slice(0, count)
 
 
-@cache
-def _no_keys() -> pa.Array:
+@lru_cache(maxsize=8)
+def _no_keys(count: int) -> pa.Array:
     pa = pyarrow()
-    return pa.nulls(_PAGE, pa.binary())
+    return pa.nulls(count, pa.binary())
 
 
-@cache
-def _no_headers() -> pa.Array:
+@lru_cache(maxsize=8)
+def _no_headers(count: int) -> pa.Array:
     pa = pyarrow()
-    return pa.array([[]] * _PAGE, schema().field("headers").type)
+    empty = pa.nulls(0, schema().field("headers").type.value_type)
+    ends = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    return pa.ListArray.from_arrays(ends, empty, type=schema().field("headers").type)
 
 
 def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -186,38 +199,44 @@ def _offsets(start: int, count: int) -> pa.Array:
 
 
 def _buffer(view: memoryview) -> pa.Buffer:
-    buffer = pyarrow().py_buffer(view)
-    return buffer if buffer.address % _ALIGNMENT == 0 else pyarrow().py_buffer(bytes(view))
+    pa = pyarrow()
+    buffer = pa.py_buffer(view)
+    return buffer if buffer.address % _ALIGNMENT == 0 else pa.py_buffer(bytes(view))
+
+
+@cache
+def _time_type() -> pa.DataType:
+    return pyarrow().timestamp("us", tz="UTC")
 
 
 def _timestamps(batch: Batch) -> pa.Array:
     pa = pyarrow()
-    type_ = pa.timestamp("us", tz="UTC")
     raw = batch.timestamp_bytes()
     if raw is None:
         buffer = pa.py_buffer(batch.timestamp_min.to_bytes(8, "little", signed=True) * batch.count)
     else:
         buffer = _buffer(raw)
-    return pa.Array.from_buffers(type_, batch.count, [None, buffer])
+    return pa.Array.from_buffers(_time_type(), batch.count, [None, buffer])
 
 
 def _binary(batch: Batch, name: str) -> pa.Array:
     pa = pyarrow()
     column: Column | None = batch.column(name)
     if column is None:
-        return _no_keys().slice(0, batch.count) if batch.count <= _PAGE else pa.nulls(batch.count, pa.binary())
+        return _no_keys(batch.count)
     validity = None if column.validity is None else _buffer(column.validity)
     buffers = [validity, _buffer(column.positions), _buffer(column.data)]
     array = pa.Array.from_buffers(pa.binary(), batch.count, buffers)
-    array.validate(full=True)  # positions of foreign bytes may point anywhere
+    if not batch.ordered:
+        array.validate(full=True)  # positions of foreign bytes may point anywhere
     return array
 
 
 def _headers(cuts: Sequence[_Cut], count: int) -> pa.Array:
     """A list per record, empty without headers; these are decoded one by one, for few topics have any."""
     pa = pyarrow()
-    if count <= _PAGE and not any(batch.flags & HEADERS for batch, _, _ in cuts):
-        return _no_headers().slice(0, count)
+    if not any(batch.flags & HEADERS for batch, _, _ in cuts):
+        return _no_headers(count)
     sizes: list[int] = []
     names: list[str] = []
     values: list[bytes] = []

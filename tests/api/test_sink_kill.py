@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class PatientClient(StoreClient):
         super().__init__(endpoint, 0.1)
         self._store = store
 
-    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+    def receive(self, raw_id: bytes) -> tuple[Answer, Sequence[bytes | memoryview]]:
         while True:
             try:
                 return super().receive(raw_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
     asked: list[Request] = []
 
     class Client(StoreClient):
-        def ask(self, request: Request) -> tuple[Answer, list[bytes]]:
+        def ask(self, request: Request) -> tuple[Answer, Sequence[bytes | memoryview]]:
             if self.endpoint != silent:
                 return super().ask(request)
             asked.append(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -110,8 +111,8 @@ def asked(actions: list[Action]) -> list[tuple[str, object]]:
     return [(each.endpoint, each.request) for each in actions if isinstance(each, Ask)]
 
 
-def known(first: int, next_: int, hole_last: int = -1) -> ReadAnswer:
-    return ReadAnswer(b"t", b"P", first, next_, True, hole_last)
+def known(first: int, next_: int, hole_last: int = -1, ahead: int = 0) -> ReadAnswer:
+    return ReadAnswer(b"t", b"P", first, next_, True, hole_last, ahead)
 
 
 def test_a_gap_is_read_from_a_store_and_closed_by_what_comes() -> None:
@@ -125,6 +126,57 @@ def test_a_gap_is_read_from_a_store_and_closed_by_what_comes() -> None:
     assert owner.answer(ask, known(0, 10), NOW, raw(0, 4), raw(4, 6)) == []
     assert (owner.taken, owner.gap.state, owner.gaps.open) == ([0, 4], GapState.CLOSED, {})
     assert owner.gaps.next_timeout() == math.inf
+
+
+def test_what_comes_behind_the_next_answer_is_asked_for_before_it_is_there() -> None:
+    owner = Owner(head=20)
+    owner.store("A", 0, 20)
+    (first,) = owner.gaps.look(NOW)
+    second, third = owner.answer(first, known(0, 20, ahead=8), NOW, raw(0, 4))
+    assert asked([second, third]) == [read("A", 4), read("A", 8)]
+    (fourth,) = owner.answer(second, known(0, 20, ahead=12), NOW, raw(4, 4))
+    assert asked([fourth]) == [read("A", 12)]  # and what begins at 8 is under way
+    assert owner.answer(third, known(0, 20, ahead=20), NOW, raw(8, 4)) == []  # nothing comes behind the last one
+    assert owner.answer(fourth, known(0, 20), NOW, raw(12, 8)) == []
+    assert (owner.taken, owner.gap.state) == ([0, 4, 8, 12], GapState.CLOSED)
+
+
+def test_what_was_asked_for_ahead_is_held_if_it_comes_too_early_and_asked_again_if_it_does_not_fit() -> None:
+    owner = Owner(head=20)
+    owner.store("A", 0, 20)
+    (first,) = owner.gaps.look(NOW)
+    second, third = owner.answer(first, known(0, 20, ahead=8), NOW, raw(0, 4))
+    assert owner.answer(third, known(0, 20), NOW, raw(8, 4)) == []  # the one before it is still under way
+    assert (owner.taken, owner.gap.next) == ([0], 4)
+    (fourth,) = owner.answer(second, known(0, 20, ahead=16), NOW, raw(4, 4))
+    assert (owner.taken, asked([fourth])) == ([0, 4, 8], [read("A", 12)])  # where the held ones end
+
+    fifth, sixth = owner.answer(fourth, known(0, 20, ahead=18), NOW, raw(12, 2))
+    assert asked([fifth, sixth]) == [read("A", 14), read("A", 18)]
+    (seventh,) = owner.answer(fifth, known(0, 20), NOW, raw(14, 2))  # fewer than it said: 16 and 17 are asked for
+    assert asked([seventh]) == [read("A", 16)]
+    assert owner.answer(sixth, known(0, 20), NOW, raw(18, 2)) == []
+    assert owner.answer(seventh, known(0, 20), NOW, raw(16, 2)) == []
+    assert (owner.taken[-3:], owner.gap.state) == ([14, 16, 18], GapState.CLOSED)
+
+
+def test_what_was_asked_for_ahead_and_is_not_answered_is_asked_for_again() -> None:
+    owner = Owner(head=20)
+    owner.store("A", 0, 20)
+    owner.store("B", 0, 20)
+    (first,) = owner.gaps.look(NOW)
+    second, third = owner.answer(first, known(0, 20, ahead=8), NOW, raw(0, 4))
+    assert owner.answer(second, known(0, 20), NOW, raw(4, 4)) == []
+    assert isinstance(third, Ask)
+    later = [each for _, each in owner.wait(2 * ANSWER_S, NOW)]
+    assert asked(later)[0] == read("B" if third.endpoint == "tcp://A:1" else "A", 8)
+
+
+def test_no_more_is_asked_for_ahead_than_may_be_under_way() -> None:
+    owner = Owner(replace(LOG_LIMITS, reads_max=1), head=20)
+    owner.store("A", 0, 20)
+    (first,) = owner.gaps.look(NOW)
+    assert asked(owner.answer(first, known(0, 20, ahead=8), NOW, raw(0, 4))) == [read("A", 4)]
 
 
 def test_the_next_store_is_asked_when_one_refuses_is_damaged_or_does_not_answer() -> None:

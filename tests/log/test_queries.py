@@ -72,7 +72,7 @@ infos = st.builds(
     offsets,
 )
 answers = st.one_of(
-    st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1)),
+    st.builds(ReadAnswer, names, names, offsets, offsets, st.booleans(), st.integers(-1, 2**63 - 1), offsets),
     st.builds(heads_answer, st.lists(infos, max_size=3), offsets, st.just(10), offsets),
     st.builds(TrimAnswer, names, ids),
     st.builds(SeekAnswer, names, names, st.integers(-1, 2**63 - 1)),

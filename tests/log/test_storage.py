@@ -49,6 +49,21 @@ def test_nothing_is_known_of_an_unknown_partition(storage: LogStorage) -> None:
     assert storage.changed("", 0, 10) == []
 
 
+@pytest.mark.parametrize("bytes_max", [1, 300, 1000, 100_000])
+def test_it_is_told_where_the_next_read_will_end(tmp_path: Path, bytes_max: int) -> None:
+    storage = SegmentStorage(tmp_path / "store")
+    for base in range(0, 60, 3):
+        keep(storage, batch(base, 3), batch(base, 3, partition="other"))
+    ends, told, at = [], [], 0
+    while at < 60:
+        read = storage.read("t", "p", at, bytes_max)
+        at = offsets(read)[-1] + 1
+        ends.append(at)
+        told.append(read.ahead)
+    storage.close()
+    assert told == [*ends[1:], 0]
+
+
 def test_what_is_written_becomes_readable_when_it_is_published(storage: LogStorage) -> None:
     written = storage.write([batch(0, 3)])
     assert storage.partition("t", "p") is None

@@ -527,11 +527,11 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "log",
         "log/gap.py",
         (
-            "            if gap is not None and gap.state is GapState.READING:\n"
+            "            elif gap is not None and gap.state is GapState.READING:\n"
             "                gap.state = GapState.OPEN"
         ),
         (
-            "            if gap is not None and gap.state is GapState.FETCHING:\n"
+            "            elif gap is not None and gap.state is GapState.FETCHING:\n"
             "                gap.state = GapState.OPEN"
         ),
         "consumers have what is stored",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import msgspec
 from tests.spark.answering import Answering
 
 from chappe.data.topic import decode_topic
@@ -27,7 +28,8 @@ Key = tuple[str, str]
 class FakeStore(Answering):
     """Answers READ, HEADS and SEEK from memory, on a thread, until closed.
 
-    ``reads_max`` makes it fall silent after so many READs, as a store does that is killed.
+    ``reads_max`` makes it fall silent after so many READs, as a store does that is killed. With a ``foresight`` it says
+    where the next answer will end, by so many offsets wrongly.
     """
 
     def __init__(self, *, reads_max: int | None = None, endpoint: str = "tcp://127.0.0.1:*") -> None:
@@ -38,6 +40,7 @@ class FakeStore(Answering):
         self.versions: dict[Key, int] = {}
         self.reads: list[ReadRequest] = []
         self.heads: list[HeadsRequest] = []
+        self.foresight: int | None = None
         self._version = 0
         self._reads_max = reads_max
         self._lock = threading.Lock()
@@ -117,13 +120,21 @@ class FakeStore(Answering):
             return ReadAnswer(request.topic, request.partition, 0, 0, False), []
         first, last = self.holes.get(key, (0, -1))
         hole = last if first <= request.offset <= last else -1
+        found = self._batches(key, request) if hole < 0 else []
+        ahead = 0
+        if found and self.foresight is not None:
+            follows = msgspec.structs.replace(request, offset=Batch.parse(found[-1], check=False).next)
+            behind = self._batches(key, follows)
+            ahead = max(0, Batch.parse(behind[-1], check=False).next + self.foresight) if behind else 0
+        return ReadAnswer(request.topic, request.partition, self.first[key], self.next[key], True, hole, ahead), found
+
+    def _batches(self, key: Key, request: ReadRequest) -> list[bytes]:
         found: list[bytes] = []
-        if hole < 0 and self.first[key] <= request.offset < self.next[key]:
+        if self.first[key] <= request.offset < self.next[key]:
             for raw in self.batches[key]:
-                batch = Batch.parse(raw, check=False)
-                if batch.next <= request.offset:
+                if Batch.parse(raw, check=False).next <= request.offset:
                     continue
                 if found and sum(map(len, found)) + len(raw) > request.bytes_max:
                     break
                 found.append(raw)
-        return ReadAnswer(request.topic, request.partition, self.first[key], self.next[key], True, hole), found
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tests.waiting import PATIENCE_S
@@ -17,6 +18,6 @@ GIVE_UP_S: Final = 0.05
 class ImpatientClient(StoreClient):
     """Gives up at once at who is silent, and takes its time with everybody else."""
 
-    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+    def receive(self, raw_id: bytes) -> tuple[Answer, Sequence[bytes | memoryview]]:
         self._timeout_s = GIVE_UP_S if self.endpoint in SILENT else PATIENCE_S
         return super().receive(raw_id)

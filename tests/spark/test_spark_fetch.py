@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.spark.fake_store import FakeStore
 from tests.spark.silence import ImpatientClient
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 from chappe.errors import OffsetOutOfRange, TimedOut
 from chappe.log.batch import encode_batch
@@ -65,6 +65,39 @@ def test_many_small_answers_become_one_arrow_batch() -> None:
         parts = list(read_task(Task((one(0, 5000, store, size=1),))))
         assert len(store.reads) > 5
     assert [part.num_rows for part in parts] == [5000]
+
+
+def test_what_comes_behind_the_next_answer_is_under_way_before_that_is_wanted() -> None:
+    with FakeStore() as store:
+        store.foresight = 0
+        for _ in range(5):
+            store.put("t", "p", [b"v" * 200] * 10_000)
+        parts = read_task(Task((one(0, 50_000, store, size=300),)))
+        assert next(parts).num_rows == 10_000
+        until(lambda: [each.offset for each in store.reads] == [0, 10_000, 20_000])
+        assert sum(part.num_rows for part in parts) == 40_000
+        assert [each.offset for each in store.reads] == [0, 10_000, 20_000, 30_000, 40_000]
+
+
+@pytest.mark.parametrize("foresight", [-150, -1, 1, 150])
+def test_a_store_that_foresees_wrongly_is_asked_again(foresight: int) -> None:
+    with FakeStore() as store:
+        fill(store)
+        store.foresight = foresight
+        assert offsets(Task((one(0, 1000, store, size=1),))) == list(range(1000))
+
+
+def test_large_batches_may_become_arrow_batches_as_they_came() -> None:
+    columns = ("offset", "value")
+    with FakeStore() as store:
+        for size, rows in ((100, 1000), (1, 10), (1, 20), (100, 2000)):
+            store.put("t", "p", [b"v" * size] * rows)
+        wanted = Task((one(500, 3000, store),), columns=columns, apart=True)
+        parts = list(read_task(wanted))
+        (joined,) = read_task(replace(wanted, columns=("offset",)))  # would keep values that nobody wants
+    assert [part.num_rows for part in parts] == [500, 30, 1970]
+    assert [n for part in parts for n in part.column("offset").to_pylist()] == list(range(500, 3000))
+    assert joined.num_rows == 2500
 
 
 def test_many_small_partitions_become_one_arrow_batch_in_order() -> None:

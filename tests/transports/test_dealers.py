@@ -34,9 +34,11 @@ class Owner:
     def unwatch_socket(self, sock: zmq.Socket[bytes]) -> None:
         del self.drains[id(sock)]
 
-    def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
+    def receive_views(
+        self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]
+    ) -> bool:
         while not sock.closed and sock.poll(0):  # what is handled may close it
-            handle(sock.recv_multipart())
+            handle([*sock.recv_multipart()])
         return False
 
 
@@ -54,7 +56,7 @@ def test_every_store_is_heard_though_there_are_more_than_connections(
     owner: Any = Owner()
     found: list[int] = []
 
-    def answered(request_id: int, answer: Answer, batches: list[bytes]) -> list[Action]:
+    def answered(request_id: int, answer: Answer, batches: Sequence[bytes | memoryview]) -> list[Action]:
         found.append(request_id)
         return []
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import zmq
 
-from chappe.transports.zeromq import new_socket
+from chappe.transports.zeromq import VIEWED_BYTES, new_socket, take
 
 PATIENCE_S = 60.0
 
@@ -21,3 +21,16 @@ def test_a_connection_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch
         with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as stranger, suppress(ConnectionError):
             while stranger.recv(64):  # what libzmq says first
                 pass
+
+
+def test_large_parts_come_as_views_of_the_message_and_small_ones_as_bytes() -> None:
+    parts = [b"id", b"a" * (VIEWED_BYTES - 1), b"b" * VIEWED_BYTES, b"", b"c" * 200_000]
+    with new_socket(zmq.DEALER) as sender, new_socket(zmq.DEALER) as receiver:
+        port = receiver.bind_to_random_port("tcp://127.0.0.1")
+        sender.connect(f"tcp://127.0.0.1:{port}")
+        for each in (parts, [b"next"]):
+            sender.send_multipart(each)
+        taken = take(receiver, 0)
+        assert take(receiver, 0) == [b"next"]
+    assert taken == parts  # whatever became of the sockets
+    assert [type(each) for each in taken] == [bytes, bytes, memoryview, bytes, memoryview]

@@ -147,7 +147,7 @@ class _Search:
         self._cut = self._cut or (offset < known.next and bool(self._text))
         return found
 
-    def _take(self, raw: bytes, partition: str, offset: int, found: list[Record]) -> int:
+    def _take(self, raw: bytes | memoryview, partition: str, offset: int, found: list[Record]) -> int:
         """Take what is wanted of a batch; returns the offset behind it."""
         try:
             batch = Batch.parse(raw)
@@ -183,7 +183,7 @@ class _Search:
         self._cut = self._cut or (bool(self._text) and begin > known.first)
         return begin
 
-    def _ask(self, partition: str, known: Known, request: Request) -> tuple[Answer, list[bytes]]:
+    def _ask(self, partition: str, known: Known, request: Request) -> tuple[Answer, Sequence[bytes | memoryview]]:
         """Ask one store after the other, and one that was silent no more. Raises TimedOut if none answers."""
         problem: ChappeError | None = None
         for endpoint in known.holders:

@@ -268,4 +268,5 @@ def _read(
     read = storage.read(topic, partition, request.offset, min(max(request.bytes_max, 1), limits.read_bytes_max))
     last = -1 if read.hole is None else read.hole.last
     batches = tuple(map(bare, read.batches)) if request.bare else read.batches
-    return ReadAnswer(request.topic, request.partition, info.first, info.next, True, last), batches, read.hole
+    answer = ReadAnswer(request.topic, request.partition, info.first, info.next, True, last, read.ahead)
+    return answer, batches, read.hole

@@ -11,7 +11,7 @@ other stores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -252,7 +252,9 @@ class Backfill:
             actions += self._ask(hole, now)
         return actions
 
-    def healing(self, store: Source, hole: Hole, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def healing(
+        self, store: Source, hole: Hole, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches:

@@ -304,6 +304,11 @@ class Batch:
         self._at = found
         return found
 
+    @property
+    def ordered(self) -> bool:
+        """Whether it is known that values lie within their column and do not overlap: then Arrow may have them."""
+        return self._ordered
+
     def check_order(self) -> None:
         """What ``parse`` without a check leaves out and the checksum is not. Raises ProtocolError."""
         if not self._ordered and self.flags != SEALED:

@@ -12,7 +12,7 @@ the head, not at it; original producers are never asked for more than they have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, KeysView
+from collections.abc import Iterable, KeysView, Sequence
 from typing import Final
 
 from chappe.core import Report
@@ -290,7 +290,9 @@ class LogConsumer:
             return []
         return [*self._unanswered(questions, now), *self._gaps.look(now)]
 
-    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """A store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
@@ -412,7 +414,9 @@ class LogConsumer:
         lasts = [each.key[0] for each in questions if each.last and each.key is not None]
         return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._begin(now)
 
-    def _last_came(self, store: Source, topic: str, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def _last_came(
+        self, store: Source, topic: str, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """A store told newest records of a topic: deliver those of partitions that have not begun."""
         actions, page = self._last.answered(store, topic, answer, now)
         try:

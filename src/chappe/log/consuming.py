@@ -146,7 +146,9 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._stores[message.address] = message
         return self._tell_all(lambda part: part.handle_message(message, now, wall_us), now)
 
-    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """A store answered one of the consumers."""
         if request_id < REQUESTS:
             return self._news_answered(request_id, answer, now)

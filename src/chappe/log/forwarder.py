@@ -18,6 +18,7 @@ Source: chappe's own, after the ZeroMQ Guide's forwarder; the messages are Dafka
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,7 +114,9 @@ class LogForwarder:
                 return [*self._pass_question(message, now), *store.handle_message(message, now, wall_us)]
         return store.handle_message(message, now, wall_us)
 
-    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -66,6 +67,8 @@ class Gap:
     fetched: int = 0  # the last FETCH asked for what comes before this
     kept_from: int = 0  # the last FETCH was answered from here on
     kept_before: int = 0  # the same of the one before
+    ahead: int = UNDECIDED  # a second READ is under way, from here on
+    follows: tuple[int, int] = (UNDECIDED, 0)  # what a READ of the first offset brings ends at the second
     damaged: RangeSet | None = None  # what a store answered with damage for; nothing of it lies before ``next``
 
     @property
@@ -154,6 +157,7 @@ class Gaps:
         gap.state = GapState.CLOSED
         gap.tries, gap.retry_at, gap.damaged = 0, 0.0, None
         gap.kept_from = gap.kept_before = 0
+        gap.ahead = UNDECIDED
 
     def progress(self, key: Key, gap: Gap) -> None:
         """The next offset of an open gap moved on."""
@@ -238,19 +242,29 @@ class Gaps:
             return actions
         having = self._sources.having(key, gap.next, now)
         if having:
-            return [*actions, self._read(having[gap.tries % len(having)], key, gap, now)]
+            return actions + self._read(having[gap.tries % len(having)], key, gap, now)
         if self._eager and gap.tries % 2 == 0:
             # What we know of the stores is up to a second old: one of them may have it by now.
             perhaps = [
                 s for s in self._sources.usable(now) if key in s.heads and s.heads[key][0] <= gap.next < gap.head
             ]
             if perhaps:
-                return [*actions, self._read(perhaps[gap.tries // 2 % len(perhaps)], key, gap, now)]
+                return actions + self._read(perhaps[gap.tries // 2 % len(perhaps)], key, gap, now)
         return actions + self._fetch(key, gap, now)
 
-    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> Action:
+    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> list[Action]:
+        """Ask for what is wanted next, and for what comes behind that: one is read while the other is on its way."""
         gap.state = GapState.READING
-        return self._sources.read(store, key, gap.next, now)
+        actions: list[Action] = []
+        if gap.ahead == gap.next:
+            gap.ahead = UNDECIDED  # it is under way already
+        else:
+            actions.append(self._sources.read(store, key, gap.next, now))
+        begins, ends = gap.follows
+        if begins == gap.next and gap.ahead == UNDECIDED and store.has(key, ends) and not self._sources.busy:
+            gap.ahead = ends
+            actions.append(self._sources.read(store, key, ends, now))
+        return actions
 
     def seek(self, store: Source, key: Key, gap: Gap, timestamp: int, now: float) -> Action:
         """Ask a store where a time begins."""
@@ -295,7 +309,9 @@ class Gaps:
         """Nobody will answer these: others are asked."""
         for each in questions:
             gap = None if each.key is None or each.hole is not None else self.open.get(each.key)
-            if gap is not None and gap.state is GapState.READING:
+            if gap is not None and each.offset == gap.ahead != UNDECIDED:
+                gap.ahead = UNDECIDED
+            elif gap is not None and gap.state is GapState.READING:
                 gap.state = GapState.OPEN
 
     def listed(self, store: Source, key: Key, gap: Gap | None, first: int, next_: int) -> None:
@@ -307,7 +323,9 @@ class Gaps:
         if gap is not None and gap.tries and first <= gap.next < next_:
             gap.retry_at = 0.0  # what nobody answered for is here
 
-    def answered(self, store: Source, question: Question, answer: Answer, raws: list[bytes], now: float) -> list[Batch]:
+    def answered(
+        self, store: Source, question: Question, answer: Answer, raws: Sequence[bytes | memoryview], now: float
+    ) -> list[Batch]:
         """A store answered a READ or SEEK; returns the records in it.
 
         Raises ProtocolError: one of the batches is malformed; the store is passed over for a while.
@@ -333,6 +351,8 @@ class Gaps:
                 gap.head = max(gap.head, answer.next)
         else:
             store.forget(key)
+        if gap is not None and batches and answer.ahead > batches[-1].next:
+            gap.follows = (batches[-1].next, answer.ahead)
         if gap is None or batches or question.offset != gap.next:
             return batches
         gap.tries += 1

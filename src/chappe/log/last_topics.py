@@ -13,7 +13,7 @@ topic is new.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
@@ -138,7 +138,9 @@ class LastTopics:
             found.cuts = {decode_topic(name): cut for name, cut in answer.cuts}
         return [], answer
 
-    def records(self, topic: str, answer: LastAnswer, raws: list[bytes], now: float) -> Iterator[tuple[Key, Batch]]:
+    def records(
+        self, topic: str, answer: LastAnswer, raws: Sequence[bytes | memoryview], now: float
+    ) -> Iterator[tuple[Key, Batch]]:
         """What a page has, but for what comes again from its cut on. Raises ProtocolError; else goes on behind it."""
         found = self._open[topic]
         for name, batch in zip(answer.partitions, [Batch.parse(raw) for raw in raws], strict=False):

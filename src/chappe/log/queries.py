@@ -154,7 +154,8 @@ class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """What the store has of the partition; the batches follow as frames of their own.
 
     ``first`` and ``next`` bound what is there; ``known`` is False if it has never seen the partition.
-    ``hole_last`` >= 0: the wanted offset up to ``hole_last`` is damaged here.
+    ``hole_last`` >= 0: the wanted offset up to ``hole_last`` is damaged here. ``ahead``: where the answer to the same
+    question for what follows will end, so that what comes after it can be asked for, too; 0: it is not known.
     """
 
     topic: Name
@@ -163,6 +164,7 @@ class ReadAnswer(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     next: Offset
     known: bool
     hole_last: OffsetOrNone = -1
+    ahead: Offset = 0
 
 
 class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):

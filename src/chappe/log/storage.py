@@ -14,7 +14,7 @@ above ``first``. What is left out between two appends is a hole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from chappe.log.events import ScrubEnded
@@ -67,11 +67,13 @@ class Hole:
 class Read:
     """Answer to a read: whole batches, the first of which contains the wanted offset.
 
-    ``hole`` is set when the wanted offset itself lies in damage; then there are no batches.
+    ``hole`` is set when the wanted offset itself lies in damage; then there are no batches. ``ahead`` is where a read
+    of what follows will end, as far as can be told without reading it; 0 if it cannot, or nothing follows.
     """
 
     batches: tuple[bytes, ...]
     hole: Hole | None = None
+    ahead: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

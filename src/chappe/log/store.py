@@ -9,7 +9,7 @@ HEAD is acknowledged again; stores fetch from each other; answers are exact, bou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -191,7 +191,9 @@ class LogStore:
         reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
         return [reply, *self._backfill.report_damage([hole] if hole else [])]
 
-    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """Another store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from chappe.api.log.sealed import Read, Unread, Why, reader_here
 from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
-from chappe.defaults import MIB
+from chappe.defaults import KIB, MIB
 from chappe.errors import OffsetOutOfRange, ProtocolError, Sealed, TimedOut
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadAnswer, ReadRequest
@@ -37,10 +37,11 @@ TIMEOUT_S: Final = 5.0  # then another store is asked
 PATIENCE_S: Final = 30.0  # how long stores that are away or behind are waited for before the task fails
 PAUSE_S: Final = 0.1  # between two rounds over all stores, doubled up to ...
 PAUSE_MAX_S: Final = 2.0
-ANSWER_BYTES: Final = 2 * MIB  # asked of a store at once
+ANSWER_BYTES: Final = 2 * MIB  # asked of a store at once, twice before the first answer
 AHEAD: Final = 2  # ranges whose first request is under way before their turn
 ROWS_MIN: Final = 10_000  # in one Arrow batch, if there are so many: fewer make Spark slow
 ARROW_BYTES: Final = 8 * MIB  # an Arrow batch of at least this size is handed over as it is
+APART_BYTES: Final = 64 * KIB  # so large, a batch of a store costs less as an Arrow batch than as a part of one
 CLIENTS_MAX: Final = 32  # connections that a worker keeps from task to task
 
 _OUTSIDE: Final = {"topic", "partition", "offset"}  # columns that can be told of what is sealed
@@ -83,6 +84,9 @@ class Task:
         opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
         security: Who we are, if stores have keys.
         keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
+        apart: Whether a batch of a store may become an Arrow batch of its own, which points into what was received:
+            where it is large, and its values, which then are wanted, are most of it. Others are joined into larger
+            ones, as all are without.
     """
 
     ranges: tuple[Range, ...]
@@ -96,6 +100,7 @@ class Task:
     opens: bool = True
     security: LogSecurity = None
     keeps: bool = False
+    apart: bool = False
 
 
 def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
@@ -117,16 +122,34 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
     """
     parts: list[pa.RecordBatch] = []
     rows = size = 0
-    for found, low, high, run in _Fetch(task).chunks():
-        for start, end, batches in _in_time(task, low, high, run):
-            parts.append(run_to_arrow(batches, found.topic, found.partition, start, end, task.columns))
-            rows += end - start
-            size += parts[-1].nbytes
-            if rows >= ROWS_MIN or size >= ARROW_BYTES:
-                yield concat(parts)
-                parts, rows, size = [], 0, 0
+    for found, low, high, came in _Fetch(task).chunks():
+        for start, end, batches in _in_time(task, low, high, came):
+            for alone, some in groupby(batches, lambda each: task.apart and _bulky(task.columns, each)):
+                group = list(some)
+                if alone and parts:
+                    yield concat(parts)
+                    parts, rows, size = [], 0, 0
+                for run in [[each] for each in group] if alone else [group]:
+                    first, next_ = max(start, run[0].base), min(end, run[-1].next)
+                    made = run_to_arrow(run, found.topic, found.partition, first, next_, task.columns)
+                    if alone:
+                        yield made
+                        continue
+                    parts.append(made)
+                    rows += next_ - first
+                    size += made.nbytes
+                    if rows >= ROWS_MIN or size >= ARROW_BYTES:
+                        yield concat(parts)
+                        parts, rows, size = [], 0, 0
     if parts:
         yield concat(parts)
+
+
+def _bulky(columns: tuple[str, ...], batch: Batch) -> bool:
+    """Whether an Arrow batch that points into this one is large, and does not keep much that nobody wants."""
+    size = len(batch.raw)
+    values = None if size < APART_BYTES or "value" not in columns else batch.column("values")
+    return values is not None and 2 * len(values.data) >= size
 
 
 def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
@@ -162,6 +185,10 @@ def forget_client(endpoint: str, security: LogSecurity = None) -> None:
 class _Sent(NamedTuple):
     client: StoreClient
     raw_id: bytes
+    offset: int
+
+    def forget(self) -> None:
+        self.client.forget([self.raw_id])
 
 
 @dataclass(slots=True)
@@ -176,7 +203,7 @@ class _Round:
 class _Fetch:
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._ahead: dict[int, _Sent] = {}
+        self._ahead: dict[int, list[_Sent]] = {}  # requests under way, by range, in order
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last
         # Offsets are known of what is sealed, too.
         self._reader = reader_here(task.security) if set(task.columns) - _OUTSIDE else None
@@ -190,8 +217,9 @@ class _Fetch:
                     for low, high, run in self._opened(wanted, start, end, batches):
                         yield wanted, low, high, run
         finally:  # also when Spark wants no more: late answers must not pile up in the connection
-            for sent in self._ahead.values():
-                sent.client.forget([sent.raw_id])
+            for under_way in self._ahead.values():
+                for sent in under_way:
+                    sent.forget()
 
     def _opened(
         self, wanted: Range, start: int, end: int, batches: list[Batch]
@@ -223,26 +251,38 @@ class _Fetch:
 
     def _range(self, index: int, wanted: Range) -> Iterator[tuple[int, int, list[Batch]]]:
         offset = wanted.start
-        sent = self._ahead.pop(index, None) or self._send(index, wanted, offset)
+        under_way = self._ahead.setdefault(index, [])
+        if not under_way and (first := self._send(index, wanted, offset)) is not None:
+            under_way.append(first)
         for later in range(index + 1, min(index + 1 + AHEAD, len(self._task.ranges))):
             if later not in self._ahead:
                 following = self._send(later, self._task.ranges[later], self._task.ranges[later].start)
                 if following is not None:
-                    self._ahead[later] = following
+                    self._ahead[later] = [following]
         while offset < wanted.end:
-            batches = [] if sent is None else self._receive(sent, wanted, offset)
+            sent = under_way.pop(0) if under_way else None
             client = None if sent is None else sent.client
+            batches, ahead = ([], 0) if sent is None else self._receive(sent, wanted, offset)
             if not batches:
                 offset, batches, client = self._elsewhere(wanted, offset)
             if client is None:
                 return
             end = min(batches[-1].next, wanted.end)
-            if end < wanted.end:
-                sent = _Sent(client, client.send(self._request(wanted, end)))
-                self._ahead[index] = sent  # so that it is forgotten if Spark stops here
+            if under_way and (under_way[0].client, under_way[0].offset) != (client, end):  # it has it otherwise by now
+                under_way.pop().forget()
+            self._go_on(client, wanted, under_way, end, ahead)
             yield offset, end, batches
-            self._ahead.pop(index, None)
             offset = end
+        del self._ahead[index]
+
+    def _go_on(self, client: StoreClient, wanted: Range, under_way: list[_Sent], end: int, ahead: int) -> None:
+        """Ask for what begins at ``end``, and for what comes behind that: the one is read while the other is sent."""
+        wants = [end] if not under_way else []
+        if end < ahead:
+            wants.append(ahead)
+        for each in wants:
+            if each < wanted.end:
+                under_way.append(_Sent(client, client.send(self._request(wanted, each)), each))
 
     def _send(self, index: int, wanted: Range, offset: int) -> _Sent | None:
         holders = wanted.holders
@@ -252,19 +292,24 @@ class _Fetch:
         turn = holders[start:] + holders[:start]
         endpoint = next((each for each in turn if each not in self._away), turn[0])
         client = client_of(endpoint, self._task.security)
-        return _Sent(client, client.send(self._request(wanted, offset)))
+        return _Sent(client, client.send(self._request(wanted, offset)), offset)
 
-    def _receive(self, sent: _Sent, wanted: Range, offset: int) -> list[Batch]:
-        """The batches of an answer, or none for any reason: the slow path finds out what is the matter."""
+    def _receive(self, sent: _Sent, wanted: Range, offset: int) -> tuple[list[Batch], int]:
+        """The batches of an answer, and where the next one will end, if it says so.
+
+        None for any reason: the slow path finds out what is the matter.
+        """
         if sent.client is not _clients.get((sent.client.endpoint, self._task.security)):
-            return []  # it was closed after it failed another range
+            return [], 0  # it was closed after it failed another range
         try:
             answer, raws = sent.client.receive(sent.raw_id)
-            return _batches(answer, raws, offset, wanted.end) if isinstance(answer, ReadAnswer) else []
+            if not isinstance(answer, ReadAnswer):
+                return [], 0
+            return _batches(answer, raws, offset, wanted.end), answer.ahead
         except (TimedOut, ProtocolError) as error:
             logger.warning("%s; asking another store for %s", error, wanted)
             self._fail(sent.client.endpoint)
-            return []
+            return [], 0
 
     def _request(self, wanted: Range, offset: int) -> ReadRequest:
         size = (wanted.end - offset) * wanted.record_bytes
@@ -341,7 +386,7 @@ def _rest(wanted: Range, offset: int) -> Range:
     return Range(wanted.topic, wanted.partition, offset, wanted.end)
 
 
-def _batches(answer: ReadAnswer, raws: Sequence[bytes], offset: int, end: int) -> list[Batch]:
+def _batches(answer: ReadAnswer, raws: Sequence[bytes | memoryview], offset: int, end: int) -> list[Batch]:
     """The batches that follow each other from ``offset`` on, before ``end``. Every one is checked.
 
     Raises ProtocolError.

@@ -68,8 +68,8 @@ def read_topic(
     convert = _converter(as_)
     import pyarrow as pa
 
-    batches = read_batches(topic, tower=tower, stores=stores, start=start, end=end, columns=columns, security=security)
-    return convert(pa.Table.from_batches(batches, schema=schema(_columns(columns))))
+    named, batches = _reader(topic, tower, stores, start, end, columns, security, apart=True)
+    return convert(pa.Table.from_batches(batches, schema=schema(named)))
 
 
 def read_batches(
@@ -90,13 +90,29 @@ def read_batches(
         An iterator of ``pyarrow.RecordBatch`` that whatever takes a stream of Arrow takes as it is, such as DuckDB and
         Polars. It can be read once. Stores are asked from the thread that reads.
     """
+    named, batches = _reader(topic, tower, stores, start, end, columns, security, apart=False)
+    return pyarrow().RecordBatchReader.from_batches(schema(named), batches)
+
+
+def _reader(
+    topic: str | Sequence[str],
+    tower: str | None,
+    stores: str | Sequence[str] | None,
+    start: Where,
+    end: Where,
+    columns: Sequence[str] | None,
+    security: LogSecurity,
+    *,
+    apart: bool,
+) -> tuple[tuple[str, ...], Iterator[pa.RecordBatch]]:
+    """The columns, and their batches; ``apart`` as of ``Task``."""
     wanted = reached(topic, tower, stores, security)
     ending = _bound(end, "end")
     if ending == EARLIEST:
         raise UsageError('end cannot be "earliest": nothing would be read')
     named = _columns(columns)
     read = replace(wanted, starting=_bound(start, "start"), ending=ending, columns=named)
-    return pyarrow().RecordBatchReader.from_batches(schema(named), _batches(read))
+    return named, _batches(read, apart)
 
 
 def reached(
@@ -120,10 +136,10 @@ def reached(
     return Reading(Selection.of_topics(topics), endpoints, tower, security=security)
 
 
-def _batches(wanted: Reading) -> Iterator[pa.RecordBatch]:
+def _batches(wanted: Reading, apart: bool) -> Iterator[pa.RecordBatch]:
     with closing(wanted.view()) as view:
         found = bounded(wanted, view)
-    yield from read_task(wanted.task(tuple(found)))
+    yield from read_task(replace(wanted.task(tuple(found)), apart=apart))
 
 
 def _bound(where: Where, name: str) -> Bound:

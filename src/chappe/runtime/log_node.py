@@ -52,6 +52,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dealers import Dealers
 from chappe.transports.publishing import RETRY_S, PublishingSocket
+from chappe.transports.zeromq import take
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ REFUSED_S: Final = 1.0  # what is due waits this long after the machine refused 
 REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
                              errno.EDQUOT, errno.ESTALE})  # fmt: skip
 ASKS: Final = b"Q"  # how a question begins that the node itself answers (``log.traffic``)
-T = TypeVar("T", bytes, zmq.Frame)
+T = TypeVar("T", bytes, zmq.Frame, bytes | memoryview)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -377,6 +378,12 @@ class Node:
         """Handle what a socket has; returns whether there may be more. Malformed messages are counted."""
         return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK), handle)
 
+    def receive_views(
+        self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]
+    ) -> bool:
+        """As ``receive``, without a copy of parts that are large."""
+        return self._receive(sock, lambda: take(sock), handle)
+
     def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
         """As ``receive``, with frames that know the connection they came over."""
         return self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK, copy=False), handle)
@@ -384,7 +391,7 @@ class Node:
     def _receive(
         self,
         sock: zmq.Socket[bytes],
-        take: Callable[[], list[T]],
+        receive: Callable[[], list[T]],
         handle: Callable[[list[T]], Sequence[Action]],
         paused: Callable[[], bool] | None = None,
     ) -> bool:
@@ -395,7 +402,7 @@ class Node:
             if self._pub.choked or (paused is not None and paused()):
                 return False  # left in the queue, until there is room for it and for what comes of it
             try:
-                frames = take()
+                frames = receive()
             except zmq.Again:
                 if paused is not None:
                     self._lone = number <= 1
@@ -477,8 +484,8 @@ class Node:
             self._meeting.joined()
         return () if found is None or found[0][:1] == ASKS else self.role.handle_subscription(*found, time.monotonic())
 
-    def _answered(self, request_id: int, answer: Answer, batches: list[bytes]) -> Sequence[Action]:
-        handle: Callable[[int, Answer, list[bytes], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
+    def _answered(self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview]) -> Sequence[Action]:
+        handle: Callable[[int, Answer, Sequence[bytes | memoryview], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
         return handle(request_id, answer, batches, time.monotonic())
 
     # -- sockets out --------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class SimDisk:
             size += len(block.body)
             at = block.next
         if batches:
-            return Read(tuple(batches))
+            return Read(tuple(batches), ahead=_end_of(part, at, bytes_max))
         low, high = next(gap for gap in part.gaps() if gap[0] <= offset < gap[1])
         return Read((), Hole(topic, partition, low, high - 1, "damaged by the simulation"))
 
@@ -341,3 +341,14 @@ class SimDisk:
             return False
         index = part.at(offset)
         return index >= 0 and offset < part.blocks[index].next and not part.blocks[index].damaged
+
+
+def _end_of(part: Part, offset: int, bytes_max: int) -> int:
+    """Where a read from ``offset`` on will end, if nothing is damaged; 0 if nothing is there."""
+    size, at = 0, offset
+    while at < part.next and (index := part.at(at)) >= 0 and at < (block := part.blocks[index]).next:
+        if size and size + len(block.body) > bytes_max:
+            break
+        size += len(block.body)
+        at = block.next
+    return at if size else 0

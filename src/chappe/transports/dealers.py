@@ -48,8 +48,10 @@ class Watcher(Protocol):
     def suspect(self, drain: Drain) -> None:
         """See ``Node.suspect``."""
 
-    def receive(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> bool:
-        """See ``Node.receive``."""
+    def receive_views(
+        self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]
+    ) -> bool:
+        """See ``Node.receive_views``."""
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class Dealers:
     def __init__(
         self,
         node: Watcher,
-        answered: Callable[[int, Answer, list[bytes]], Sequence[Action]],
+        answered: Callable[[int, Answer, Sequence[bytes | memoryview]], Sequence[Action]],
         gate: Gate | None = None,
         report: Callable[[object], None] = lambda event: None,
         guard: Guard | None = None,
@@ -171,13 +173,15 @@ class Dealers:
         opened = sock
 
         def drain() -> bool:
-            return not opened.closed and self._node.receive(opened, lambda frames: self._on_answer(endpoint, frames))
+            return not opened.closed and self._node.receive_views(
+                opened, lambda frames: self._on_answer(endpoint, frames)
+            )
 
         dealer = self._dialled[endpoint] = _Dealer(opened, drain, dialled)
         self._node.watch_socket(opened, drain)
         return dealer
 
-    def _on_answer(self, endpoint: str, frames: list[bytes]) -> Sequence[Action]:
+    def _on_answer(self, endpoint: str, frames: Sequence[bytes | memoryview]) -> Sequence[Action]:
         dealer = self._dialled.get(endpoint)
         if dealer is not None:
             dealer.asked = max(0, dealer.asked - 1)
@@ -185,7 +189,7 @@ class Dealers:
             raise ProtocolError("answer without a request id")
         self._traffic.answered(endpoint, sum(map(len, frames)))
         (request_id,) = struct.unpack(">Q", frames[0])
-        answer = decode_answer(frames[1])
+        answer = decode_answer(bytes(frames[1]))
         if self._guard is not None:
             if isinstance(answer, ErrorAnswer) and answer.kind == DENIED:
                 self._denied(endpoint, answer.text)

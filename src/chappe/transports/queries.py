@@ -54,7 +54,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import gate_of, keys_of
-from chappe.transports.zeromq import DIALLING_LINGER_MS, new_socket
+from chappe.transports.zeromq import DIALLING_LINGER_MS, new_socket, take
 
 # What is raised for an answer of each kind; a ProtocolError for all others.
 _ERRORS: Final[dict[str, type[ChappeError]]] = {
@@ -86,7 +86,9 @@ class StoreClient:
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
-        self._waiting: dict[bytes, tuple[Answer, list[bytes]] | None] = {}  # asked: the answer, once it is here
+        self._waiting: dict[
+            bytes, tuple[Answer, Sequence[bytes | memoryview]] | None
+        ] = {}  # asked: the answer, once it is here
         need_descriptors()
         where, name = identity_of(endpoint)
         gate = gate_of(keys_of(security))
@@ -115,7 +117,7 @@ class StoreClient:
         assert isinstance(event, ConnectionRefused)
         self._refusal = event
 
-    def ask(self, request: Request) -> tuple[Answer, list[bytes]]:
+    def ask(self, request: Request) -> tuple[Answer, Sequence[bytes | memoryview]]:
         """Send one request and wait for its answer.
 
         Raises:
@@ -128,7 +130,7 @@ class StoreClient:
         (found,) = self.ask_many([request])
         return found
 
-    def ask_many(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, list[bytes]]]:
+    def ask_many(self, requests: Sequence[Request]) -> Iterator[tuple[Answer, Sequence[bytes | memoryview]]]:
         """Send requests at once and yield their answers in the order of the requests."""
         wanted = [self.send(request) for request in requests]
         try:
@@ -154,7 +156,7 @@ class StoreClient:
         self._waiting[raw_id] = None
         return raw_id
 
-    def receive(self, raw_id: bytes) -> tuple[Answer, list[bytes]]:
+    def receive(self, raw_id: bytes) -> tuple[Answer, Sequence[bytes | memoryview]]:
         """Wait for the answer to a request that was sent; answers to others are kept meanwhile. Raises as ``ask``."""
         deadline = time.monotonic() + self._timeout_s
         while (found := self._waiting[raw_id]) is None:
@@ -167,10 +169,10 @@ class StoreClient:
                 self._dialled.look()
                 continue
             self._refusal = None
-            frames = self._socket.recv_multipart()
+            frames = take(self._socket)
             deadline = time.monotonic() + self._timeout_s
-            if len(frames) >= 2 and frames[0] in self._waiting:
-                self._waiting[frames[0]] = (decode_answer(frames[1]), frames[2:])
+            if len(frames) >= 2 and bytes(frames[0]) in self._waiting:
+                self._waiting[bytes(frames[0])] = (decode_answer(bytes(frames[1])), frames[2:])
         self.forget([raw_id])
         answer, batches = found
         if self._guard is not None:
@@ -200,7 +202,7 @@ class StoreClient:
 
     def read(
         self, topic: str, partition: str, offset: int, bytes_max: int = READ_BYTES
-    ) -> tuple[ReadAnswer, list[bytes]]:
+    ) -> tuple[ReadAnswer, Sequence[bytes | memoryview]]:
         """Batches from the one containing ``offset`` on, as ``log.batch.Batch.parse`` takes them."""
         return self._ask_for(ReadAnswer, ReadRequest(encode_topic(topic), encode_topic(partition), offset, bytes_max))
 
@@ -223,7 +225,7 @@ class StoreClient:
         """Remove what attempts (task, attempt) have staged."""
         self._ask_for(StagedAnswer, Drop(sink, run, batch, list(attempts)))
 
-    def _ask_for(self, kind: type[_Kind], request: Request) -> tuple[_Kind, list[bytes]]:
+    def _ask_for(self, kind: type[_Kind], request: Request) -> tuple[_Kind, Sequence[bytes | memoryview]]:
         answer, batches = self.ask(request)
         if not isinstance(answer, kind):
             raise ProtocolError(f"the store at {self.endpoint} answered another question")

@@ -9,6 +9,7 @@ import zmq
 from chappe.defaults import (
     HANDSHAKE_TIMEOUT_S,
     HEARTBEAT_S,
+    KIB,
     MESSAGE_BYTES_MAX,
     QUEUE_MESSAGES_MAX,
     RECONNECT_MAX_S,
@@ -74,3 +75,24 @@ def open_socket(kind: int, gate: Gate | None = None) -> zmq.Socket[bytes]:
     ):
         made.setsockopt(option, value)
     return made
+
+
+# Copying so much takes longer than looking at it where it came: measured, half as long at 16 KiB, and twice at 32 KiB.
+VIEWED_BYTES: Final = 24 * KIB
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+def take(sock: zmq.Socket[bytes], flags: int = _NOBLOCK) -> list[bytes | memoryview]:
+    """The parts of the next message; of those that are large no copy is made.
+
+    Such a part has its memory to itself, which is given back once nobody holds the view any more, or a view of it.
+
+    Raises:
+        zmq.Again: There is none.
+    """
+    parts: list[bytes | memoryview] = []
+    while True:
+        frame = sock.recv(flags, copy=False)
+        parts.append(frame.bytes if len(frame) < VIEWED_BYTES else frame.buffer)
+        if not frame.more:
+            return parts

@@ -272,7 +272,9 @@ class OrderedStore:
             return []
         return self._store.handle_message(message, now, wall_us)
 
-    def handle_answer(self, request_id: int, answer: Answer, batches: list[bytes], now: float) -> list[Action]:
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
         """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 

@@ -18,7 +18,7 @@ from chappe.defaults import ADDRESS_BYTES_MAX, SUSPECTS_MAX
 from chappe.errors import Damaged
 from chappe.log.batch import CRC_AT, Batch
 from chappe.storage.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound
-from chappe.storage.segments.files import FileOps, storage_error
+from chappe.storage.segments.files import FileOps, encode_name, storage_error
 from chappe.storage.segments.index import Piece
 from chappe.storage.segments.index_files import Handles
 from chappe.storage.segments.scrub import Suspicion
@@ -70,6 +70,28 @@ class Reader:
                 return
             extent = slot.find(offset) if offset < slot.next else None
 
+    def end_of(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> int:
+        """Where a read from ``offset`` on will end, if nothing is the matter with what it brings; 0: not known."""
+        size = 0
+        frame = HEADER_BYTES + len(encode_name(slot.name))
+        try:
+            while (extent := slot.find(offset)) is not None:
+                for piece in index.blocks(extent.segment).pieces(slot.name, offset):
+                    more = piece.size - frame
+                    if size and size + more > bytes_max:
+                        return offset
+                    size += more
+                    offset = min(piece.next, extent.next)
+                    if size >= bytes_max:
+                        return offset
+                    if offset == extent.next:
+                        break
+                else:
+                    return 0
+        except (OSError, Damaged):  # whoever reads it finds out
+            return 0
+        return offset if size else 0
+
     def _read(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece) -> bytes | None:
         """The batch of a piece; None if that is a hole from now on. Raises OSError if the file cannot be had."""
         try:
@@ -111,7 +133,7 @@ class Reader:
 
     def _sound_body(self, fd: int, slot: Slot, piece: Piece, seed: int) -> bytes | None:
         """A batch as it is in the file; None if it is not what was written."""
-        head_size = HEADER_BYTES + len(slot.name.encode("utf-8", "surrogateescape"))
+        head_size = HEADER_BYTES + len(encode_name(slot.name))
         head = self._ops.read_some(fd, head_size, piece.position)
         body = self._ops.read_some(fd, piece.size - head_size, piece.position + head_size)
         whole = len(body) == piece.size - head_size and header_is_sound(head, body, seed, piece.position)

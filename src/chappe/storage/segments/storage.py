@@ -410,9 +410,9 @@ class SegmentStorage:
             at = next_
             if size >= bytes_max:
                 break
-        if batches:
-            return Read(tuple(batches))
         index = self._index[topic]
+        if batches:
+            return Read(tuple(batches), ahead=self._reader.end_of(slot, index, at, bytes_max))
         hole = next((hole for hole in index.holes(slot) if hole.first <= at <= hole.last), None)
         return Read((), hole)
 
