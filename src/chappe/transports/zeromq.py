@@ -90,9 +90,5 @@ def take(sock: zmq.Socket[bytes], flags: int = _NOBLOCK) -> list[bytes | memoryv
     Raises:
         zmq.Again: There is none.
     """
-    parts: list[bytes | memoryview] = []
-    while True:
-        frame = sock.recv(flags, copy=False)
-        parts.append(frame.bytes if len(frame) < VIEWED_BYTES else frame.buffer)
-        if not frame.more:
-            return parts
+    frames = sock.recv_multipart(flags, copy=False)
+    return [each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in frames]
