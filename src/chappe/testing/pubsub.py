@@ -228,14 +228,6 @@ class _Asking(_Socket):
     """DEALER: asks one store."""
 
     _dialogue: Dialogue | None = None
-    _rest: list[zmq.Frame] | None = None  # of an answer that is taken part by part
-
-    def recv(self, flags: int = 0, copy: bool = True) -> zmq.Frame:
-        """The next part; ``more`` says whether another one belongs to it."""
-        parts = self._rest or self.recv_multipart(flags, copy=False)
-        frame, self._rest = parts[0], parts[1:]
-        frame.more = bool(self._rest)
-        return frame
 
     def connect(self, endpoint: str) -> None:
         self._dialogue = Dialogue(self.net, self, _port_of(endpoint))
