@@ -124,25 +124,32 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
     rows = size = 0
     for found, low, high, came in _Fetch(task).chunks():
         for start, end, batches in _in_time(task, low, high, came):
-            for alone, some in groupby(batches, lambda each: task.apart and _bulky(task.columns, each)):
-                group = list(some)
+            for run, alone in _runs(task, batches):
+                first, next_ = max(start, run[0].base), min(end, run[-1].next)
+                made = run_to_arrow(run, found.topic, found.partition, first, next_, task.columns)
                 if alone and parts:
                     yield concat(parts)
                     parts, rows, size = [], 0, 0
-                for run in [[each] for each in group] if alone else [group]:
-                    first, next_ = max(start, run[0].base), min(end, run[-1].next)
-                    made = run_to_arrow(run, found.topic, found.partition, first, next_, task.columns)
-                    if alone:
-                        yield made
-                        continue
-                    parts.append(made)
-                    rows += next_ - first
-                    size += made.nbytes
-                    if rows >= ROWS_MIN or size >= ARROW_BYTES:
-                        yield concat(parts)
-                        parts, rows, size = [], 0, 0
+                parts.append(made)
+                rows += next_ - first
+                size += made.nbytes
+                if alone or rows >= ROWS_MIN or size >= ARROW_BYTES:
+                    yield concat(parts)
+                    parts, rows, size = [], 0, 0
     if parts:
         yield concat(parts)
+
+
+def _runs(task: Task, batches: list[Batch]) -> Iterator[tuple[list[Batch], bool]]:
+    """Neighbours that become Arrow batches together, and whether such a one is to stay by itself."""
+    if not task.apart:
+        yield batches, False
+        return
+    for alone, group in groupby(batches, lambda each: _bulky(task.columns, each)):
+        if alone:
+            yield from (([each], True) for each in group)
+        else:
+            yield list(group), False
 
 
 def _bulky(columns: tuple[str, ...], batch: Batch) -> bool:

@@ -13,7 +13,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import zmq
 
@@ -95,6 +95,15 @@ class Role(Part, Protocol):
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
+
+
+class Asking(Role, Protocol):
+    """What asks stores, too: only such a one gives ``Ask``."""
+
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Action]:
+        """A store answered."""
 
 
 class Gatherer(Hashable, Protocol):
@@ -485,8 +494,7 @@ class Node:
         return () if found is None or found[0][:1] == ASKS else self.role.handle_subscription(*found, time.monotonic())
 
     def _answered(self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview]) -> Sequence[Action]:
-        handle: Callable[[int, Answer, Sequence[bytes | memoryview], float], Sequence[Action]] = self.role.handle_answer  # type: ignore[attr-defined]
-        return handle(request_id, answer, batches, time.monotonic())
+        return cast(Asking, self.role).handle_answer(request_id, answer, batches, time.monotonic())
 
     # -- sockets out --------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ VIEWED_BYTES: Final = 24 * KIB
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
-def take(sock: zmq.Socket[bytes], flags: int = _NOBLOCK) -> list[bytes | memoryview]:
+def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
     """The parts of the next message; of those that are large no copy is made.
 
     Such a part has its memory to itself, which is given back once nobody holds the view any more, or a view of it.
@@ -90,5 +90,5 @@ def take(sock: zmq.Socket[bytes], flags: int = _NOBLOCK) -> list[bytes | memoryv
     Raises:
         zmq.Again: There is none.
     """
-    frames = sock.recv_multipart(flags, copy=False)
+    frames = sock.recv_multipart(_NOBLOCK, copy=False)
     return [each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in frames]
