@@ -23,7 +23,8 @@ DURABLE_PUTS = 100_000
 THREADS = 64
 ENTRIES = 100_000
 ORIGINAL_COUNT = 40_000
-IDLE_S = 10.0
+CALM_S = 6.0  # so long after the last write it is idle: what might be lost has been told several times
+IDLE_S = 20.0
 PUT_TARGET = 150_000.0
 VISIBLE_TARGET = 60_000.0
 GET_TARGET = 1_000_000.0
@@ -207,7 +208,7 @@ def attaching(settings: Settings) -> list[Line]:
         took = [attacher.ask(entries=entries)["ms"] for _ in range(settings.repeats + 1)][1:]
         clone = children.start(MEMBERS, "clone", ports=[port])
         clone.hear()
-        time.sleep(2.0)
+        time.sleep(CALM_S)
         before = clone.ask(do="frames")
         time.sleep(IDLE_S)
         after = clone.ask(do="frames")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from chappe.channel import (
@@ -19,6 +21,7 @@ from chappe.channel import (
     ToConsumer,
     ToProducer,
 )
+from chappe.defaults import CHANNEL_CALM_S
 from chappe.errors import BufferFull
 
 Producer = ChannelProducer[str, str]
@@ -296,3 +299,89 @@ def test_a_consumer_that_asks_anew_keeps_nothing_back() -> None:
 
     assert channel.kept[0] == 0
     assert channel.produce("c", 0.0) == [ToAll(Event(4, "c"))]
+
+
+def beats(channel: Producer, until: float, reached: Callable[[int], object] = lambda seq: None) -> list[float]:
+    """When it sends heartbeats until then; each is handed to ``reached``."""
+    found = []
+    while (now := channel.next_timeout()) <= until:
+        for action in channel.handle_timeout(now):
+            if isinstance(action, ToAll) and isinstance(action.message, Heartbeat):
+                found.append(now)
+                reached(action.message.seq)
+    return found
+
+
+def acks(channel: ChannelConsumer[str], until: float) -> list[float]:
+    """When it acknowledges until then."""
+    found = []
+    while (now := channel.next_timeout()) <= until:
+        found += [now for action in channel.handle_timeout(now) if isinstance(action, ToProducer)]
+    return found
+
+
+def test_an_idle_pair_says_less_than_one_message_in_two_seconds_each_way() -> None:
+    sender, receiver = producer(calm_s=CHANNEL_CALM_S, silent_s=1000.0), consumer(calm_s=CHANNEL_CALM_S)
+    sender.add("a", 0.0)
+    sender.handle_ack("a", 1, 0.0)
+    said: list[int] = []
+    sent, answered = beats(sender, 120.0, said.append), acks(receiver, 120.0)
+
+    assert set(said) == {1}
+    assert max(len([at for at in times if at > 20.0]) for times in (sent, answered)) <= 100 / CHANNEL_CALM_S + 1
+    assert min(len(times) for times in (sent, answered)) >= 120 / CHANNEL_CALM_S  # and yet both show that they live
+
+
+def test_until_everybody_has_everything_heartbeats_are_as_frequent_as_ever() -> None:
+    channel = producer(calm_s=CHANNEL_CALM_S, silent_s=1000.0)
+    channel.add("a", 0.0)
+    channel.add("b", 0.0)
+    for each in "ab":
+        channel.handle_ack(each, 1, 0.0)
+    beats(channel, 50.0)
+    channel.produce("x", 50.0)
+    channel.handle_ack("a", 2, 50.0)
+    assert beats(channel, 55.0) == [50.25, 51.25, 52.25, 53.25, 54.25]  # b may have lost it, and may lose some of these
+
+    channel.handle_ack("b", 2, 55.0)
+    assert beats(channel, 58.0) == pytest.approx([55.25, 55.25 + CHANNEL_CALM_S])
+
+
+def test_what_a_calm_producer_sends_is_told_of_as_early_and_as_often_as_by_any_other() -> None:
+    channel = producer(calm_s=CHANNEL_CALM_S, silent_s=1000.0)
+    channel.add("a", 0.0)
+    channel.handle_ack("a", 1, 0.0)
+    beats(channel, 50.0)
+    channel.produce("x", 50.0)
+    channel.handle_ack("a", 2, 50.1)
+
+    assert beats(channel, 53.0) == [50.25, 51.25, 52.25]  # one or two of them may be lost
+    assert beats(channel, 55.0) == pytest.approx([52.25 + CHANNEL_CALM_S])
+
+
+def test_who_joins_a_calm_producer_need_not_wait_for_its_heartbeat() -> None:
+    channel = producer(calm_s=CHANNEL_CALM_S, silent_s=1000.0)
+    channel.add("a", 0.0)
+    channel.handle_ack("a", 1, 0.0)
+    last = beats(channel, 50.0)[-1]
+    channel.add("b", last + 0.1)
+
+    assert beats(channel, last + 1.5) == [last + 1.1]
+
+
+def test_an_acknowledgement_is_said_again_soon_until_it_has_been_said_often() -> None:
+    channel = consumer(calm_s=CHANNEL_CALM_S)
+    last = acks(channel, 50.0)[-1]
+    channel.handle_event(2, "x", last + 0.5)
+
+    assert acks(channel, last + 4.5) == pytest.approx(
+        [last + each for each in (1.0, 2.0, 3.0, 4.0)]
+    )  # some may be lost
+    assert acks(channel, last + 7.0) == pytest.approx([last + 4.0 + CHANNEL_CALM_S])
+
+
+def test_a_producer_that_asks_for_frequent_acknowledgements_gets_them() -> None:
+    channel: ChannelConsumer[str] = ChannelConsumer(now=0.0, calm_s=CHANNEL_CALM_S)
+    channel.handle_handshake(1, 0.5, 0.0)
+
+    assert len(acks(channel, 20.0)) == 40

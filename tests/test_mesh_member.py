@@ -135,6 +135,25 @@ def test_the_cores_find_nothing_wrong_with_themselves_and_tell_what_they_know(jo
     assert endpoint.story(b"x" * 16, joined.now) == "out of reach"
 
 
+def test_an_idle_clone_and_its_master_send_each_other_less_than_two_frames_a_second() -> None:
+    found = Joined()
+    found.master("a")
+    found.clone("b")
+    found.run(1.0)
+    for number in range(20):
+        found.write("a", "put", number, number)
+        found.write("b", "put", -number, number)
+    found.run(10.0)
+    before = {name: member.endpoint.peers()[0].sent for name, member in found.members.items()}
+    found.run(60.0)
+
+    sent = {name: member.endpoint.peers()[0].sent - before[name] for name, member in found.members.items()}
+    assert max(sent.values()) <= 115, sent
+    assert found.reports == {"a": [], "b": []} or not [
+        each for told in found.reports.values() for each in told if isinstance(each, PeerLost | MasterLost)
+    ]
+
+
 def test_a_defect_in_a_cores_state_is_found(joined: Joined) -> None:
     master, clone = (joined.parts[each].role for each in "ab")
     assert isinstance(master, KvMaster)

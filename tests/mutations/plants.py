@@ -1737,8 +1737,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "acknowledged-what-is-missing",
         "channel",
         "channel/consumer.py",
-        ("        self._acked = self.next - 1\n        self._ack_at"),
-        ("        self._acked = self._end - 1\n        self._ack_at"),
+        ("        self._acked = self.next - 1\n        self._acked_at"),
+        ("        self._acked = self._end - 1\n        self._acked_at"),
         "acknowledged is what has come",
     ),
     Plant(

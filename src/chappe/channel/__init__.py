@@ -6,7 +6,7 @@ consumer has acknowledged them; a consumer hands them on in order, each once, an
 =================== ========== =======================================================================
 message             from       meaning
 =================== ========== =======================================================================
-``Handshake``       producer   events after ``offset`` are yours; acknowledge every ``heartbeat_s``
+``Handshake``       producer   events after ``offset`` are yours; acknowledge what is new every ``heartbeat_s``
 ``Event``           producer   number ``seq``; the first is 2, since 1 is "nothing yet"
 ``Heartbeat``       producer   the last event was ``seq``; so a lost last one is noticed
 ``RetransmitFailed`` producer  number ``seq`` is gone for good, or the producer does not know the consumer

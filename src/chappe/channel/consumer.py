@@ -18,6 +18,7 @@ from chappe.channel.messages import (
 )
 from chappe.defaults import (
     CHANNEL_ACK_EVENTS,
+    CHANNEL_CALM_AFTER,
     CHANNEL_HEARTBEAT_S,
     CHANNEL_HELD_MAX,
     CHANNEL_NACK_MAX,
@@ -44,6 +45,10 @@ class ChannelConsumer(Generic[P]):
         silent_s: ``ProducerSilent`` after this; infinity for never.
         held_max: Events kept beyond a gap; further ones come again.
         ack_events: Acknowledged at least every so many.
+        calm_s: How often it acknowledges once ``CHANNEL_CALM_AFTER`` acknowledgements in a row have said the same and
+            nothing is missing, as far as it knows: then they are no more than a sign of life. What comes next is
+            acknowledged in its time. Where the producer asks for it more often than each ``CHANNEL_HEARTBEAT_S``, and
+            without ``calm_s``, it is as often as that asks.
         nack_max: Asked for at once; the rest when these have come.
     """
 
@@ -57,6 +62,7 @@ class ChannelConsumer(Generic[P]):
         held_max: int = CHANNEL_HELD_MAX,
         ack_events: int = CHANNEL_ACK_EVENTS,
         nack_max: int = CHANNEL_NACK_MAX,
+        calm_s: float = 0.0,
     ) -> None:
         self.next = 0  # the number of the event that is to come; 0 before the handshake
         self._end = 0  # one more than the last number heard of
@@ -70,9 +76,11 @@ class ChannelConsumer(Generic[P]):
         self._nack_max = nack_max
         self._held: dict[int, P | _Hole] = {}
         self._heartbeat_s = CHANNEL_HEARTBEAT_S
+        self._calm_s = calm_s
+        self._same = 0  # acknowledgements in a row that said the same
         self._heard_at = now
         self._silent = False
-        self._ack_at = math.inf
+        self._acked_at = math.inf
         self._nacked_at = -math.inf
         self._asked_to: float = math.inf  # where a nack that did not hold all that is missing ends
         self._nack_at = now if search_max_s < math.inf else math.inf
@@ -178,7 +186,7 @@ class ChannelConsumer(Generic[P]):
                 if self.behind:
                     self._nacked_at = now
                     actions.append(ToProducer(Nack(self._missing())))
-        if now >= self._ack_at:
+        if now >= self._ack_at():
             actions.append(self._ack(now))
         if not self._silent and now >= self._heard_at + self._silent_s:
             self._silent = True
@@ -188,7 +196,7 @@ class ChannelConsumer(Generic[P]):
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         silent_at = math.inf if self._silent else self._heard_at + self._silent_s
-        return min(self._nack_at, self._ack_at, silent_at)
+        return min(self._nack_at, self._ack_at(), silent_at)
 
     def skip_to(self, offset: int, now: float) -> list[ConsumerAction[P]]:
         """Go on behind ``offset`` if that lies ahead; the producer will not send what is before."""
@@ -255,6 +263,13 @@ class ChannelConsumer(Generic[P]):
         return tuple(found)
 
     def _ack(self, now: float) -> ToProducer:
+        self._same = self._same + 1 if self._acked == self.next - 1 else 0
         self._acked = self.next - 1
-        self._ack_at = now + self._heartbeat_s
+        self._acked_at = now
         return ToProducer(Ack(self._acked))
+
+    def _ack_at(self) -> float:
+        """When to acknowledge next."""
+        new = self._same < CHANNEL_CALM_AFTER or self._acked != self.next - 1 or self.next < self._end
+        calm_s = self._calm_s if self._heartbeat_s >= CHANNEL_HEARTBEAT_S else 0.0
+        return self._acked_at + (self._heartbeat_s if new else max(self._heartbeat_s, calm_s))

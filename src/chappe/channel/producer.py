@@ -24,6 +24,7 @@ from chappe.channel.messages import (
 )
 from chappe.defaults import (
     CHANNEL_BYTES_MAX,
+    CHANNEL_CALM_AFTER,
     CHANNEL_EVENTS_MAX,
     CHANNEL_HEARTBEAT_S,
     CHANNEL_HURRY_S,
@@ -51,6 +52,9 @@ class ChannelProducer(Generic[H, P]):
     Args:
         size: Bytes that an event's payload counts for.
         heartbeat_s: Longest silence towards the consumers.
+        calm_s: The same once all of them have acknowledged the last event and ``CHANNEL_CALM_AFTER`` heartbeats have
+            told it: then nothing can be lost, and a heartbeat is no more than a sign of life. At least ``heartbeat_s``,
+            which it is without.
         silent_s: A consumer not heard of for this long is dropped.
         lasting: Keep events while there is no consumer, refuse rather than drop at the bound, never drop a silent
             consumer, repeat the handshake until it is acknowledged, and send at most ``window`` events ahead of what
@@ -64,6 +68,7 @@ class ChannelProducer(Generic[H, P]):
         *,
         now: float,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
+        calm_s: float = 0.0,
         silent_s: float = CHANNEL_SILENT_S,
         events_max: int = CHANNEL_EVENTS_MAX,
         bytes_max: int = CHANNEL_BYTES_MAX,
@@ -74,6 +79,7 @@ class ChannelProducer(Generic[H, P]):
         self.seq = FIRST  # of the last event
         self._counting = counting
         self._size = size
+        self.calm_s = calm_s
         self._heartbeat_s = heartbeat_s
         self._silent_s = math.inf if lasting else silent_s
         self._events_max = events_max
@@ -84,6 +90,7 @@ class ChannelProducer(Generic[H, P]):
         self._bytes = 0
         self._paths: dict[H, _Path] = {}
         self._heartbeat_at = now + heartbeat_s
+        self._same = 0  # heartbeats in a row that told nothing new
 
     @property
     def consumers(self) -> tuple[H, ...]:
@@ -148,6 +155,7 @@ class ChannelProducer(Generic[H, P]):
         if self._lasting:
             return self._send_ahead(now)
         self._heartbeat_at = now + CHANNEL_HURRY_S
+        self._same = 0
         actions: list[ProducerAction[H]] = [ToAll(event)]
         while len(self._buffer) > self._events_max or self._bytes > self._bytes_max:
             slowest = min(self._paths, key=lambda each: self._paths[each].acked)
@@ -164,6 +172,8 @@ class ChannelProducer(Generic[H, P]):
         offset = self.floor if replay else self.seq if behind is None else behind
         assert self.floor <= offset <= self.seq
         self._paths[consumer] = _Path(offset, offset + 1, now)
+        self._heartbeat_at = min(self._heartbeat_at, now + self._heartbeat_s)
+        self._same = 0
         self._trim()  # who asks again may have been the slowest
         return [ToConsumer(consumer, Handshake(offset, self._heartbeat_s)), *self._send_ahead(now)]
 
@@ -196,6 +206,7 @@ class ChannelProducer(Generic[H, P]):
     def hurry(self, now: float) -> None:
         """Have the next heartbeat now."""
         self._heartbeat_at = now
+        self._same = 0
 
     # -- world ------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class ChannelProducer(Generic[H, P]):
             if now >= path.heard_at + self._silent_s:
                 actions += self.drop(consumer, f"nothing was heard of it for {self._silent_s:g} s")
         if now >= self._heartbeat_at:
-            self._heartbeat_at = now + self._heartbeat_s
+            self._heartbeat_at = now + self._pause_s()
             if self._lasting:
                 for consumer, path in self._paths.items():
                     if not path.confirmed:
@@ -272,6 +283,12 @@ class ChannelProducer(Generic[H, P]):
 
     # -- inside -----------------------------------------------------------------------------------------------
 
+    def _pause_s(self) -> float:
+        """How long after a heartbeat the next one follows."""
+        self._same += 1
+        calm = self.calm_s > self._heartbeat_s and self._same >= CHANNEL_CALM_AFTER and self.idle()
+        return self.calm_s if calm else self._heartbeat_s
+
     def _sent(self) -> int:
         if not self._lasting:
             return self.seq
@@ -287,6 +304,7 @@ class ChannelProducer(Generic[H, P]):
             end = min(self.seq, path.acked + self._window)
             if path.next <= end:
                 self._heartbeat_at = now + CHANNEL_HURRY_S
+                self._same = 0
             while path.next <= end:
                 actions.append(ToConsumer(consumer, self._buffer[path.next - first]))
                 path.next += 1

@@ -17,7 +17,13 @@ from chappe.channel import (
     ToConsumer,
 )
 from chappe.core import Report
-from chappe.defaults import CHANNEL_TICK_S, STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
+from chappe.defaults import (
+    CHANNEL_CALM_S,
+    CHANNEL_HEARTBEAT_S,
+    CHANNEL_TICK_S,
+    STORE_TOLD_GAP_S,
+    STORE_TOLD_LATER_S,
+)
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
@@ -38,7 +44,9 @@ class Followers:
         writers: Those among the clones that write; one that is dropped is detached there.
         frozen: All entries that are durable, as they are now and stay.
         since: What of them may have changed since a master's event, likewise; None if that is not known.
-        heartbeat_s: Longest silence towards the clones.
+        heartbeat_s: Longest silence towards the clones, while they may lack something, or there are originals among
+            them. Then it is ``CHANNEL_CALM_S``, unless heartbeats more frequent than usual are asked for: whoever does
+            wants to notice silence.
         counting: Whether what happens while there are no clones has numbers, too.
     """
 
@@ -58,8 +66,9 @@ class Followers:
         self._wholes = Wholes(frozen, limits)  # ... and of originals
         self._originals: set[Entity] = set()
         self._heartbeat_s = heartbeat_s
+        self._calm_s = CHANNEL_CALM_S if heartbeat_s >= CHANNEL_HEARTBEAT_S else heartbeat_s
         self.output: ChannelProducer[Entity, bytes] = ChannelProducer(
-            len, now=now, heartbeat_s=heartbeat_s, events_max=limits.events_max, counting=counting
+            len, now=now, heartbeat_s=heartbeat_s, calm_s=self._calm_s, events_max=limits.events_max, counting=counting
         )
         self._counting = counting
         self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
@@ -268,9 +277,9 @@ class Followers:
         if pairs is None:
             return
         self.output.add(clone, now)
-        self._counted()
         self._originals.add(clone)
         self._greeted.add(clone)
+        self._counted()
         self._warn(self._wholes.measured(len(pairs)), actions)
         body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
         actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(seq, self._entity, clone, body)))
@@ -294,6 +303,7 @@ class Followers:
         consumers = self.output.consumers
         self.has_clones = bool(consumers)
         self._together = self.has_clones and self._take_several.issuperset(consumers)
+        self.output.calm_s = self._heartbeat_s if self._originals else self._calm_s
 
     def _hold(self, event: Event[bytes], actions: list[Action]) -> None:
         """An event that was numbered just now goes with those before and behind it."""

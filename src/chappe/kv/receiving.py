@@ -14,6 +14,7 @@ from typing import Final
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
 from chappe.data.order import same
 from chappe.defaults import (
+    CHANNEL_CALM_S,
     CHANNEL_NACK_S,
     CHANNEL_TICK_S,
     MASTER_SILENT_S,
@@ -52,7 +53,7 @@ class Receiving:
         self._staged = Staged(engine)  # of all that there is
         self._changed: list[cmd.Pair] = []  # of what has changed since a state that is here
         self.events: list[cmd.Action] = []  # behind the snapshot, in order
-        self.input = new_input(limits, now)
+        self.input = new_input(limits, now, CHANNEL_CALM_S)
         self.taken = 0  # entries
         self._uplink = uplink
         self._limits = limits

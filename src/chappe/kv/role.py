@@ -22,11 +22,11 @@ Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # comma
 Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an endpoint
 
 
-def new_input(limits: KvLimits, now: float) -> ChannelConsumer[cmd.Action]:
+def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsumer[cmd.Action]:
     """The receiving end of a channel that has not begun: a master has one for each writing clone, a clone has one."""
     return ChannelConsumer(
         now=now, search_max_s=math.inf, held_max=limits.held_max, ack_events=limits.ack_events,
-        nack_max=limits.nack_max,
+        nack_max=limits.nack_max, calm_s=calm_s,
     )  # fmt: skip
 
 
