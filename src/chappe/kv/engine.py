@@ -91,7 +91,7 @@ class Engine:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
         found = [
             f"{entry.key!r} is found under another key" for index, entry in self.entries.items()
-            if index != index_of(entry.key)
+            if index is not entry.key and index != index_of(entry.key)
         ]  # fmt: skip
         versions = [entry.version for entry in self.entries.values()]
         if len(set(versions)) != len(versions) or max(versions, default=0) > self.version:

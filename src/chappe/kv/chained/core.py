@@ -111,9 +111,9 @@ class ChainedMaster(Replica):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        found = [*self.engine.invariants(), *self._own.writes.invariants(), *self._recent.invariants()]
+        found = [*self._own.writes.invariants(), *self._recent.invariants()]
+        found += self.engine.invariants() if self.active is None else self.active.invariants()  # of the same engine
         if self.active is not None:
-            found += self.active.invariants()
             if not self._place.head or self._left:
                 found.append("there is a master, and this is not the head")
             if self.active.entity != self._leader:

@@ -130,8 +130,11 @@ class PairedMaster(Replica):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        found = [*self.star.invariants(), *self.engine.invariants(), *self._own.writes.invariants()]
-        found += self._standby.invariants() if self.active is None else self.active.invariants()
+        found = [*self.star.invariants(), *self._own.writes.invariants()]
+        if self.active is None:
+            found += [*self.engine.invariants(), *self._standby.invariants()]
+        else:
+            found += self.active.invariants()  # of the same engine
         if self.active is not None and not self._ending and self.star.state != ACTIVE:
             found.append("there is a master, and it is not active")
         if self.active is not None and self._standby.leader:

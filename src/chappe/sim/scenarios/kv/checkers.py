@@ -210,8 +210,7 @@ class OneWinner(Checker[KvWorld]):
         if master is None or not self.world.lasting:
             return None
         for key in UNIQUE:
-            told = [s for s, a in self.world.truth.asked.items() if (a.what, a.key) == ("put_unique", key)]
-            winners = [serial for serial in told if self.world.truth.told(serial) is True]
+            winners = [serial for serial in self.world.truth.unique(key) if self.world.truth.told(serial) is True]
             if len(winners) > 1:
                 self.fail(f"{winners} were all told that they put {key!r}")
             entry = master.role.engine.find(key)

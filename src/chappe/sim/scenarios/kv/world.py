@@ -65,10 +65,30 @@ class KvTruth:
 
     asked: dict[int, Operation] = field(default_factory=dict)
     answered: int = 0  # of them, how many have an outcome
+    _waits: dict[int, Operation] = field(default_factory=dict)  # of them, those that wait still
+    _unique: dict[Any, list[int]] = field(default_factory=dict)  # what put a key unless it was there
+
+    def ask(self, serial: int, asked: Operation) -> None:
+        """An operation is asked for."""
+        self.asked[serial] = asked
+        if asked.until < inf:
+            self._waits[serial] = asked
+        if asked.what == "put_unique":
+            self._unique.setdefault(asked.key, []).append(serial)
+
+    def answer(self, serial: int, outcome: object) -> None:
+        """It has its outcome."""
+        self.asked[serial].outcome = outcome
+        self.answered += 1
+        self._waits.pop(serial, None)
 
     def waiting(self, member: str) -> list[tuple[int, Operation]]:
         """What a member waits for, by the serial numbers."""
-        return [(n, a) for n, a in self.asked.items() if a.until < inf and a.member == member and a.outcome is PENDING]
+        return [(serial, asked) for serial, asked in self._waits.items() if asked.member == member]
+
+    def unique(self, key: Any) -> list[int]:
+        """What has put ``key`` unless it was there, by the serial numbers."""
+        return self._unique.get(key, [])
 
     def told(self, serial: int) -> object:
         """The outcome of an operation; ``PENDING`` while there is none."""
@@ -145,7 +165,7 @@ class KvWorld(MeshWorld):
 
     def began(self, host: Any, asked: Operation, serial: int) -> None:
         """An operation is asked for."""
-        self.truth.asked[serial] = asked
+        self.truth.ask(serial, asked)
         self.trace(host, "asks %d: %s %r %r", serial, asked.what, asked.key, asked.value)
 
     def ended(self, host: Any, serial: int, outcome: object) -> None:
@@ -154,6 +174,5 @@ class KvWorld(MeshWorld):
         self.trace(host, "is told of %d: %r", serial, outcome)
         if asked.member != str(host.entity) or asked.outcome is not PENDING:
             self.fail("exactly once", f"{host.name} is told twice of {serial}: {outcome}")
-        asked.outcome = outcome
-        self.truth.answered += 1
+        self.truth.answer(serial, outcome)
         self.see("on_ended", host, serial, asked)
