@@ -49,6 +49,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # with the usual 5 a few strangers at once keep others waiting for seconds
 
     def __init__(self, app: App, host: str, port: int, office: Office | None = None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
