@@ -54,7 +54,7 @@ class PassesOnUnderItsOwnName(LogForwarder):
 
 
 def replace_body(message: BatchMessage) -> BatchMessage:
-    return BatchMessage(message.topic, message.address, message.subject, rebase(message.body, 0))
+    return BatchMessage(message.topic, message.address, message.subject, rebase(bytes(message.body), 0))
 
 
 @pytest.mark.parametrize("broken", [PassesOnElsewhere, PassesOnUnderItsOwnName])

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import zmq
 
-from chappe.transports.zeromq import VIEWED_BYTES, new_socket, take
+from chappe.transports.zeromq import VIEWED_BYTES, new_socket, take, taking
 
 PATIENCE_S = 60.0
 
@@ -24,7 +24,7 @@ def test_a_connection_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 def test_large_parts_come_as_views_of_the_message_and_small_ones_as_bytes() -> None:
-    parts = [b"id", b"a" * (VIEWED_BYTES - 1), b"b" * VIEWED_BYTES, b"", b"c" * 200_000]
+    parts = [b"id" * VIEWED_BYTES, b"a" * (VIEWED_BYTES - 1), b"b" * VIEWED_BYTES, b"", b"c" * 200_000]
     with new_socket(zmq.DEALER) as sender, new_socket(zmq.DEALER) as receiver:
         port = receiver.bind_to_random_port("tcp://127.0.0.1")
         sender.connect(f"tcp://127.0.0.1:{port}")
@@ -36,3 +36,21 @@ def test_large_parts_come_as_views_of_the_message_and_small_ones_as_bytes() -> N
         assert take(receiver) == [b"next"]
     assert taken == parts  # whatever became of the sockets
     assert [type(each) for each in taken] == [bytes, bytes, memoryview, bytes, memoryview]
+
+
+def test_behind_a_large_message_large_parts_come_as_views() -> None:
+    small, large = [b"head", b"body"], [b"head", b"x" * VIEWED_BYTES]
+    sizes = [small, large, large, small, large]
+    with new_socket(zmq.DEALER) as sender, new_socket(zmq.DEALER) as receiver:
+        port = receiver.bind_to_random_port("tcp://127.0.0.1")
+        sender.connect(f"tcp://127.0.0.1:{port}")
+        for each in sizes:
+            sender.send_multipart(each)
+        take_next = taking(receiver)
+        taken = []
+        for _ in sizes:
+            assert receiver.poll(round(1000 * PATIENCE_S))
+            taken.append(take_next())
+    assert taken == sizes
+    assert [type(body) for _, body in taken] == [bytes, bytes, memoryview, bytes, bytes]
+    assert {type(head) for head, _ in taken} == {bytes}

@@ -109,7 +109,7 @@ class BatchMessage(FrozenLeaf, frozen=True, gc=False):
     topic: str
     address: str
     subject: str
-    body: bytes
+    body: bytes | memoryview
     direct: bool = False
 
 
@@ -224,7 +224,7 @@ def encode(message: Message) -> list[bytes]:
         case StoreHello(topic, address):
             return [_head(b"L", topic) + _string(address)]
         case BatchMessage(topic, address, subject, body, direct):
-            return [_batch_header(b"S" if direct else b"R", topic, address, subject), body]
+            return [_batch_header(b"S" if direct else b"R", topic, address, subject), bytes(body)]
         case Stored(topic, address, subject, sequence):
             return [_head(b"A", topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
         case StoreInfo(topic, address, store_id, endpoint):
@@ -334,16 +334,18 @@ def _batch_names(header: bytes) -> tuple[str, str, str]:
     return topic, reader.string(), reader.string()
 
 
-def decode(frames: Sequence[bytes]) -> Message:
-    """Return the message in ``frames``.
+def decode(frames: Sequence[bytes | memoryview]) -> Message:
+    """Return the message in ``frames``, of which the first one is bytes.
 
-    Frames after the ones that belong to the message are ignored, as are trailing octets of the header frame.
+    The body of a batch is kept as it is given. Frames after the ones that belong to the message are ignored, as are
+    trailing octets of the header frame.
 
     Raises ProtocolError: unknown id or version, topic over 255 octets, NUL in a name, cut-off field, no content frame.
     """
     if not frames:
         raise ProtocolError("message without frames")
     header = frames[0]
+    assert isinstance(header, bytes)
     id_ = header[:1]
     if id_ and id_ in b"MDRSU" and len(frames) < 2:
         raise ProtocolError("message without its content frame")
@@ -352,9 +354,9 @@ def decode(frames: Sequence[bytes]) -> Message:
         return BatchMessage(*names(header), frames[1], id_ == b"S")
     topic, reader = _begin(header)
     if id_ in (b"M", b"D"):
-        return RecordMessage(topic, reader.string(), reader.string(), reader.u64(), frames[1], id_ == b"D")
+        return RecordMessage(topic, reader.string(), reader.string(), reader.u64(), bytes(frames[1]), id_ == b"D")
     if id_ == b"U":
-        return TrafficTold(topic, reader.string(), reader.u64(), frames[1])
+        return TrafficTold(topic, reader.string(), reader.u64(), bytes(frames[1]))
     decoder = _HEADER_ONLY.get(id_)
     if decoder is None:
         raise ProtocolError(f"message of unknown kind {id_!r}")

@@ -12,7 +12,6 @@ import math
 import selectors
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import zmq
@@ -52,7 +51,7 @@ from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dealers import Dealers
 from chappe.transports.publishing import RETRY_S, PublishingSocket
-from chappe.transports.zeromq import take
+from chappe.transports.zeromq import take, taking
 
 logger = logging.getLogger(__name__)
 
@@ -212,11 +211,13 @@ class Node:
         self._sockets.append(sock)
         return sock
 
-    def hear(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes]], Sequence[Action]]) -> Callable[[], bool]:
+    def hear(
+        self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]
+    ) -> Callable[[], bool]:
         """Take what members publish from a socket, while the core has room; returns what to ``suspect``."""
         # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
-        take = partial(sock.recv_multipart, _NOBLOCK)
-        return self._heard(sock, lambda: self._receive(sock, take, handle, self._paused))
+        take_next = taking(sock)
+        return self._heard(sock, lambda: self._receive(sock, take_next, handle, self._paused))
 
     def hear_frames(
         self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]
@@ -457,10 +458,10 @@ class Node:
             self.suspect(each)
         self.turns.wake()
 
-    def on_message(self, frames: list[bytes], who: str = "") -> Sequence[Action]:
+    def on_message(self, frames: Sequence[bytes | memoryview], who: str = "") -> Sequence[Action]:
         """A member published something; with keys ``who`` did is known."""
         if self.tapped is not None:
-            self.tapped(frames)
+            self.tapped([bytes(each) for each in frames])
         message = decode(frames)
         if self.guard is not None:
             allowed = self.guard.message(who, message)

@@ -30,7 +30,7 @@ from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
-from chappe.transports.zeromq import open_socket
+from chappe.transports.zeromq import contents, open_socket
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Meets(Protocol):
     def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """See ``Node.keep``."""
 
-    def hear(self, sock: zmq.Socket[bytes], handle: Handle) -> Drain:
+    def hear(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]) -> Drain:
         """See ``Node.hear``."""
 
     def hear_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> Drain:
@@ -106,7 +106,7 @@ class Meets(Protocol):
     def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
         """See ``Node.receive_frames``."""
 
-    def on_message(self, frames: list[bytes], who: str = "") -> Sequence[Action]:
+    def on_message(self, frames: Sequence[bytes | memoryview], who: str = "") -> Sequence[Action]:
         """See ``Node.on_message``."""
 
     def told(self, message: Message) -> Sequence[Action]:
@@ -383,9 +383,9 @@ class _Dialling:
                 each.sub.setsockopt(option, prefix)
                 self._node.suspect(each.drain)
 
-    def _on_message(self, place: int, frames: list[bytes]) -> Sequence[Action]:
-        if self._permissions is not None and is_handed_on(frames[0]):
-            self._permissions.hear(frames, time.monotonic())
+    def _on_message(self, place: int, frames: list[bytes | memoryview]) -> Sequence[Action]:
+        if self._permissions is not None and is_handed_on(bytes(frames[0])):
+            self._permissions.hear([bytes(each) for each in frames], time.monotonic())
             return ()
         if frames[0][:1] != INFO:
             return self._node.on_message(frames, self.names[place].removeprefix("#"))
@@ -516,7 +516,7 @@ class AsForwarder(_Listening):
         if self._permissions is not None and who and is_handed_on(frames[0].bytes):
             self._permissions.hear([each.bytes for each in frames], time.monotonic())
             return ()
-        return self._node.on_message([each.bytes for each in frames], who or self.strangers)
+        return self._node.on_message(contents(frames), who or self.strangers)
 
     def _introduce(self, node: Meets, where: TowerAddress, known: Introducer) -> Introducer:
         """Let programs find the forwarder that look for a tower."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -82,13 +83,33 @@ VIEWED_BYTES: Final = 24 * KIB
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
-def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
-    """The parts of the next message; of those that are large no copy is made.
+def contents(frames: list[zmq.Frame]) -> list[bytes | memoryview]:
+    """The parts of a message; of those behind the first one that are large no copy is made.
 
     Such a part has its memory to itself, which is given back once nobody holds the view any more, or a view of it.
+    """
+    parts: list[bytes | memoryview] = [each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in frames]
+    parts[0] = bytes(parts[0])
+    return parts
+
+
+def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
+    """The ``contents`` of the next message.
 
     Raises:
         zmq.Again: There is none.
     """
-    frames = sock.recv_multipart(_NOBLOCK, copy=False)
-    return [each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in frames]
+    return contents(sock.recv_multipart(_NOBLOCK, copy=False))
+
+
+def taking(sock: zmq.Socket[bytes]) -> Callable[[], list[bytes | memoryview]]:
+    """As ``take``, where most messages are small, which are faster copied: so is one that comes behind a small one."""
+    large = False
+
+    def take_next() -> list[bytes | memoryview]:
+        nonlocal large
+        parts: list[bytes | memoryview] = take(sock) if large else sock.recv_multipart(_NOBLOCK)  # type: ignore[assignment]
+        large = len(parts[-1]) >= VIEWED_BYTES
+        return parts
+
+    return take_next
