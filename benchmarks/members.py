@@ -110,8 +110,14 @@ def filler(options: Options) -> None:
         say(**meter.facts())
 
 
-def _send(producer: Producer, count: int, single: bool, size: int = RECORD_BYTES) -> None:
-    if single:
+def _send(producer: Producer, count: int, single: bool, size: int = RECORD_BYTES, *, arrow: bool = False) -> None:
+    if arrow:
+        import pyarrow as pa
+
+        table = pa.table({"value": records(size)})
+        for values in lists(count, size):
+            producer.send_arrow(table.slice(0, len(values)))
+    elif single:
         send = producer.send
         for value in singles(count):
             send(value)
@@ -127,7 +133,8 @@ def producer(options: Options) -> None:
         say(ready=True)
         for order in orders():
             meter = Meter()
-            _send(found, order["count"], options["single"], order.get("size", RECORD_BYTES))
+            size = order.get("size", RECORD_BYTES)
+            _send(found, order["count"], options["single"], size, arrow=options.get("arrow", False))
             sent = time.monotonic_ns()
             if acks:
                 found.flush(60)

@@ -67,7 +67,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe.deadlines": BASE,
     **PURE,
     **MEMBER,
-    "chappe.arrow": {*BASE, "chappe.log.batch", "chappe.log.record"},
+    "chappe.arrow": {*BASE, "chappe.log.batch", "chappe.log.record", "chappe.arrow_rows"},
+    "chappe.arrow_rows": {*BASE, "chappe.log.batch"},
     "chappe.columns": {*BASE, "chappe.arrow", "chappe.sealing.events"},
     "chappe.system": BASE,
     "chappe.storage": {*FEATURES, "chappe.system"},
@@ -86,7 +87,8 @@ ALLOWED: Final[dict[str, set[str]]] = {
     # kv_form: what records of the mesh and stores are
     "chappe.spark": {
         *(*FACES, *READING, *HERE, *FORMS),
-        *("chappe.reading", "chappe.log.exactly_once.transactions", "chappe.log.ordered.commands"),
+        *("chappe.reading", "chappe.arrow_rows"),
+        *("chappe.log.exactly_once.transactions", "chappe.log.ordered.commands"),
     },
     # what its processes are made of, and the recordings that they play
     "chappe.benchmark": {*FACES, *HERE, "chappe.storage.recordings", "chappe.mesh.messages"},

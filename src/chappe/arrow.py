@@ -8,7 +8,7 @@ pyarrow is imported when it is first needed: ``pip install 'chappe[arrow]'``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,6 +20,8 @@ from chappe.log.record import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from chappe.arrow_rows import Part
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _PAGE: Final = 4096  # rows of the constant columns that are kept ready, at least ...
@@ -111,6 +113,16 @@ def pyarrow() -> Any:
     except ImportError:
         raise UsageError("Arrow is not installed; run: pip install 'chappe[arrow]'") from None
     return pyarrow
+
+
+def from_arrow(data: object, now_us: Callable[[], int]) -> Iterator[Part]:
+    """See ``arrow_rows.read``; raises UsageError also if pyarrow or numpy is not installed."""
+    pyarrow()
+    try:
+        from chappe.arrow_rows import read
+    except ImportError:
+        raise UsageError("numpy is not installed; run: pip install 'chappe[arrow]'") from None
+    return read(data, now_us)
 
 
 def polars() -> Any:

@@ -21,6 +21,7 @@ from chappe.api.log.deliveries import Deliveries
 from chappe.api.log.sealed import Sealing
 from chappe.api.log.topic_writers import TopicProgress, TopicWriter, TopicWriters, counted
 from chappe.api.times import as_micros
+from chappe.arrow import from_arrow
 from chappe.data.topic import check_topic
 from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
@@ -30,6 +31,7 @@ from chappe.log.events import IdentityClash, IdentityRolledBack, PermissionsChan
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
+from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Where, producing
 from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
@@ -241,7 +243,38 @@ class Producer(Closeable):
         """
         raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
         with self._lock:
-            return self._writer(topic).send_batch(raw)
+            return self._writer(topic).send_batch(lambda _: raw)
+
+    def send_arrow(self, data: object, *, topic: str | None = None) -> range:
+        """Publish rows of Arrow without making objects of them, all to one topic; returns their offsets.
+
+        Column ``value`` is binary or text (null is a tombstone), and so is ``key``, if there is one; ``headers`` and
+        ``timestamp``, with a time zone, are as ``read_topic`` has them. The topic, partition and offset that it says
+        are left out, so that what was read can be sent again.
+
+        If another thread sends meanwhile, its records are among them.
+
+        Args:
+            data: A table, record batch or reader of pyarrow, or whatever offers Arrow's C stream: a DataFrame of Polars
+                or pandas, a result of DuckDB. A table's small batches are put together; what a reader has is sent as it
+                comes.
+            topic: Where it goes; the producer's own topic by default.
+
+        Raises:
+            UsageError: It is no such data, a column is missing, of no use or of another type, or pyarrow or numpy is
+                not installed: ``pip install 'chappe[arrow]'``. Nothing was sent, unless it is a single row that is
+                wrong: then those in the batches before it were, as ``next_offset`` tells.
+            RecordTooLarge: A row is over 8 MiB; those in the batches before it were sent.
+            BufferFull, StorageFull, StorageError: As ``send_many``.
+        """
+        writer = self._writer(topic)
+        first = writer.core.next_offset
+        for part in from_arrow(data, wall_us):  # made without the lock: it may take its time
+            for moment in (part.first_us, part.last_us):
+                as_micros(moment)
+            with self._lock:
+                writer.send_batch(part.encode)
+        return range(first, writer.core.next_offset)
 
     def flush(self, timeout: float | None = None) -> None:
         """Publish everything, of all topics, and wait until ``min_acks`` stores hold it.

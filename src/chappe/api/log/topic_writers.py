@@ -222,11 +222,11 @@ class TopicWriter:
             done = self.core.append_many(chunk, done)  # type: ignore[arg-type]
             self._flush_or_take_back(first)
 
-    def send_batch(self, raw: bytes) -> range:
-        """Records that are a batch already."""
+    def send_batch(self, encoded: Callable[[int], bytes]) -> range:
+        """Records that are a batch, or become one once it is known at which offset the first of them is."""
         self._make_room(alone=True)  # what was sent before comes first
         first = self.core.next_offset
-        self._node.perform(self.core.append_batch(raw, time.monotonic()))
+        self._node.perform(self.core.append_batch(encoded(first), time.monotonic()))
         self.flush_batch()  # nothing is pending: it only looks after the network
         return range(first, self.core.next_offset)
 

@@ -30,13 +30,14 @@ import pyarrow as pa
 
 from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
+from chappe.arrow_rows import WRITTEN, Part, parts, plain
 from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import StorageFormat, TimedOut, UsageError
 from chappe.reading.kept import Unsealing
 from chappe.security import LogSecurity
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
-from chappe.spark.encode import encode_rows, encoded_headers
+from chappe.spark.encode import now_us
 from chappe.system.disk import sync_file
 
 FORMAT: Final = 1
@@ -221,8 +222,7 @@ class Replay:
     def _send(self, topic: str, records: pa.Table) -> None:
         producer = self._producers[topic]
         for part in pieces(records):
-            for piece in encode_rows(part, topic):
-                producer.send_batch(piece.raw)
+            producer.send_batch(part.encode())
             if time.monotonic() - self._shown_at >= SHOW_S:
                 self._look()
 
@@ -282,19 +282,13 @@ class Replay:
         temporary.replace(path)
 
 
-def pieces(records: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Records in parts of about ``PIECE_BYTES``, with columns as batches carry them."""
+def pieces(records: pa.Table) -> Iterator[Part]:
+    """Records in parts of about ``PIECE_BYTES``."""
     for batch in records.to_batches():
         rows = max(batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1), 1)
         for start in range(0, batch.num_rows, rows):
-            part = batch.slice(start, rows)
-            columns = {
-                "value": part.column("value"),
-                "key": part.column("key"),
-                "headers": encoded_headers(part.column("headers")),
-                "timestamp": part.column("timestamp").cast(pa.int64()),
-            }
-            yield pa.RecordBatch.from_pydict(columns)
+            some = batch.slice(start, rows)
+            yield from parts(plain({name: some.column(name) for name in WRITTEN}, now_us), now_us)
 
 
 def _name(manifest: Manifest, order: Order) -> str:
