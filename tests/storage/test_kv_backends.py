@@ -143,6 +143,48 @@ def test_a_full_disk_refuses_all_of_a_commit(tmp_path: Path) -> None:
     backend.close()
 
 
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 129])
+def test_however_many_puts_a_commit_has_they_are_in_the_file_when_it_returns(count: int, tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "file")
+    backend.commit([put(1, "old"), put("kept", "as it was")])
+    backend.commit([put(number, number, number or None) for number in range(count)])
+    for suffix in ("", "-wal"):  # as they would be found behind a kill
+        shutil.copy(f"{tmp_path / 'file'}{suffix}", f"{tmp_path / 'copy'}{suffix}")
+    backend.close()
+
+    found = entries(SqliteBackend(tmp_path / "copy"))
+    expected = {repr(number): (number, number or None) for number in range(count)}
+    assert found == {repr(1): ("old", None)} | expected | {repr("kept"): ("as it was", None)}
+
+
+def test_a_commit_of_some_puts_is_one_statement(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "file")
+    said: list[str] = []
+    backend._database.set_trace_callback(said.append)
+    backend.commit([put(number, number) for number in range(40)])
+
+    assert len(said) == 1  # with every call of SQLite all other threads of the program may come between
+    said.clear()
+    backend.commit([put(number, number) for number in range(640)])
+    assert len(said) == 12  # it begins and commits
+    backend.close()
+
+
+def test_a_full_disk_refuses_all_of_one_statement(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "file")
+    backend.commit([put(1, "old")])
+    pages = backend._database.execute("pragma page_count").fetchone()[0]
+    backend._database.execute(f"pragma max_page_count={pages + 2}")
+    with pytest.raises(StorageFull):
+        backend.commit([put(number, b"\xff" * 1_000) for number in range(60)])
+    assert entries(backend) == {"1": ("old", None)}
+
+    backend._database.execute("pragma max_page_count=100000")
+    backend.commit([put(number, number) for number in range(60)])
+    assert len(entries(backend)) == 60
+    backend.close()
+
+
 def test_what_is_no_database_is_refused_or_deleted_if_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"this is no database at all" * 100)

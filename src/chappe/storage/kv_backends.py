@@ -19,6 +19,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Literal
@@ -56,6 +57,11 @@ _WRITER: Final = b"w"
 _FORMAT_KEY: Final = b"f"
 _EXPIRY: Final = Struct(">Bq")
 _WRITER_HEAD: Final = Struct(">Qq")
+_PUT: Final = "replace into store(key, value, expiry) values(?, ?, ?)"
+# So many rows at once: with every call of SQLite all other threads of the program want a turn before it goes on.
+_PUTS_MAX: Final = 64
+_PUTS: Final = tuple([_PUT + ", (?, ?, ?)" * (rows - 1) for rows in range(1, _PUTS_MAX + 1)])
+_STATEMENTS: Final = 2 * _PUTS_MAX  # that stay prepared
 _FULL: Final = (sqlite3.SQLITE_FULL,)
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -160,16 +166,26 @@ class SqliteBackend(_Backend):
     def commit(self, operations: Sequence[Operation]) -> None:
         try:
             with self._opened() as database:  # which commits, or rolls back
+                if len(operations) <= _PUTS_MAX:
+                    puts = [(each.key, each.value, each.expires_ns) for each in operations if isinstance(each, PutRow)]
+                    if len(puts) == len(operations):
+                        _put(database, puts)  # one statement is a transaction, synced when it returns
+                        return
                 database.execute("begin immediate")
                 for statement, rows in _statements(operations):
-                    database.executemany(statement, rows)
+                    if statement == _PUT:
+                        _put(database, rows)
+                    else:
+                        database.executemany(statement, rows)
         except sqlite3.Error as error:
             raise self._problem(error, "write to") from error
 
     def _open(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            database = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
+            database = sqlite3.connect(
+                self.path, timeout=0.0, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
+            )
         except (OSError, sqlite3.Error) as error:
             raise self._problem(error, "open") from error
         self._database = database
@@ -234,7 +250,7 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
     row: tuple[Any, ...]
     for each in operations:
         if isinstance(each, PutRow):
-            statement = "replace into store(key, value, expiry) values(?, ?, ?)"
+            statement = _PUT
             row = (each.key, each.value, each.expires_ns)
         elif isinstance(each, EraseRow):
             statement, row = "delete from store where key = ?", (each.key,)
@@ -250,6 +266,13 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
             found.append((statement, []))
         found[-1][1].append(row)
     return found
+
+
+def _put(database: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    """Put entries, as many at a time as may be."""
+    for at in range(0, len(rows), _PUTS_MAX):
+        part = rows[at : at + _PUTS_MAX]
+        database.execute(_PUTS[len(part) - 1], list(chain.from_iterable(part)))
 
 
 class RocksdbBackend(_Backend):
