@@ -52,11 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no worker is left alone with it at the end.
 
     Of what uses Spark that is at first only what one worker has to itself: the others would wait for ``quick_java``.
+    Of what is pure it is worlds: some of their modules take a minute.
     """
 
     def place(item: pytest.Item) -> int:
         spark, process = (item.get_closest_marker(each) is not None for each in ("spark", "process"))
-        return (0 if item.nodeid.startswith(SPARK) else 2) if spark else (1 if process else 3)
+        pure = 3 if item.nodeid.startswith("tests/sim/") else 4
+        return (0 if item.nodeid.startswith(SPARK) else 2) if spark else (1 if process else pure)
 
     items.sort(key=place)
 

@@ -61,7 +61,7 @@ def breaks(witness: bool) -> str:
     """What many ways say of servers that are broken on purpose."""
     firsts = [(first(durable, witness), durable) for first in (paired, parted) for durable in (True, False)]
     try:
-        for seed in range(1_500):
+        for seed in (1164, *range(1_500)):  # the first showed what is rare, when it was looked for
             first, durable = firsts[seed % (4 if witness else 2)]
             wander(first, Random(seed), 14, durable, not witness)
     except Broken as broken:
