@@ -55,7 +55,7 @@ PARTS: Final = {
         *("core.py", "deadlines.py"),
     ),
     "mesh": ("mesh", "member.py"),
-    "kv": ("channel", "kv/*.py", "kv/chained", "kv/pair"),  # not chp, which is seldom busy
+    "kv": ("channel", "kv/*.py", "kv/commands", "kv/chained", "kv/pair"),  # not chp, which is seldom busy
     # Without nodes, turns and the loop, whose classes change in a child that the process forks (``system/forking.py``).
     "transports": ("transports/tcp.py", "transports/gathering.py", "transports/publishing.py"),
 }

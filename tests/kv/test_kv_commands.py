@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chappe.data.scalars import Count
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
-from chappe.kv.commands import Message, decode_message, encode_command, encode_message
+from chappe.kv.commands import Message, decode_message, encode_command, encode_message, wire
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.topics import clone_topic, master_topic
 
@@ -73,7 +73,7 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
-    assert set(cmd._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
+    assert set(wire._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
 
 
 PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))

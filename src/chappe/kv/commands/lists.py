@@ -1,0 +1,67 @@
+"""Lists in the commands of data stores: how they become bytes, and are read from bytes that may be wrong.
+
+Each reader raises ProtocolError, or lets IndexError or ``struct.error`` pass where something is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, unpack_from
+from typing import Final, TypeAlias
+
+from chappe.data.binary import decode_at
+from chappe.data.values import Value
+from chappe.data.varbyte import pack_varbyte, parse_varbyte
+from chappe.defaults import CHANNEL_HELD_MAX, STORE_OUTCOMES_MAX
+from chappe.errors import InvalidData
+
+Pair: TypeAlias = tuple[Value, Value]
+_U64: Final = Struct(">Q")
+_OUTCOME: Final = Struct(">QB")
+
+
+def encode_pairs(pairs: Sequence[bytes]) -> bytes:
+    """The list of a snapshot, or of a piece of one; each of ``pairs`` is a key and its value, encoded."""
+    return pack_varbyte(len(pairs)) + b"".join(pairs)
+
+
+def parse_pairs(raw: bytes) -> list[Pair]:
+    """All entries of a snapshot, or of a piece of one."""
+    count, pos = parse_varbyte(raw, 0)
+    if count > len(raw) // 2:
+        raise InvalidData(f"a snapshot of {len(raw)} bytes claims {count} entries")
+    found = []
+    for _ in range(count):
+        key, pos = decode_at(raw, pos)
+        value, pos = decode_at(raw, pos)
+        found.append((key, value))
+    if pos != len(raw):
+        raise InvalidData(f"{len(raw) - pos} bytes follow a snapshot")
+    return found
+
+
+def pack_seqs(seqs: tuple[int, ...]) -> bytes:
+    """Numbers that are missing."""
+    return pack_varbyte(len(seqs)) + b"".join([_U64.pack(seq) for seq in seqs])
+
+
+def read_seqs(data: bytes, pos: int) -> tuple[tuple[int, ...], int]:
+    """Numbers that are missing, and where they end."""
+    count, pos = parse_varbyte(data, pos)
+    if count > CHANNEL_HELD_MAX + 1 or count * _U64.size > len(data) - pos:
+        raise InvalidData(f"a nack claims {count} numbers")
+    return unpack_from(f">{count}Q", data, pos), pos + _U64.size * count
+
+
+def pack_outcomes(outcomes: tuple[tuple[int, int], ...]) -> bytes:
+    """What became of writes."""
+    return pack_varbyte(len(outcomes)) + b"".join([_OUTCOME.pack(*each) for each in outcomes])
+
+
+def read_outcomes(data: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    """What became of writes, and where that ends."""
+    count, pos = parse_varbyte(data, pos)
+    if count > STORE_OUTCOMES_MAX:
+        raise InvalidData(f"a writer's state claims {count} outcomes")
+    found = tuple([_OUTCOME.unpack_from(data, pos + _OUTCOME.size * place) for place in range(count)])
+    return found, pos + _OUTCOME.size * count

@@ -1,0 +1,273 @@
+"""The commands that masters and clones exchange, and the messages that carry them."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, TypeAlias
+
+import msgspec
+from crc32c import crc32c
+
+from chappe.channel import ASK_HANDSHAKE, Ack, Heartbeat, Nack
+from chappe.channel import RetransmitFailed as RetransmitFailed
+from chappe.compiled import Frozen
+from chappe.data.values import Value
+from chappe.defaults import CHANNEL_TICK_S
+from chappe.errors import InvalidData
+from chappe.kv.commands.lists import Pair, parse_pairs
+from chappe.kv.entity import NOBODY, Entity
+
+DONE: Final = 0  # an outcome that never travels
+NOT_INSERTED: Final = 255  # that of a put_unique whose key had a value
+_ENDPOINT: Final = Struct(">QQ")
+
+
+class Put(Frozen, frozen=True):
+    """Set a value; ``expiry_ns`` from when the master takes it."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class PutUnique(Frozen, frozen=True):
+    """Set a value if there is none; ``who`` and ``request`` name the answer."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    who: Entity
+    request: int
+    publisher: Entity
+
+
+class PutUniqueResult(Frozen, frozen=True):
+    """The answer."""
+
+    inserted: bool
+    who: Entity
+    request: int
+    publisher: Entity
+
+
+class Erase(Frozen, frozen=True):
+    """Remove a key."""
+
+    key: Value
+    publisher: Entity
+
+
+class Expire(Frozen, frozen=True):
+    """A key has lived its time."""
+
+    key: Value
+    publisher: Entity
+
+
+class Add(Frozen, frozen=True):
+    """Add to a value; a missing one starts as the empty value of type ``init``."""
+
+    key: Value
+    value: Value
+    init: int
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class Subtract(Frozen, frozen=True):
+    """Take away from a value."""
+
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    publisher: Entity
+
+
+class Clear(Frozen, frozen=True):
+    """Remove all keys."""
+
+    publisher: Entity
+
+
+class Changed(Frozen, frozen=True):
+    """What a master tells of a change within a value: the change, or all that came out of it to those who want that."""
+
+    change: Add | Subtract
+    whole: Put
+
+
+class AttachWriter(Frozen, frozen=True):
+    """A clone's handshake: its next write has the number ``offset`` + 1."""
+
+    offset: int
+    ticks: int
+
+
+# What a channel says travels as it is; these are the original's names for it.
+Keepalive: TypeAlias = Heartbeat
+CumulativeAck: TypeAlias = Ack
+MissingEvents: TypeAlias = Nack
+
+
+class AckClone(Frozen, frozen=True):
+    """A master's handshake: ``pairs`` is all it has, behind its event ``offset``.
+
+    The pairs are read only when asked for: most of its receivers are none.
+    """
+
+    offset: int
+    ticks: int
+    raw_pairs: bytes  # varbyte count, then key and value by turns
+
+    def pairs(self) -> list[Pair]:
+        """All entries; raises ProtocolError."""
+        return parse_pairs(self.raw_pairs)
+
+
+class WriterState(Frozen, frozen=True):
+    """A master to a clone: its writes up to ``applied`` are done and durable, all well but for ``outcomes``.
+
+    What they changed has reached the clone when it has the master's event ``output``. Outcomes are pairs of a write's
+    number and what became of it, the code of an error or ``NOT_INSERTED``, and are repeated until ``Settled``.
+    """
+
+    applied: int
+    output: int
+    outcomes: tuple[tuple[int, int], ...]
+
+
+class Settled(Frozen, frozen=True):
+    """A clone to its master: it knows what became of its writes up to ``seq``."""
+
+    seq: int
+
+
+class Leave(Frozen, frozen=True):
+    """A clone to its master: it is closed, and made so many writes; nothing of it follows."""
+
+    seq: int
+
+
+class SnapshotOffer(Frozen, frozen=True):
+    """A master to a clone of chappe: all it has behind its event ``offset`` are ``entries``, which come in pieces.
+
+    ``snapshot`` is a number of the master's, never used twice. It is the master's handshake, as ``AckClone`` is.
+    """
+
+    snapshot: int
+    offset: int
+    ticks: int
+    entries: int
+
+
+class SnapshotPiece(Frozen, frozen=True):
+    """Some entries of a snapshot: that number ``first`` and those behind it; the first of all has 0."""
+
+    snapshot: int
+    first: int
+    crc: int
+    raw_pairs: bytes  # as AckClone has them
+
+    def pairs(self) -> list[Pair]:
+        """The entries; raises ProtocolError, also if they are not what was sent."""
+        if crc32c(self.raw_pairs) != self.crc:
+            raise InvalidData(f"a piece of a snapshot, from entry {self.first} on, does not match its checksum")
+        return parse_pairs(self.raw_pairs)
+
+
+class SnapshotTaken(Frozen, frozen=True):
+    """A clone to its master: it has the first ``entries`` of a snapshot, and room for more.
+
+    With ``again`` nothing came for a while, and what follows is to be sent again. With all entries it is done.
+    """
+
+    snapshot: int
+    entries: int
+    again: bool = False
+
+
+class MasterSilent(Frozen, frozen=True):
+    """One of a pair of masters: ``master`` is no longer heard, or is no longer master if it says so itself.
+
+    A clone that follows it, and has not heard of it either, looks for another one.
+    """
+
+    master: Entity
+
+
+class ChangesOffer(Frozen, frozen=True):
+    """A master to a clone of chappe that has what ``master`` had behind its ``event``: what has changed since.
+
+    As a snapshot, but that it holds ``entries`` which may have changed, and of them the last ``gone`` are keys that are
+    not there any more, with a value that says nothing. All else is as the clone has it.
+    """
+
+    snapshot: int
+    offset: int
+    ticks: int
+    entries: int
+    gone: int
+    master: Entity
+    event: int
+
+
+class Several(Frozen, frozen=True):
+    """Changes one after the other; the message has the number of the first."""
+
+    changes: tuple[Action, ...]
+
+
+Offer: TypeAlias = SnapshotOffer | ChangesOffer
+Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
+Told: TypeAlias = Action | Changed
+Command: TypeAlias = (
+    Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
+    | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
+)  # fmt: skip
+ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
+
+
+TAKES_SEVERAL: Final = MissingEvents(())  # a clone to its master
+
+
+class Message(Frozen, frozen=True):
+    """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action, or several."""
+
+    seq: int
+    sender: Entity
+    receiver: Entity
+    command: Command
+
+
+def piece(snapshot: int, first: int, raw_pairs: bytes) -> SnapshotPiece:
+    """A piece with its checksum."""
+    return SnapshotPiece(snapshot, first, crc32c(raw_pairs), raw_pairs)
+
+
+def asking(state: tuple[Entity, int] | None) -> MissingEvents:
+    """Ask for everything, or for what has changed since a master and its last event, if a master knows those."""
+    if state is None:
+        return MissingEvents(ASK_HANDSHAKE)
+    (endpoint, number), event = state
+    return MissingEvents((*ASK_HANDSHAKE, *_ENDPOINT.unpack(endpoint), number, event))
+
+
+def asked(seqs: tuple[int, ...]) -> tuple[Entity, int] | None:
+    """The state that the numbers of an ``asking`` name."""
+    if len(seqs) != 5 or seqs[:1] != ASK_HANDSHAKE:
+        return None
+    _, high, low, number, event = seqs
+    return Entity(_ENDPOINT.pack(high, low), number), event
+
+
+def ticks(heartbeat_s: float) -> int:
+    """A heartbeat interval as it travels."""
+    return max(1, round(heartbeat_s / CHANNEL_TICK_S))
+
+
+def bound(command: Action, sender: Entity) -> Action:
+    """A command of a clone of chappe: its author is who sent it, and is not answered apart, whom it may have named."""
+    if isinstance(command, PutUnique):
+        return msgspec.structs.replace(command, who=NOBODY, publisher=sender)
+    return command if command.publisher == sender else msgspec.structs.replace(command, publisher=sender)
