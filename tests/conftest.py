@@ -52,13 +52,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first, so that no worker is left alone with it at the end.
 
     Of what uses Spark that is at first only what one worker has to itself: the others would wait for ``quick_java``.
-    Of what is pure it is worlds: some of their modules take a minute.
+    Of other processes it is the documentation, whose module takes two minutes alone; of what is pure it is worlds, some
+    of whose modules take half a minute.
     """
 
     def place(item: pytest.Item) -> int:
         spark, process = (item.get_closest_marker(each) is not None for each in ("spark", "process"))
-        pure = 3 if item.nodeid.startswith("tests/sim/") else 4
-        return (0 if item.nodeid.startswith(SPARK) else 2) if spark else (1 if process else pure)
+        if spark:
+            return 0 if item.nodeid.startswith(SPARK) else 3
+        if process:
+            return 1 if item.nodeid.startswith("tests/test_docs.py") else 2
+        return 4 if item.nodeid.startswith("tests/sim/") else 5
 
     items.sort(key=place)
 

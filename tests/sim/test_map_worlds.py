@@ -82,4 +82,5 @@ def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
 def test_a_broken_server_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
 
-    assert any(Maps(seed).play().failure for seed in range(TRIED))
+    # The first showed who takes over without being in step, which is rare, when that was looked for.
+    assert any(Maps(seed).play().failure for seed in (15, *range(TRIED)))
