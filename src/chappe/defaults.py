@@ -22,6 +22,7 @@ ENDPOINT_BYTES_MAX: Final = 255
 # -- records and batches --------------------------------------------------------------------------
 RECORD_BYTES_MAX: Final = 8 * MIB  # value + key + headers; larger is RecordTooLarge
 BATCH_BYTES: Final = 128 * KIB  # a producer seals a batch here: what each costs is spread over a thousand records
+BULK_BYTES: Final = 512 * KIB  # ... and here if it is given many at once: readers, too, have fewer to look at
 BATCH_RECORDS_MAX: Final = 65_536  # records in one batch
 BATCH_BYTES_MAX: Final = 9 * MIB  # largest encoded batch: one record of the largest size and its columns
 MESSAGE_BYTES_MAX: Final = 16 * MIB  # larger messages make libzmq close the connection
@@ -62,7 +63,7 @@ RECONNECT_S: Final = 0.1
 RECONNECT_MAX_S: Final = 1.0
 
 # -- consumer -------------------------------------------------------------------------------------
-READ_BYTES: Final = 1 * MIB  # asked of a store in one READ
+READ_BYTES: Final = 2 * MIB  # asked of a store in one READ: several batches of what was sent together
 FETCH_RECORDS_MAX: Final = 100_000  # Dafka's own limit on one FETCH
 RETRY_S: Final = 0.5  # an unanswered FETCH or READ is repeated, elsewhere if possible
 POLL_HEADS_S: Final = 1.0  # a consumer or store asks stores what is new since its last question

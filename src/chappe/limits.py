@@ -19,6 +19,7 @@ class LogLimits:
 
     # -- producer
     batch_bytes: int = defaults.BATCH_BYTES
+    bulk_bytes: int = defaults.BULK_BYTES
     producer_ring_bytes: int = 16 * MIB  # min_acks=0: the newest records kept for those who missed them
     # A partition that goes on after a restart: so long new records are held until stores say how far they hold it.
     # Stores are found within 1 s; three of the original's heartbeats, as a store may be busy. Then they are published.
@@ -33,8 +34,8 @@ class LogLimits:
 
     # -- whoever asks: consumer and store
     read_bytes: int = defaults.READ_BYTES
-    reads_max: int = 32  # of a consumer under way at once; each may bring read_bytes and a batch
-    asks_max: int = 64  # of a store under way at once; likewise
+    reads_max: int = 16  # of a consumer under way at once; each may bring read_bytes and a batch
+    asks_max: int = 32  # of a store under way at once; likewise
     look_max: int = 256  # partitions that miss something, looked at in one go
     stores_max: int = 1_000  # other stores that a member asks; one that never answered gives way to a further one
     held_bytes_max: int = 16 * MIB  # batches kept while an older gap is filled; newer are dropped, fetched later

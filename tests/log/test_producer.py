@@ -7,7 +7,7 @@ import math
 import pytest
 
 from chappe.core import Report
-from chappe.defaults import BATCH_BYTES, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
+from chappe.defaults import BATCH_BYTES, BULK_BYTES, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
 from chappe.errors import ProtocolError, RecordTooLarge, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
@@ -107,7 +107,7 @@ def test_extras_of_one_batch_do_not_reach_the_next() -> None:
 
 def test_many_values_are_taken_in_pieces_that_fill_a_batch() -> None:
     producer = made()
-    values = [b"x" * 100] * 2000
+    values = [b"x" * 100] * 12_000
     done, sizes = 0, []
     while done < len(values):
         done = producer.append_many(values, done)
@@ -116,9 +116,9 @@ def test_many_values_are_taken_in_pieces_that_fill_a_batch() -> None:
         assert isinstance(action.message, BatchMessage)
         sizes.append(len(Batch.parse(action.message.body)))
 
-    assert sum(sizes) == producer.next_offset == 2000
-    assert all(size * 104 <= 2 * BATCH_BYTES for size in sizes)
-    assert max(sizes) * 104 > BATCH_BYTES / 2
+    assert sum(sizes) == producer.next_offset == 12_000
+    assert all(size * 104 <= 2 * BULK_BYTES for size in sizes)
+    assert max(sizes) * 104 > BULK_BYTES / 2
 
 
 def test_many_values_of_very_different_sizes_keep_their_order() -> None:

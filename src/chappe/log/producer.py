@@ -124,7 +124,7 @@ class LogProducer:
         self.extras = False  # whether there are any
         self.plain = False  # for callers of ``append``: a value alone needs nothing but its place below, and ``room``
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
-        self._many = 512  # records that probably fill a batch
+        self.many = 512  # records that ``append_many`` takes: as many as probably fill a batch
         for body in journal or ():
             batch = Batch.parse(body)
             self._kept.add(batch.base, batch.next, body)
@@ -181,17 +181,18 @@ class LogProducer:
     def append_many(self, values: Sequence[bytes], start: int) -> int:
         """Add records with values only, from index ``start`` on; nothing may be pending.
 
-        Takes about as many as fill a batch, at least one, and returns the index after the last one taken. Call
+        Takes ``many`` of them, or the first one if they are large, and returns the index after the last one taken. Call
         ``flush`` and go on with the rest.
 
         Raises RecordTooLarge: as ``append``.
         """
         assert not self.values
-        part = values[start : start + self._many]
+        part = values[start : start + self.many]
         positions = list(accumulate(map(len, part), initial=0))
         size = positions[-1] + 4 * len(part)
-        self._many = min(max(1, len(part) * self._batch_bytes // size), BATCH_RECORDS_MAX // 4)
-        if size > 2 * self._batch_bytes:
+        bulk_bytes = self._limits.bulk_bytes
+        self.many = min(max(1, len(part) * bulk_bytes // size), BATCH_RECORDS_MAX // 4)
+        if size > 2 * bulk_bytes:
             self.append(values[start])
             return start + 1
         self.values = list(part)

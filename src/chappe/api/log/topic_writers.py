@@ -29,7 +29,8 @@ BUSY_RECORDS = 16  # so many gathered at once are a fast sequence: nobody looks 
 BUSY_S = 0.001  # who drives looks this often whether something gathered was left behind ...
 GATHER_S = 0.02  # with an identity, where each batch is synced, a fast sequence is gathered at least so long
 PACE = 2  # after a sealed batch, so many times what sealing took: who opens it needs longer than that
-_SEALED_LIMITS = replace(LOG_LIMITS, batch_bytes=3 * LOG_LIMITS.batch_bytes)  # a signature each costs less so
+SEALED_BATCHES = 3  # a sealed batch is so many times as large: a signature each costs less so
+BULKS = 4  # a buffer has room for so many batches of records that are sent together, unless it has not for a plain one
 ROUNDS = 4  # ... or as long as the disk takes for so many batches of each topic ...
 GATHER_MAX_S = 1.0  # ... and at most so long
 HELD_S = 0.05  # ... and this often while new records are held
@@ -82,6 +83,10 @@ class TopicWriters:
         self.served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._journals = journals
         self._min_acks = min_acks
+        batch_bytes = LOG_LIMITS.batch_bytes
+        bulk_bytes = min(LOG_LIMITS.bulk_bytes, max(batch_bytes, buffer_bytes // BULKS))
+        self._plain = replace(LOG_LIMITS, bulk_bytes=bulk_bytes)
+        self._sealed = replace(self._plain, batch_bytes=SEALED_BATCHES * batch_bytes)
 
     def begin(self, own: str | None) -> None:
         """Open the producer's own topic, and those of an identity's former lives."""
@@ -110,7 +115,7 @@ class TopicWriters:
             subscriptions=self.cores.subscriptions,
             kept=self.cores.kept,
             seal=None if self.sealing is None else partial(self.sealing.seal, topic),
-            limits=_SEALED_LIMITS if self.sealing is not None and self.sealing.seals(topic) else LOG_LIMITS,
+            limits=self._sealed if self.sealing is not None and self.sealing.seals(topic) else self._plain,
         )
         made = TopicWriter(core, journal, self)
         self.by_topic[topic] = made
@@ -209,18 +214,18 @@ class TopicWriter:
             self._pend(self._journal, offset, raw, raw_key, headers, timestamp)
         return offset
 
-    def send_chunk(self, chunk: list[bytes | str | None], stamp: int | None) -> None:
-        """Many records with values only."""
-        if [*map(type, chunk)].count(bytes) != len(chunk) or stamp is not None:
-            for value in chunk:
+    def send_some(self, values: list[bytes | str | None], start: int, stamp: int | None) -> int:
+        """As many of these values as probably fill a batch, from index ``start`` on; returns where to go on."""
+        some = values[start : start + self.core.many]
+        if stamp is not None or [*map(type, some)].count(bytes) != len(some):
+            for value in some:
                 self.send(value, None, (), stamp)
-            return
-        done = 0
-        while done < len(chunk):
-            self._make_room(alone=True)
-            first = self.core.next_offset
-            done = self.core.append_many(chunk, done)  # type: ignore[arg-type]
-            self._flush_or_take_back(first)
+            return start + len(some)
+        self._make_room(alone=True)
+        first = self.core.next_offset
+        taken = self.core.append_many(some, 0)  # type: ignore[arg-type]
+        self._flush_or_take_back(first)
+        return start + taken
 
     def send_batch(self, encoded: Callable[[int], bytes]) -> range:
         """Records that are a batch, or become one once it is known at which offset the first of them is."""

@@ -58,6 +58,7 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
     drawn |= {name: sink_rng.choice(choices) for name, choices in SINK_CHOICES.items()}
     drawn |= {name: news_rng.choice(choices) for name, choices in NEWS_CHOICES.items()}
     drawn |= {name: more_rng.choice(choices) for name, choices in MORE_CHOICES.items() if more_rng}
+    drawn["bulk_bytes"] = drawn["batch_bytes"]
     return LogLimits(**drawn, **FIXED, clock_pause_s=math.inf)  # worlds without ages are what they were before
 
 
