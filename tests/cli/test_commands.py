@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import signal
@@ -201,6 +202,8 @@ def test_tower_and_store_apart(shell: Shell) -> None:
     store = shell.start("store", "records", "--json")
     assert store.stdout is not None
     assert json.loads(store.stdout.readline())["directory"] == "records"
+    if hasattr(os, "SCHED_BATCH"):  # a store gives way to whom it serves
+        assert {os.sched_getscheduler(int(each)) for each in os.listdir(f"/proc/{store.pid}/task")} == {os.SCHED_BATCH}
     assert shell.run("produce", "news", stdin=b"a\n").returncode == 0
 
     code, _, err = shell.stop(store)

@@ -16,6 +16,7 @@ from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
+from chappe.system.priority import give_way
 
 if TYPE_CHECKING:
     from chappe import Retention, Store, Tower
@@ -211,6 +212,7 @@ def _keep(
         if url is not None:
             facts["dashboard"] = url
             text = f"dashboard at {url}\n{text}"
+        give_way()
         tell(as_json, facts, text)
         _until_stopped(*beside, running)
         _account("store", running)
