@@ -121,6 +121,8 @@ class Node:
         perform: Further actions by their class.
         full_peer_wait_s: How long ``publish`` waits for a peer whose queue is full.
         takes: Where there are keys, what who hands on records has to be allowed.
+        views: Whether large messages stay in ZeroMQ's memory. A store, which copies them to its disk anyway, would have
+            twice as much of it.
 
     An exception that is neither of the protocol nor of the machine is a defect: ``halted`` says so from then on, a
     ``Stopped`` event is reported, and every thread that waits is woken.
@@ -135,6 +137,7 @@ class Node:
         perform: dict[type, Callable[[Any], None]] | None = None,
         full_peer_wait_s: float = FULL_PEER_WAIT_S,
         takes: Verbs = GIVERS,
+        views: bool = True,
     ) -> None:
         own(self)
         need_descriptors()
@@ -145,6 +148,7 @@ class Node:
         self.turns = Turns(self._handle, self._due, self._stopped, what="member", eager=True)
         self.lock = self.turns.lock
         self.malformed = 0
+        self._views = views
         self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
@@ -216,7 +220,7 @@ class Node:
     ) -> Callable[[], bool]:
         """Take what members publish from a socket, while the core has room; returns what to ``suspect``."""
         # What is left in the queue is bounded there, and whoever is missed by it is read from a store later.
-        take_next = taking(sock)
+        take_next = taking(sock, views=self._views)
         return self._heard(sock, lambda: self._receive(sock, take_next, handle, self._paused))
 
     def hear_frames(

@@ -30,7 +30,7 @@ from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
-from chappe.transports.zeromq import contents, open_socket
+from chappe.transports.zeromq import open_socket
 
 logger = logging.getLogger(__name__)
 
@@ -516,7 +516,7 @@ class AsForwarder(_Listening):
         if self._permissions is not None and who and is_handed_on(frames[0].bytes):
             self._permissions.hear([each.bytes for each in frames], time.monotonic())
             return ()
-        return self._node.on_message(contents(frames), who or self.strangers)
+        return self._node.on_message([each.bytes for each in frames], who or self.strangers)
 
     def _introduce(self, node: Meets, where: TowerAddress, known: Introducer) -> Introducer:
         """Let programs find the forwarder that look for a tower."""

@@ -99,6 +99,7 @@ class StoreNode:
                 Reply: self._reply,
             },
             takes=PRODUCERS,
+            views=False,
         )
         try:
             self._router, self.core.endpoint = meeting.open_router()

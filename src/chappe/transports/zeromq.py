@@ -102,14 +102,17 @@ def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
     return contents(sock.recv_multipart(_NOBLOCK, copy=False))
 
 
-def taking(sock: zmq.Socket[bytes]) -> Callable[[], list[bytes | memoryview]]:
-    """As ``take``, where most messages are small, which are faster copied: so is one that comes behind a small one."""
+def taking(sock: zmq.Socket[bytes], *, views: bool = True) -> Callable[[], list[bytes | memoryview]]:
+    """As ``take``, where most messages are small, which are faster copied: so is one that comes behind a small one.
+
+    Without ``views`` all are copied.
+    """
     large = False
 
     def take_next() -> list[bytes | memoryview]:
         nonlocal large
         parts: list[bytes | memoryview] = take(sock) if large else sock.recv_multipart(_NOBLOCK)  # type: ignore[assignment]
-        large = len(parts[-1]) >= VIEWED_BYTES
+        large = views and len(parts[-1]) >= VIEWED_BYTES
         return parts
 
     return take_next
