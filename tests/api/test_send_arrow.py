@@ -20,7 +20,7 @@ from chappe import arrow_rows
 from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
-from chappe.errors import RecordTooLarge, UsageError
+from chappe.errors import Closed, RecordTooLarge, UsageError
 from chappe.log.batch import Batch, Headers
 
 NOW_US = 1_700_000_000_000_000
@@ -223,6 +223,16 @@ def test_a_row_over_the_bound_is_refused_and_what_came_before_it_was_sent(tower:
         with pytest.raises(RecordTooLarge, match="a row has 8388609 bytes, 8388609 of them in column `value`"):
             producer.send_arrow(reader)
         assert producer.next_offset == 1
+
+
+def test_a_producer_that_was_closed_reads_nothing(tower: str) -> None:
+    producer = Producer("hello", tower=tower, min_acks=0)
+    producer.close()
+    reader = values_only(b"v").to_reader()
+    for data in (reader, values_only()):
+        with pytest.raises(Closed):
+            producer.send_arrow(data)
+    assert reader.read_all().num_rows == 1
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy"])

@@ -83,23 +83,16 @@ VIEWED_BYTES: Final = 24 * KIB
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
-def contents(frames: list[zmq.Frame]) -> list[bytes | memoryview]:
-    """The parts of a message; of those behind the first one that are large no copy is made.
+def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
+    """The parts of the next message; of those behind the first one that are large no copy is made.
 
     Such a part has its memory to itself, which is given back once nobody holds the view any more, or a view of it.
-    """
-    parts: list[bytes | memoryview] = [each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in frames]
-    parts[0] = bytes(parts[0])
-    return parts
-
-
-def take(sock: zmq.Socket[bytes]) -> list[bytes | memoryview]:
-    """The ``contents`` of the next message.
 
     Raises:
         zmq.Again: There is none.
     """
-    return contents(sock.recv_multipart(_NOBLOCK, copy=False))
+    head, *rest = sock.recv_multipart(_NOBLOCK, copy=False)
+    return [head.bytes, *(each.bytes if len(each) < VIEWED_BYTES else each.buffer for each in rest)]
 
 
 def taking(sock: zmq.Socket[bytes], *, views: bool = True) -> Callable[[], list[bytes | memoryview]]:

@@ -269,6 +269,7 @@ class Producer(Closeable):
             RecordTooLarge: A row is over 8 MiB; those in the batches before it were sent.
             BufferFull, StorageFull, StorageError: As ``send_many``.
         """
+        self._check()
         writer = self._writer(topic)
         first = writer.core.next_offset
         for part in from_arrow(data, wall_us):  # made without the lock: it may take its time
