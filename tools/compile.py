@@ -39,6 +39,8 @@ OPTIMIZATION: Final = "2"
 # that errors name the lines of the sources.
 FUTURE: Final = "from __future__ import annotations"
 NAMED: Final = "from builtins import Exception, frozenset, memoryview, object, set"
+# At the end of each module, so that no line of the sources moves.
+REPAIR: Final = "from chappe.compiled import repair_pickling; repair_pickling(__name__)"
 
 # What mypyc cannot make: kinds of int, str, bytes and tuple, and what holds them; Structs that are generic; dataclasses
 # that give something else to what their base has without asking for it. And what is inherited from elsewhere.
@@ -162,7 +164,8 @@ def compile_parts(wanted: dict[str, list[str]], into: Path, optimization: str) -
         )
         (Path(directory) / "chappe" / "__init__.py").write_text("")  # it imports all there is, for mypy to read
         for each in (Path(directory) / file for files in wanted.values() for file in files):
-            each.write_text(each.read_text("utf-8").replace(FUTURE, f"{FUTURE}; {NAMED}", 1), "utf-8")
+            text = each.read_text("utf-8").replace(FUTURE, f"{FUTURE}; {NAMED}", 1)
+            each.write_text(f"{text}\n\n{REPAIR}\n", "utf-8")
         command = [sys.executable, str(Path(__file__)), "--in-copy", str(into), optimization]
         command += [f"{name}={','.join(files)}" for name, files in wanted.items()]
         env = os.environ | {"MYPYPATH": ".", "PYTHONHASHSEED": "0"}

@@ -1,13 +1,19 @@
-"""What the compiler is told: the classes that it is to leave alone, and what it does not hand on of others.
+"""Hints for the compiler, and repairs of what it makes.
 
-The pure parts are one source that runs compiled or not (``tools/compile.py``). All behaves alike, but for who reaches
-into a core from outside: what is compiled has no attributes that it does not declare, and keeps to its own constants
-whatever is assigned to their names.
+The pure parts are one source that runs compiled or not (``tools/compile.py``). Both behave alike, except for code that
+reaches into a core from outside: a compiled class has no attributes that it does not declare, and a compiled module
+keeps its own constants whatever is assigned to their names.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,3 +43,50 @@ class FrozenLeaf(msgspec.Struct, frozen=True, gc=False):
 
 class Leaf(msgspec.Struct, eq=False, gc=False):
     """A Struct that is equal to itself alone, and holds nothing that could lead back to it."""
+
+
+def repair_pickling(module: str) -> None:
+    """Let the dataclasses of a compiled module be copied and pickled.
+
+    mypyc gives each class a ``__setstate__`` that assigns attributes, which a frozen dataclass refuses. These two do
+    what ``dataclass(slots=True)`` does, so that a pickle made by pure code is read by compiled code, and the reverse.
+    ``tools/compile.py`` calls this at the end of each module that it compiles.
+    """
+    for kind in vars(sys.modules[module]).values():
+        if isinstance(kind, type) and kind.__module__ == module and is_dataclass(kind):
+            for name, method in (("__getstate__", _state), ("__setstate__", _restore)):
+                setattr(kind, name, method)
+
+
+def _state(value: Any) -> list[Any]:
+    return [getattr(value, each.name) for each in fields(value)]
+
+
+def _restore(value: Any, state: list[Any]) -> None:
+    for each, one in zip(fields(value), state, strict=True):
+        object.__setattr__(value, each.name, one)
+
+
+def is_pure() -> bool:
+    """Whether ``CHAPPE_PURE`` asks for Python alone: then nothing is compiled, and nothing compiled is imported."""
+    return os.environ.get("CHAPPE_PURE", "0") not in ("", "0")
+
+
+def import_sources() -> None:
+    """Import the modules of chappe from their sources from now on, also where compiled ones lie beside them."""
+    sys.meta_path.insert(0, _Sources)
+
+
+class _Sources:
+    """Finds the sources of modules of chappe, which Python's own finder looks for after the compiled ones."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith("chappe."):
+            return None
+        return next(filter(None, (_finder(each).find_spec(name) for each in path or ())), None)
+
+
+@cache
+def _finder(folder: str) -> FileFinder:
+    return FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))

@@ -16,15 +16,26 @@ ChappeError
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Address: TypeAlias = tuple[str, int]  # host and port
 
 
 class ChappeError(Exception):
-    """Base of all errors of chappe; its text is one sentence for people, with what to do."""
+    """Base of all errors of chappe; its text is one sentence for people, with what to do.
+
+    Errors survive ``pickle`` and ``copy`` with their attributes, so they pass from a process pool to its owner.
+    """
 
     definite = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class with ``args``, which lack what an ``__init__`` of ours asks for besides.
+        return _rebuild, (type(self), self.args), self.__getstate__()
+
+
+def _rebuild(kind: type[ChappeError], args: tuple[Any, ...]) -> ChappeError:
+    return kind.__new__(kind, *args)
 
 
 class UsageError(ChappeError):

@@ -34,7 +34,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -271,6 +271,10 @@ class Batch:
         if check and count > 1:
             batch._check_order(columns)
         return batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The columns are views into the bytes, which may be a view themselves: neither can be pickled.
+        return Batch, (bytes(self.raw), self.flags, self.base, self.count, self.timestamp_min, self.timestamp_max)
 
     @property
     def next(self) -> int:
