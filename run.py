@@ -2,19 +2,21 @@
 """Set chappe up in a project-local environment and run it. Needs Python 3.11+ and nothing else.
 
 python3 run.py demo [...]      the demo: this machine's measurements through tower, store, producer and Spark
-python3 run.py test [...]      the whole test suite, in four processes; or what arguments for pytest choose, in one
+python3 run.py test            the whole test suite, in four processes, on the wheel of these sources
+python3 run.py test ...        the tests that arguments for pytest choose, in one process, on the sources
 python3 run.py check           format, lint and types
 python3 run.py docs            the documentation as a site, in site/; says where to open it
 python3 run.py chappe ...      any command of chappe
-python3 run.py compile         compile chappe's hot parts with the C compiler that is here
+python3 run.py wheel           build the wheel of these sources and install it beside the environment
 
 The environment is the folder .venv beside this file. It is made on the first run, and made anew when
 pyproject.toml or the Python version has changed since. test and check add the development tools to it, docs what
 builds the site; that done, docs needs no network.
 
-Where a C compiler is, the first demo or command of chappe also starts compile, in the background and with the lowest
-priority. demo and chappe use what it made from then on, for as long as the sources are what it was made of; test and
-check run the sources. With CHAPPE_PURE=1 nothing is compiled, and nothing that was is used.
+The wheel is what pip installs: compiled where a C compiler is, else Python alone. Where a C compiler is, the first
+demo or command of chappe also starts wheel, in the background and with the lowest priority. demo and chappe run the
+wheel from then on, until the sources change. With CHAPPE_PURE=1 nothing is compiled, and demo and chappe run the
+sources.
 """
 
 import sys
@@ -41,9 +43,9 @@ if sys.platform == "win32":
 PROJECT = Path(__file__).resolve().parent
 VENV = PROJECT / ".venv"
 STAMP = VENV / "chappe-stamp"
-COMPILED = VENV / "compiled"  # a folder in it for each state of the sources that was compiled
-COMPILE_LOCK = VENV / "compile.lock"
-COMPILE_LOG = VENV / "compile.log"
+WHEELS = VENV / "wheels"  # an environment in it for each state of the sources of which there is a wheel
+WHEEL_LOCK = VENV / "wheel.lock"
+WHEEL_LOG = VENV / "wheel.log"
 BIN = VENV / "bin"
 PYTHON = BIN / "python"
 EXTRAS = "arrow,connect,dashboard,demo,pandas,rocksdb,spark,tls,web"
@@ -65,8 +67,8 @@ def main(arguments: list[str]) -> int:
         print(__doc__.strip())
         return 0 if arguments else 2
     command, rest = arguments[0], arguments[1:]
-    if command not in ("demo", "test", "check", "docs", "chappe", "compile"):
-        return _complain(f"unknown command {command!r}; choose demo, test, check, docs, chappe or compile")
+    if command not in ("demo", "test", "check", "docs", "chappe", "wheel"):
+        return _complain(f"unknown command {command!r}; choose demo, test, check, docs, chappe or wheel")
     # Many images keep Python from writing byte code, and each process would compile the sources here anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
@@ -77,15 +79,18 @@ def main(arguments: list[str]) -> int:
         return _complain(problem)
     if command == "check":
         return _check()
-    if command == "test":
-        os.chdir(PROJECT)
-        return _become([str(PYTHON), "-m", "pytest", *(rest or WORKERS)])
     if command == "docs":
         return _become([str(PYTHON), str(PROJECT / "website" / "build.py")])
-    if command == "compile":
-        return _compile()
-    _use_compiled()
-    return _become([str(PYTHON), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
+    if command == "wheel" or (command == "test" and not rest):
+        problem = _make_wheel()
+        if problem:
+            return _complain(problem)
+    if command == "wheel":
+        return 0
+    if command == "test":
+        os.chdir(PROJECT)
+        return _become([str(PYTHON if rest else _python_of(_place())), "-m", "pytest", *(rest or WORKERS)])
+    return _become([str(_choose_python()), "-m", "chappe", *([] if command == "chappe" else ["demo"]), *rest])
 
 
 def _complain(text: str, code: int = 1) -> int:
@@ -121,7 +126,7 @@ def _set_up(group: str) -> str:
     _say(f"installing {what} into .venv (once; about {size} MB are fetched, allow some minutes)")
     # pip's progress goes to standard error: standard output belongs to the command that follows.
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check"]
-    groups = (*_packages(group), *(_packages("compile") if _has_compiler() else ()))
+    groups = (*_packages(group), *(_packages("wheel") if _has_compiler() else ()))
     wanted = [*pip, "install", "--editable", f"{PROJECT}[{EXTRAS}]", *groups]
     if subprocess.call(wanted, stdout=sys.stderr, stdin=subprocess.DEVNULL):
         return _why_pip_failed(pip)
@@ -201,40 +206,50 @@ def _has_compiler() -> bool:
 
 
 def _place() -> Path:
-    """Where what is compiled of the sources as they are lies, or will lie."""
-    state = hashlib.sha256(sys.version.encode())
-    for path in sorted((*(PROJECT / "src").rglob("*.py"), PROJECT / "tools" / "compile.py")):
+    """The environment with the wheel of the sources in their present state, whether it exists or not."""
+    state = hashlib.sha256(f"{sys.version}\0{_has_compiler()}\0".encode())
+    others = (PROJECT / "pyproject.toml", *(PROJECT / "tools").glob("*.py"))
+    for path in sorted((*(PROJECT / "src").rglob("*.py"), *others)):
         state.update(f"{path.relative_to(PROJECT)}\0".encode() + path.read_bytes() + b"\0")
-    return COMPILED / state.hexdigest()[:16]
+    return WHEELS / state.hexdigest()[:16]
 
 
-def _use_compiled() -> None:
-    """Have what follows run compiled if that was made of these sources; the first time, start making it."""
+def _python_of(place: Path) -> Path:
+    return place / "bin" / "python"
+
+
+def _is_whole(place: Path) -> bool:
+    return (place / "whole").is_file()
+
+
+def _choose_python() -> Path:
+    """The one with the wheel of these sources, or else with the sources; the first time, start making the wheel."""
     if not _has_compiler():
-        return
+        return PYTHON
     place = _place()
-    if place.is_dir():
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))
-    elif COMPILED.is_dir():
-        if any(COMPILED.iterdir()) and not _is_compiling():
-            _say("the sources have changed since they were compiled, so they run as they are; to mend: run.py compile")
-    else:
-        COMPILED.mkdir()
-        with COMPILE_LOG.open("wb") as log:
-            subprocess.Popen(
-                ["nice", "-n", "19", str(PYTHON), str(PROJECT / "run.py"), "compile"],
-                cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        _say(f"compiling hot parts in the background, for the runs after this one ({COMPILE_LOG} has more)")
+    if _is_whole(place):
+        return _python_of(place)
+    if WHEELS.is_dir():
+        if any(map(_is_whole, WHEELS.iterdir())) and not _is_locked():
+            _say("the sources have changed since their wheel was made, so they run as they are; to mend: run.py wheel")
+        return PYTHON
+    WHEELS.mkdir()
+    with WHEEL_LOG.open("wb") as log:
+        subprocess.Popen(
+            ["nice", "-n", "19", str(PYTHON), str(PROJECT / "run.py"), "wheel"],
+            cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    _say(f"compiling hot parts in the background, for the runs after this one ({WHEEL_LOG} has more)")
+    return PYTHON
 
 
-def _is_compiling() -> bool:
-    with COMPILE_LOCK.open("w") as lock:
+def _is_locked() -> bool:
+    with WHEEL_LOCK.open("w") as lock:
         return not _take(lock)
 
 
 def _take(lock: IO[str]) -> bool:
-    """Whether nobody else compiles; for as long as the file is open nobody else will."""
+    """Whether no other process makes a wheel; none will while the file is open."""
     import fcntl
 
     try:
@@ -244,31 +259,66 @@ def _take(lock: IO[str]) -> bool:
     return True
 
 
-def _compile() -> int:
-    """Compile what is hot of the sources as they are; the exit code."""
-    COMPILED.mkdir(exist_ok=True)
-    with COMPILE_LOCK.open("w") as lock:
+def _make_wheel() -> str:
+    """Build the wheel of the sources and install it in an environment of its own; returns what went wrong, or nothing.
+
+    The environment takes what chappe depends on from ``.venv``, whose packages are the next ones on its path.
+    """
+    import fcntl
+
+    WHEELS.mkdir(exist_ok=True)
+    with WHEEL_LOCK.open("w") as lock:
         if not _take(lock):
-            return _complain("another run compiles already")
+            _say("another run makes the wheel; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         place = _place()
-        if place.is_dir():
-            _say(f"these sources are compiled already, in {place}")
-            return 0
-        new = COMPILED / "new"
-        shutil.rmtree(new, ignore_errors=True)
-        former = sorted(COMPILED.iterdir(), key=lambda each: each.stat().st_mtime)
-        code = subprocess.call([str(PYTHON), "-m", "tools.compile", str(new)], cwd=PROJECT, stdin=subprocess.DEVNULL)
-        if code:
-            shutil.rmtree(new, ignore_errors=True)
-            return code
-        if place != _place():
-            shutil.rmtree(new)
-            return _complain("the sources changed while they were compiled; run the same command again")
-        new.rename(place)
-        for each in former[:-1]:  # the last one may still be run by somebody
+        if _is_whole(place):
+            return ""
+        former = sorted(filter(_is_whole, WHEELS.iterdir()), key=lambda each: each.stat().st_mtime)
+        _say("building the wheel of these sources" + (", which compiles for some minutes" if _has_compiler() else ""))
+        problem = _fill(place)
+        if not problem and place != _place():
+            problem = "the sources changed while their wheel was built; run the same command again"
+        if problem:
+            shutil.rmtree(place, ignore_errors=True)
+            return problem
+        (place / "whole").touch()
+        for each in set(WHEELS.iterdir()) - {place, *former[-1:]}:  # the last one may still be running somewhere
             shutil.rmtree(each, ignore_errors=True)
-    _say("demo and chappe run compiled from now on")
-    return 0
+    _say("the wheel is installed; demo and chappe run it from now on")
+    return ""
+
+
+def _fill(place: Path) -> str:
+    """Make the environment at ``place``; returns what went wrong, or nothing."""
+    shutil.rmtree(place, ignore_errors=True)
+    build = [str(PYTHON), "-m", "hatchling", "build", "-t", "wheel", "-d", str(place / "dist")]
+    if subprocess.call(build, cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=sys.stderr):
+        return "the wheel could not be built; the last lines above say why"
+    (wheel,) = (place / "dist").glob("*.whl")
+    if wheel.name.endswith("-any.whl") and _can_compile():
+        return "the wheel is not compiled though a C compiler is here; the lines above say why"
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--python", str(_python_of(place)), "install"]
+    for command in (
+        [str(PYTHON), "-m", "venv", "--without-pip", str(place)],
+        [*pip, "--quiet", "--no-deps", "--no-index", str(wheel)],
+    ):
+        if subprocess.call(command, stdin=subprocess.DEVNULL, stdout=sys.stderr):
+            return "the wheel could not be installed; the last lines above say why"
+    (packages,) = place.glob("lib/python*/site-packages")
+    ours = VENV / packages.relative_to(place)
+    (packages / "chappe-dependencies.pth").write_text(f"{ours}\n", encoding="utf-8")
+    return ""
+
+
+def _can_compile() -> bool:
+    from tools.compile import Cannot, check_compiler
+
+    try:
+        check_compiler()
+    except Cannot:
+        return False
+    return _has_compiler()
 
 
 def _become(command: list[str]) -> int:

@@ -91,17 +91,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByModule(config, log)
 
 
-if not binary.__file__.endswith(".py"):  # a compiled copy is tried
+if not binary.__file__.endswith(".py"):  # chappe is installed compiled
 
     @pytest.fixture
-    def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-        """Skips the tests that put something else into what is compiled, which keeps to its own."""
+    def monkeypatch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        """Skips the tests that put something else into a compiled module, which keeps its own.
+
+        Their names are added to the file that CHAPPE_SKIPPED names, if it does, so that they can be run from sources.
+        """
         put = monkeypatch.setattr
 
         def put_or_skip(target: Any, *others: Any, **more: Any) -> None:
             holder = target if hasattr(target, "__module__") or isinstance(target, ModuleType) else type(target)
             name = target.rpartition(".")[0] if isinstance(target, str) else _module_of(holder)
             if not (getattr(sys.modules.get(name), "__file__", None) or ".py").endswith(".py"):
+                if file := os.environ.get("CHAPPE_SKIPPED"):
+                    with Path(file).open("a", encoding="utf-8") as skipped:
+                        skipped.write(f"{request.node.nodeid}\n")
                 pytest.skip(f"{name} is compiled")
             put(target, *others, **more)
 

@@ -1,7 +1,7 @@
-"""What ``pip`` builds chappe with: hatchling, and for a wheel that can be compiled here also what compiles it.
+"""The build backend of chappe: hatchling, and for a wheel that can be compiled here also the compiler.
 
 An editable installation stays pure and needs nothing more; so does a wheel with ``CHAPPE_PURE=1``, and one on a machine
-without a C compiler. ``python -m hatchling build`` goes past this and takes the mypy that is there.
+without a C compiler. ``python -m hatchling build`` bypasses this module and uses the mypy that is installed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hatchling.build import (
     get_requires_for_build_sdist,
 )
 from hatchling.build import get_requires_for_build_wheel as _required
+from hatchling.builders.wheel import WheelBuilder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -25,7 +26,7 @@ from tools.compile import REQUIRED, Cannot, check_compiler, is_pure
 
 __all__ = [
     "build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable", "get_requires_for_build_sdist",
-    "get_requires_for_build_wheel",
+    "get_requires_for_build_wheel", "prepare_metadata_for_build_wheel",
 ]  # fmt: skip
 
 
@@ -39,3 +40,16 @@ def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) 
     except Cannot:
         return required
     return [*required, *REQUIRED]
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: dict[str, Any] | None = None) -> str:
+    """Write the wheel's metadata without building it; returns the folder's name.
+
+    Under pip, hatchling leaves this out, in case a hook changes the dependencies; ours changes none. Without it pip
+    builds the wheel to read its metadata, and shows "Preparing metadata" for as long as that compiles.
+    """
+    builder = WheelBuilder(str(Path.cwd()))
+    folder = Path(metadata_directory) / f"{builder.artifact_project_id}.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(builder.config.core_metadata_constructor(builder.metadata), encoding="utf-8")
+    return folder.name

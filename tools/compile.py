@@ -1,12 +1,11 @@
 """Compile the pure parts of chappe with mypyc, from the same source that runs without it.
 
-    python -m tools.compile DIR                      a copy of the packages in DIR, with what can be compiled
-    python -m tools.compile DIR --extensions-only    the compiled modules alone, as the build of a wheel takes them
+    python -m tools.compile DIR        the compiled modules, each in DIR where its source is in src
 
-PYTHONPATH=DIR then runs the copy. Nothing is written beside the sources. It needs a C compiler, Python's headers, mypy
-and setuptools; without one of them, or with CHAPPE_PURE=1, it says so in a line and ends with 3, and where something
-does not compile with 1; whatever asked goes on without. Each part is a library of its own, since C compilers take long
-for a large one.
+The build of a wheel calls it (``tools/wheel_hook.py``) and puts them beside their sources. It needs a C compiler,
+Python's headers, mypy and setuptools; without one of them, or with CHAPPE_PURE=1, it says so in a line and ends with 3,
+and where something does not compile with 1; the caller goes on without. Each part is a library of its own, since C
+compilers take long for a large one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("chappe", "pyspark_chappe")
 REQUIRED: Final = (
     "mypy>=2.4",
     "setuptools>=65",
@@ -75,7 +73,6 @@ def main(arguments: Sequence[str]) -> int:
     """Compile what is asked for; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.compile", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path, metavar="DIR", help="a new or empty directory")
-    parser.add_argument("--extensions-only", action="store_true", help="without the sources")
     parser.add_argument("--part", action="append", choices=[*PARTS], help="only these")
     parser.add_argument("--optimization", choices=["0", "1", "2", "3"], default=OPTIMIZATION, help="of the C compiler")
     asked = parser.parse_args(arguments)
@@ -92,12 +89,6 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    if not asked.extensions_only:
-        for package in PACKAGES:
-            shutil.copytree(
-                ROOT / "src" / package, asked.directory / package, dirs_exist_ok=True,
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )  # fmt: skip
     count = sum(map(len, wanted.values()))
     print(f"compile: {count} modules in {len(wanted)} parts are compiled in {asked.directory}", file=sys.stderr)
     return 0

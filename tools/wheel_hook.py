@@ -24,7 +24,7 @@ class CompileHook(BuildHookInterface[BuilderConfig]):
             return
         self._made = Path(tempfile.mkdtemp(prefix="chappe-wheel-"))
         command = [sys.executable, str(Path(self.root) / "tools" / "compile.py"), str(self._made)]
-        done = subprocess.run([*command, "--extensions-only"], stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL)
         made = sorted(each for each in self._made.rglob("*") if each.is_file())
         if done.returncode or not made:
             self.app.display_info("chappe is installed as Python alone, which does all it does, slower")

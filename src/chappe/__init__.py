@@ -20,6 +20,7 @@ The public names are here; the tree below, from the bottom up:
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -29,6 +30,12 @@ if sys.platform == "win32":
     _sentence = "chappe runs on Linux and macOS, and on Windows within WSL 2 (wsl --install): install and run it there"
     # As a command it is imported before it can say anything else, and a traceback is for programmers.
     raise (SystemExit if PurePath(sys.argv[0]).stem in ("chappe", "-m") else ImportError)(_sentence)
+
+if "CHAPPE_PURE" in os.environ:
+    from chappe.compiled import import_sources, is_pure
+
+    if is_pure():
+        import_sources()
 
 TYPE_CHECKING = False  # typing itself is not imported: it would be most of the time that `import chappe` takes
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """A Spark standalone cluster on loopback, for tests: a master and workers, each a process of its own.
 
-The Python of the executors has every package but chappe, so that what they import of it was shipped to them.
+Its executors have chappe installed, as this Python has, or every package but chappe, so that what they import of it
+was shipped to them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import shlex
 import subprocess
-import sysconfig
+import sys
 import time
 import zipfile
 from collections.abc import Mapping
@@ -67,8 +68,9 @@ class Daemon:
 class Cluster:
     """A master on 127.0.0.1 and a worker of one core on each of ``hosts``."""
 
-    def __init__(self, folder: Path, hosts: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, hosts: tuple[str, ...], *, bare: bool) -> None:
         folder.mkdir()
+        self._bare = folder / "packages" if bare else None
         self.python = folder / "python"
         self.python.write_text(_PYTHON.format(python=shlex.quote(worker_python("local"))))
         self.python.chmod(0o755)
@@ -99,17 +101,16 @@ class Cluster:
             each.kill()
 
     def _start(self) -> None:
-        bare = self._folder / "packages"
-        bare.mkdir()
-        for each in Path(sysconfig.get_path("purelib")).iterdir():
-            if "chappe" not in each.name:
-                (bare / each.name).symlink_to(each)
+        if self._bare is not None:
+            self._bare.mkdir()
+            for each in _packages():
+                (self._bare / each.name).symlink_to(each)
         master = self._daemon("master", "master.Master", ["--host", "127.0.0.1"], {"SPARK_LOCAL_IP": "127.0.0.1"})
         self.master = master.wait_for(r"Starting Spark master at (\S+)")
         for host in self._hosts:
             arguments = ["--host", host, "--cores", "1", "--memory", "1g"]
             arguments += ["--work-dir", str(self._folder / host), self.master]
-            env = {"SPARK_LOCAL_IP": host, BARE: str(bare)}
+            env = {"SPARK_LOCAL_IP": host, BARE: str(self._bare or "")}
             self.workers[host] = self._daemon(host, "worker.Worker", arguments, env)
         for worker in self.workers.values():
             worker.wait_for(r"(Successfully registered with master)")
@@ -118,6 +119,13 @@ class Cluster:
         made = Daemon(name, role, arguments, {**self._env, **env}, self._folder)
         self._daemons.append(made)
         return made
+
+
+def _packages() -> list[Path]:
+    """All that is installed but chappe, of two of a name the one that Python would take."""
+    folders = [Path(each) for each in sys.path if each.endswith("-packages")]
+    found = {each.name: each for folder in reversed(folders) for each in folder.iterdir()}
+    return [each for each in found.values() if "chappe" not in each.name and each.suffix != ".pth"]
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:

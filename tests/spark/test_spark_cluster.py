@@ -1,4 +1,4 @@
-"""A Spark cluster of separate processes reads and writes topics with the chappe that was shipped to it."""
+"""A Spark cluster of separate processes reads and writes topics, with chappe installed there or shipped to it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def records(tower: str) -> list[str]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster", HOSTS) as made:
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster", HOSTS, bare=request.param == "shipped") as made:
         yield made
 
 
@@ -82,6 +82,17 @@ class Driver:
         return self._log.read_text(errors="replace")[-3000:]
 
 
+CONF = {
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.mark.parametrize("cluster", ["shipped"], indirect=True)
 def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_worker_dies(
     tmp_path: Path, cluster: Cluster, tower: str, records: list[str]
 ) -> None:
@@ -90,15 +101,9 @@ def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_work
         # as docs/how-to/cluster.md says: the first alone does not reach data sources that Spark finds by itself
         "spark.submit.pyFiles": str(shipped),
         "spark.executorEnv.PYTHONPATH": shipped.name,
-        "spark.executor.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.local.dir": str(tmp_path / "local"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
-    driver = Driver(cluster, [sys.executable], tmp_path, towers=tower, victim=HOSTS[1], conf=conf)
+    driver = Driver(cluster, [sys.executable], tmp_path, towers=tower, victim=HOSTS[1], conf=CONF | conf)
     try:
         driver.wait_for("stopped")
         cluster.workers[HOSTS[1]].kill()
@@ -109,7 +114,27 @@ def test_a_cluster_with_shipped_chappe_copies_a_topic_exactly_once_though_a_work
     assert {host for host, _ in places} == set(HOSTS)
     for host, place in places:
         assert Path(place).is_relative_to(tmp_path / "cluster" / host), place
-    assert Counter(json.loads((tmp_path / "values.json").read_text())) == Counter(records)
+    _check_copied(tmp_path, tower, records)
+
+
+@pytest.mark.parametrize("cluster", ["installed"], indirect=True)
+def test_a_cluster_where_chappe_is_installed_copies_a_topic(
+    tmp_path: Path, cluster: Cluster, tower: str, records: list[str]
+) -> None:
+    conf = CONF | {"spark.local.dir": str(tmp_path / "local")}
+    driver = Driver(cluster, [sys.executable], tmp_path, towers=tower, victim="", conf=conf)
+    try:
+        assert driver.process.wait(SPARK_S) == 0, driver.said
+    finally:
+        kill_tree(driver.process)
+    places = json.loads((tmp_path / "places.json").read_text())
+    assert places == [[host, os.path.abspath(chappe.__file__)] for host in HOSTS]
+    _check_copied(tmp_path, tower, records)
+
+
+def _check_copied(folder: Path, tower: str, records: list[str]) -> None:
+    """All of ``in`` was read once, and copied to ``out`` once."""
+    assert Counter(json.loads((folder / "values.json").read_text())) == Counter(records)
     copied = chappe.read_topic("out", tower=tower)
     assert Counter(bytes(each).decode() for each in copied["value"].to_pylist()) == Counter(records)
     assert copied["offset"].to_pylist() == list(range(RECORDS))

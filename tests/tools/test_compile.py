@@ -153,3 +153,13 @@ def test_what_does_not_compile_is_installed_as_it_is(small: Path, tmp_path: Path
     assert wheel.name.endswith("-py3-none-any.whl")
     assert "so nothing is compiled" in said
     assert "chappe is installed as Python alone" in said
+
+
+def test_an_installer_gets_the_metadata_without_a_build(small: Path, tmp_path: Path) -> None:
+    code = "from tools import backend; print(backend.prepare_metadata_for_build_wheel('.'))"
+    made = subprocess.run(
+        [sys.executable, "-c", code], cwd=small, env=os.environ | {"PIP_BUILD_TRACKER": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    assert (small / made / "METADATA").read_text().startswith("Metadata-Version")
+    assert not list(small.rglob("*.c"))

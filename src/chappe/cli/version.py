@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import chappe
+from chappe.compiled import is_pure
 
 _EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'``
     r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""
@@ -33,6 +34,8 @@ def lines() -> Iterator[str]:
 
 def itself() -> str:
     """How much of chappe runs compiled here: ``Python alone``, or how many modules of which parts."""
+    if is_pure():
+        return "Python alone, since CHAPPE_PURE is set"
     package = Path(chappe.__file__).parent
     made = {each.relative_to(package) for suffix in EXTENSION_SUFFIXES for each in package.rglob(f"*{suffix}")}
     if not made:
