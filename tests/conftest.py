@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests.endpoints import make as make
+from tests.sources import COMPILED, skip_compiled
 from tests.towers import store as store
 from tests.towers import tower as tower
 from tests.waiting import Clock, until
-
-from chappe.data import binary
 
 SPARK = "tests/spark/"
 
@@ -91,24 +90,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByModule(config, log)
 
 
-if not binary.__file__.endswith(".py"):  # chappe is installed compiled
+if COMPILED:
 
     @pytest.fixture
-    def monkeypatch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-        """Skips the tests that put something else into a compiled module, which keeps its own.
-
-        Their names are added to the file that CHAPPE_SKIPPED names, if it does, so that they can be run from sources.
-        """
+    def monkeypatch(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+        """Skips the tests that put something else into a compiled module, which keeps its own."""
         put = monkeypatch.setattr
 
         def put_or_skip(target: Any, *others: Any, **more: Any) -> None:
             holder = target if hasattr(target, "__module__") or isinstance(target, ModuleType) else type(target)
             name = target.rpartition(".")[0] if isinstance(target, str) else _module_of(holder)
             if not (getattr(sys.modules.get(name), "__file__", None) or ".py").endswith(".py"):
-                if file := os.environ.get("CHAPPE_SKIPPED"):
-                    with Path(file).open("a", encoding="utf-8") as skipped:
-                        skipped.write(f"{request.node.nodeid}\n")
-                pytest.skip(f"{name} is compiled")
+                skip_compiled(f"{name} is compiled")
             put(target, *others, **more)
 
         monkeypatch.setattr = put_or_skip  # type: ignore[method-assign]
