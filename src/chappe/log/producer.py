@@ -122,7 +122,7 @@ class LogProducer:
         self._positions: list[int] | None = None
         self._extras: list[_Extras] = []  # of each record, or empty until the first one that has any
         self.extras = False  # whether there are any
-        self.plain = False  # for callers of ``append``: a value alone needs nothing but its place below, and ``room``
+        self.plain = False  # whether ``take`` may add records, which its owner decides
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self.many = 512  # records that ``append_many`` takes: as many as probably fill a batch
         for body in journal or ():
@@ -174,6 +174,20 @@ class LogProducer:
             size = self._append_extras(size, key, headers, timestamp)
         self.values.append(value)
         self.room -= size + 4
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        return offset
+
+    def take(self, value: bytes) -> int:
+        """Add a record with a value only, as ``append`` does, if that is all there is to do.
+
+        Returns its offset, or -1: the owner has more to do for it, or the batch is full; nothing was added.
+        """
+        room = self.room - len(value) - 4
+        if not self.plain or room <= 0:
+            return -1
+        self.room = room
+        self.values.append(value)
         offset = self.next_offset
         self.next_offset = offset + 1
         return offset

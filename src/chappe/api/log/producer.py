@@ -189,13 +189,9 @@ class Producer(Closeable):
         # within the ``try``, so that a Ctrl-C at any moment leaves it released.
         try:
             self._acquire()
-            if core.plain and type(value) is bytes and key is None and headers is None and timestamp is None:
-                room = core.room - len(value) - 4
-                if room > 0:  # what ``core.append`` does, written out
-                    core.room = room
-                    core.values.append(value)
-                    offset = core.next_offset
-                    core.next_offset = offset + 1
+            if type(value) is bytes and key is None and headers is None and timestamp is None:
+                offset = core.take(value)
+                if offset >= 0:
                     return offset
             stamp = None if timestamp is None else as_micros(timestamp)
             return self._writer(topic).send(value, key, as_headers(headers), stamp)
