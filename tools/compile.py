@@ -31,7 +31,7 @@ REQUIRED: Final = (
 )  # for compiling; the last two have types
 PURE: Final = "CHAPPE_PURE"  # set to anything but 0: compile nothing
 CANNOT: Final = 3  # exit code where something is missing that compiling needs
-OPTIMIZATION: Final = "2"
+OPTIMIZATION: Final = "1"  # as fast as 2 here, and compiled in two thirds of the time (docs/explanation/speed.md)
 
 # mypyc looks for the types of fields among a module's own names, where it does not find these; on the same line, so
 # that errors name the lines of the sources.
@@ -46,7 +46,8 @@ LEFT_ALONE: Final = {
     *("data/scalars.py", "data/values.py", "data/zeek.py", "channel/messages.py", "mesh/events.py", "kv/events.py"),
     "kv/chained/machine.py",
 }
-# Each part by its name: folders, with all that is in them, and files, also by patterns.
+# Each part by its name: folders, with all that is in them, and files, also by patterns. Nodes and loops are not among
+# them, since their classes change in a child that the process forks (``system/forking.py``); transports gain nothing.
 PARTS: Final = {
     "data": ("data",),
     "log": (  # without consuming, producing and member, whose classes others inherit from, which mypyc refuses
@@ -56,8 +57,6 @@ PARTS: Final = {
     ),
     "mesh": ("mesh", "member.py"),
     "kv": ("channel", "kv/*.py", "kv/commands", "kv/chained", "kv/pair"),  # not chp, which is seldom busy
-    # Without nodes, turns and the loop, whose classes change in a child that the process forks (``system/forking.py``).
-    "transports": ("transports/tcp.py", "transports/gathering.py", "transports/publishing.py"),
 }
 
 
