@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,10 @@ import zmq
 from tests.api.members import PATIENCE_S
 
 from chappe.api.log.aio import AsyncConsumer, AsyncProducer
+from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.store import Store
-from chappe.errors import OffsetOutOfRange, TimedOut
+from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
+from chappe.log.batch import Record
 from chappe.runtime import log_seats
 from chappe.storage.journal import Journal
 
@@ -178,6 +183,150 @@ def test_a_cancelled_wait_takes_no_record_with_it(tower: str, store: Store) -> N
     asyncio.run(soon(run()))
 
 
+@contextmanager
+def held(lock: threading.RLock) -> Iterator[threading.Event]:
+    """Another thread holds the lock until the event is set, which is so at the end."""
+    has, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            has.set()
+            free.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    has.wait(PATIENCE_S)
+    try:
+        yield free
+    finally:
+        free.set()
+        thread.join()
+
+
+Reader = Callable[[], Awaitable[object]]
+READERS: dict[str, Callable[[AsyncConsumer], Reader]] = {
+    "poll": lambda consumer: lambda: consumer.poll(PATIENCE_S),
+    "records": lambda consumer: partial(anext, aiter(consumer)),
+    "to_end": lambda consumer: partial(anext, consumer.to_end(PATIENCE_S)),
+    "batches_to_end": lambda consumer: partial(anext, consumer.batches_to_end(PATIENCE_S)),
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_read_that_is_cancelled_while_it_waits_for_the_lock_takes_nothing(
+    tower: str, store: Store, reader: Callable[[AsyncConsumer], Reader]
+) -> None:
+    async def run() -> None:
+        async with AsyncConsumer("hello", tower=tower) as consumer, AsyncProducer("hello", tower=tower) as producer:
+            await consumer.wait_ready(PATIENCE_S)
+            for value in (b"x", b"y"):
+                await producer.send_and_wait(value)
+            while len(consumer.consumer._inbox.queue) < 2:
+                await asyncio.sleep(0.001)
+            read = reader(consumer)
+            assert taken(await read()) == [b"x"]
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+            with held(consumer._lock) as free:
+                reading = asyncio.ensure_future(read())
+                await asyncio.sleep(0.02)  # it may have handed the wait to a thread
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+                free.set()
+            await asyncio.to_thread(int)  # behind whatever the one thread had to do
+            assert consumer.consumer.position() == {("hello", producer.partition): 1}
+            assert taken(consumer.consumer.take()) == [b"y"]
+
+    asyncio.run(soon(run()))
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_reads_that_are_cancelled_all_the_time_lose_nothing(
+    tower: str, store: Store, reader: Callable[[AsyncConsumer], Reader]
+) -> None:
+    """A cancellation may come at any ``await``: here after each number of rounds of the loop."""
+    count = 300
+
+    async def run() -> None:
+        async with AsyncConsumer("hello", tower=tower) as consumer, AsyncProducer("hello", tower=tower) as producer:
+            found: list[bytes | None] = []
+            for number in range(count):
+                await producer.send(b"%d" % number)
+                reading = asyncio.ensure_future(reader(consumer)())
+                for _ in range(number % 7):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    found += taken(await reading)
+                ((_, next_),) = consumer.consumer.position().items() or (((), 0),)
+                assert next_ == len(found)
+            while len(found) < count:
+                found += taken(await asyncio.wait_for(reader(consumer)(), PATIENCE_S))
+            assert found == [b"%d" % number for number in range(count)]
+
+    asyncio.run(run())
+
+
+def taken(read: object) -> list[bytes | None]:
+    return read.values() if isinstance(read, ConsumedBatch) else [read.value] if isinstance(read, Record) else []
+
+
+def test_a_cancellation_is_not_swallowed_by_what_comes_at_the_same_time(tower: str) -> None:
+    async def run() -> None:
+        async with AsyncConsumer("hello", tower=tower) as consumer:
+            for rounds in range(4):
+                reading = asyncio.create_task(consumer.poll(PATIENCE_S))
+                while not consumer._ready._waiters:
+                    await asyncio.sleep(0)
+                consumer._ready.set()
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+
+    asyncio.run(soon(run()))
+
+
+def test_closing_ends_the_reads_of_other_tasks(tower: str) -> None:
+    async def run() -> None:
+        for reader in READERS.values():
+            consumer = AsyncConsumer("hello", tower=tower)
+            reading = asyncio.ensure_future(reader(consumer)())
+            await asyncio.sleep(0.02)
+            await consumer.close()
+            with pytest.raises(Closed, match="the consumer was closed"):
+                await reading
+
+    asyncio.run(soon(run()))
+
+
+def test_several_tasks_wait_for_what_comes(tower: str, store: Store) -> None:
+    async def run() -> None:
+        async with AsyncConsumer("hello", tower=tower) as consumer, AsyncProducer("hello", tower=tower) as producer:
+            reading = [asyncio.create_task(consumer.poll()) for _ in range(5)]
+            for number in range(5):
+                await producer.send_and_wait(b"%d" % number)
+            found = [value for batch in await asyncio.gather(*reading) for value in taken(batch)]
+            assert len(found) == 5
+            assert {*found} == {b"%d" % number for number in range(5)}
+
+    asyncio.run(soon(run()))
+
+
+def test_a_consumer_belongs_to_one_event_loop(tower: str, store: Store) -> None:
+    consumer = AsyncConsumer("hello", tower=tower)
+    assert asyncio.run(consumer.poll(0.01)) is None
+    for reader in READERS.values():
+
+        async def again(reader: Callable[[AsyncConsumer], Reader] = reader) -> None:
+            await reader(consumer)()
+
+        with pytest.raises(UsageError, match="belongs to another event loop: make one in each loop"):
+            asyncio.run(again())
+    asyncio.run(consumer.close())
+
+
 def test_a_lock_that_another_thread_holds_does_not_hold_the_loop(tower: str, store: Store) -> None:
     async def run() -> None:
         async with AsyncProducer("hello", tower=tower) as producer, AsyncConsumer("hello", tower=tower) as consumer:
@@ -187,25 +336,13 @@ def test_a_lock_that_another_thread_holds_does_not_hold_the_loop(tower: str, sto
                 (producer._lock, lambda: producer.delivered(0)),
                 (consumer._lock, lambda: consumer.poll(PATIENCE_S)),
             ):
-                held, free = threading.Event(), threading.Event()
-
-                def hold(
-                    lock: threading.RLock = lock, held: threading.Event = held, free: threading.Event = free
-                ) -> None:
-                    with lock:
-                        held.set()
-                        free.wait(PATIENCE_S)
-
-                thread = threading.Thread(target=hold)
-                thread.start()
-                held.wait(PATIENCE_S)
-                calling = asyncio.ensure_future(call())
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert not calling.done()
-                free.set()  # which nobody would do if the loop waited for the lock
-                await soon(calling)
-                thread.join()
+                with held(lock) as free:
+                    calling = asyncio.ensure_future(call())
+                    for _ in range(10):
+                        await asyncio.sleep(0)
+                    assert not calling.done()
+                    free.set()  # which nobody would do if the loop waited for the lock
+                    await soon(calling)
 
     asyncio.run(run())
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +31,13 @@ def published(tower: str, topic: str = "hello", records: list[bytes] = TEN) -> s
     with Producer(topic, tower=tower) as producer:
         for value in records:
             producer.send(value)
+    return producer.partition
+
+
+def published_at_once(tower: str) -> str:
+    """The same in one batch."""
+    with Producer("hello", tower=tower) as producer:
+        producer.send_many(TEN)
     return producer.partition
 
 
@@ -189,6 +199,102 @@ def test_seek_elsewhere_in_a_loop_left_early_keeps_the_rest(tower: str, store: S
         records = [(record.partition, record.offset) for record in read(consumer, 7)]
         assert sorted(records) == sorted([*((left[1], offset) for offset in range(4, 10)), (other[1], 9)])
         assert consumer._core._delivery.queued_bytes == 0
+
+
+def test_seek_inside_of_a_loop_counts_for_its_next_record(tower: str, store: Store) -> None:
+    key = ("hello", published(tower))
+    for max_age_s in (None, 1e6):
+        with Consumer("hello", tower=tower, max_age_s=max_age_s) as consumer, patience(consumer):
+            found = []
+            for record in consumer:
+                found.append(record.offset)
+                assert consumer.position() == {key: record.offset + 1}
+                if found == [0, 1, 2]:
+                    consumer.seek(*key, 8)
+                    assert consumer.position() == {key: 8}
+                elif found == [0, 1, 2, 8]:
+                    consumer.seek(*key, 1)
+                elif record.offset == 9:
+                    break
+        assert found == [0, 1, 2, 8, *range(1, 10)]
+
+
+def test_seek_elsewhere_inside_of_a_loop_leaves_the_rest_to_it(tower: str, store: Store) -> None:
+    one, two = ("hello", published(tower)), ("hello", published(tower))
+    with Consumer("hello", tower=tower) as consumer, patience(consumer):
+        wait_until(lambda: len(consumer._inbox.queue) >= 2)
+        found = []
+        for record in consumer:
+            found.append((record.partition, record.offset))
+            if len(found) == 4:
+                consumer.seek(*(two if record.partition == one[1] else one), 9)
+            if len(found) == 11:
+                break
+        assert sorted(offset for _, offset in found) == sorted([*range(10), 9])
+        assert consumer._core._delivery.queued_bytes == 0
+
+
+def test_what_is_polled_inside_of_a_loop_is_not_in_the_loop(tower: str, store: Store) -> None:
+    published(tower)
+    published(tower)
+    for max_age_s in (None, 1e6):
+        with Consumer("hello", tower=tower, max_age_s=max_age_s) as consumer, patience(consumer):
+            found = []
+            for record in consumer:
+                found.append(record)
+                if len(found) == 3:
+                    batch = consumer.poll(PATIENCE_S)
+                    assert batch is not None
+                    found += batch
+                if len(found) == 20:
+                    break
+            assert len({(each.partition, each.offset) for each in found}) == 20
+
+
+def test_a_batch_whose_loop_was_left_for_that_of_another_one_comes_again(tower: str, store: Store) -> None:
+    one, two = (published_at_once(tower) for _ in range(2))
+    with Consumer("hello", tower=tower) as consumer:
+        batches = [consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)]
+        found = []
+        for batch in batches:
+            assert batch is not None
+            for record in consumer.iterate(batch):
+                found.append(record)
+                if record.offset == 3:
+                    break
+        assert consumer.position() == {("hello", one): 4, ("hello", two): 4}
+        found += read(consumer, 12)
+        assert len({(each.partition, each.offset) for each in found}) == 20
+        assert consumer._core._delivery.queued_bytes == 0
+
+
+def test_each_record_goes_to_one_of_several_loops(tower: str, store: Store) -> None:
+    published(tower)
+    for max_age_s in (None, 1e6):
+        with Consumer("hello", tower=tower, max_age_s=max_age_s) as consumer, patience(consumer):
+            loops = [iter(consumer) for _ in range(3)]
+            assert [next(loops[number % 3]).offset for number in range(10)] == [*range(10)]
+
+
+def test_each_record_goes_to_one_of_several_threads_that_loop(tower: str, store: Store) -> None:
+    count = 20_000
+    published(tower, records=[b"%d" % number for number in range(count)])
+    with Consumer("hello", tower=tower) as consumer, patience(consumer):
+        found: deque[int] = deque()
+
+        def loop() -> None:
+            with suppress(Closed):
+                for record in consumer:
+                    found.append(record.offset)
+
+        threads = [threading.Thread(target=loop) for _ in range(4)]
+        for each in threads:
+            each.start()
+        wait_until(lambda: len(found) >= count, lambda: f"{len(found)} records came")
+        consumer.close()
+        for each in threads:
+            each.join()
+    assert sorted(found) == [*range(count)]
 
 
 def test_committed_positions_survive_a_restart(tower: str, store: Store, tmp_path: Path) -> None:

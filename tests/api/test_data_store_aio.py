@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import PATIENCE_S
 
-from chappe import AsyncDataStore, AsyncEndpoint
-from chappe.errors import BufferFull, Closed, MasterExists, NoMaster, StaleData, TimedOut, TypeClash, UsageError
+from chappe import AsyncDataStore, AsyncEndpoint, DataStore, Endpoint
+from chappe.errors import (
+    BufferFull,
+    Closed,
+    MasterExists,
+    NoMaster,
+    StaleData,
+    StorageLocked,
+    TimedOut,
+    TypeClash,
+    UsageError,
+)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -138,6 +151,42 @@ def test_attaching(tmp_path: Path) -> None:
                     await attaching
             async with await one.attach_master("s", "sqlite", path=tmp_path / "s") as again:
                 assert again["k"] == 1
+
+    run(test)
+
+
+def test_a_master_that_nobody_receives_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, and its file, are free again, whether the thread that made it was done at the cancellation or not."""
+    attach = Endpoint.attach_master
+    made, goes_on = threading.Event(), threading.Event()
+
+    def attach_slowly(*given: Any, **options: Any) -> DataStore:
+        found = attach(*given, **options)
+        made.set()
+        goes_on.wait(PATIENCE_S)
+        return found
+
+    async def test() -> None:
+        async with AsyncEndpoint() as endpoint:
+            for done in (False, True):
+                made.clear()
+                goes_on.clear()
+                monkeypatch.setattr(Endpoint, "attach_master", attach_slowly)
+                attaching = asyncio.ensure_future(endpoint.attach_master("s", "sqlite", path=tmp_path / "s"))
+                await asyncio.to_thread(made.wait)
+                if done:
+                    goes_on.set()
+                    time.sleep(0.05)  # the loop hears nothing of it meanwhile
+                attaching.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await attaching
+                goes_on.set()
+                monkeypatch.setattr(Endpoint, "attach_master", attach)
+                while True:
+                    with suppress(MasterExists, StorageLocked):
+                        await (await endpoint.attach_master("s", "sqlite", path=tmp_path / "s")).close()
+                        break
+                    await asyncio.sleep(0.01)
 
     run(test)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +12,9 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 from chappe import AsyncEndpoint
-from chappe.errors import Closed, PeerUnavailable, TimedOut
+from chappe.api.mesh.aio import AsyncSubscriber
+from chappe.api.mesh.received import Received
+from chappe.errors import Closed, PeerUnavailable, TimedOut, UsageError
 from chappe.mesh.events import EndpointDiscovered, PeerAdded
 from chappe.transports.tcp import Link
 
@@ -44,6 +48,68 @@ def test_messages_statuses_and_peers() -> None:
             assert two.peers() == []
 
     play(body)
+
+
+READS: dict[str, Callable[[AsyncSubscriber], Awaitable[object]]] = {
+    "get": lambda subscriber: subscriber.get(),
+    "get_many": lambda subscriber: subscriber.get_many(1),
+    "messages": lambda subscriber: anext(aiter(subscriber)),
+    "read_arrow": lambda subscriber: subscriber.read_arrow(),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reads_that_are_cancelled_all_the_time_lose_nothing(
+    read: Callable[[AsyncSubscriber], Awaitable[object]],
+) -> None:
+    count = 200
+
+    def values(found: Any) -> list[object]:
+        if isinstance(found, Received):
+            return [found.data]
+        return [
+            value for each in found for value in (each["_1"].to_pylist() if hasattr(each, "schema") else [each.data])
+        ]
+
+    async def body() -> None:
+        async with AsyncEndpoint() as endpoint, AsyncEndpoint() as other:
+            subscriber = other.subscribe("/t", on_full="block")
+            await endpoint.peer("127.0.0.1", await other.listen())
+            found: list[object] = []
+            for number in range(count):
+                await endpoint.publish("/t", number)
+                reading = asyncio.ensure_future(read(subscriber))
+                for _ in range(number % 7):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    found += values(await reading)
+            while len(found) < count:
+                found += values(await read(subscriber))
+            assert found == [*range(count)]
+
+    play(body)
+
+
+def test_an_endpoint_belongs_to_one_event_loop() -> None:
+    async def make() -> tuple[AsyncEndpoint, AsyncSubscriber]:
+        made = AsyncEndpoint()
+        return made, made.subscribe("/t")
+
+    async def read(read: Callable[[AsyncSubscriber], Awaitable[object]], subscriber: AsyncSubscriber) -> None:
+        await read(subscriber)
+
+    endpoint, subscriber = asyncio.run(make())
+    for each in READS.values():
+        with pytest.raises(UsageError, match="this AsyncEndpoint belongs to another event loop: make one in each loop"):
+            asyncio.run(read(each, subscriber))
+    asyncio.run(endpoint.close())
+    assert endpoint.endpoint.node.turns.closed
+
+
+def test_where_no_event_loop_runs_no_endpoint_is_made() -> None:
+    with pytest.raises(UsageError, match="an AsyncEndpoint is made where an event loop runs: inside of a coroutine"):
+        AsyncEndpoint()
 
 
 def test_ping_pong_between_tasks_of_one_loop() -> None:

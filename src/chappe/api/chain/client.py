@@ -121,7 +121,7 @@ class AsyncChain(AsyncCloseable):
     def __init__(self, configuration: ChainConfiguration | str | Path, *, security: LogSecurity = None) -> None:
         own(self)
         self.member = ChainMember(configuration, security=security)
-        self._watch = Watch(self.member.turns)
+        self._watch = Watch(self.member.turns, "AsyncChain")
 
     call = awaited(Chain.call)
     call_many = awaited(Chain.call_many)

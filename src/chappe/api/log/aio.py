@@ -10,7 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from chappe.api.faces import AsyncCloseable
+from chappe.api.faces import AsyncCloseable, Seconds, own_loop
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer, ResetLike
 from chappe.api.log.inbox import LOOK_S
@@ -23,17 +23,28 @@ from chappe.system import time
 from chappe.system.forking import own
 
 ROOM_S = 0.005  # how often a full buffer is looked at again
+LOCK_S = 0.001  # the event loop itself waits this long for a lock: less than another thread may keep the GIL
 T = TypeVar("T")
 
 
 async def _promptly(lock: threading.RLock, call: Callable[..., T], *arguments: Any) -> T:
-    """Make a call that takes the lock: here if it is free, otherwise in a thread that waits for it."""
-    if not lock.acquire(blocking=False):
-        return await asyncio.to_thread(call, *arguments)
+    """Make a call that takes the lock, in the event loop's thread, and wait for the lock in another one.
+
+    No ``await`` follows the call. So a cancellation comes before it or after it, and nothing is taken, or sent, whose
+    result nobody receives.
+    """
+    while not lock.acquire(timeout=LOCK_S):
+        await asyncio.to_thread(_pass, lock)
     try:
         return call(*arguments)
     finally:
         lock.release()
+
+
+def _pass(lock: threading.RLock) -> None:
+    """Wait until a lock is free."""
+    with lock:
+        pass
 
 
 class AsyncProducer(AsyncCloseable):
@@ -156,12 +167,13 @@ class AsyncProducer(AsyncCloseable):
 class AsyncConsumer(AsyncCloseable):
     """As ``Consumer``: ``async for record in consumer``, or ``await consumer.poll()`` for batches.
 
+    It belongs to the event loop in which it is used first. Cancelling a read loses nothing: the next one goes on there.
     With an identity files are opened and synced when it is made; see ``AsyncProducer``.
     """
 
     def __init__(self, *topics: str, reset: ResetLike = "earliest", **options: Any) -> None:
         own(self)
-        self._loop: asyncio.AbstractEventLoop | None = None  # of who waits
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self.consumer = Consumer(*topics, reset=reset, **options)
         self.consumer.on_ready = self._wake
@@ -173,58 +185,73 @@ class AsyncConsumer(AsyncCloseable):
                 self._loop.call_soon_threadsafe(self._ready.set)
 
     async def poll(self, timeout: float | None = None) -> ConsumedBatch | None:
-        """The next batch, or None after ``timeout`` seconds (None: wait for ever)."""
-        loop = self._loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        while True:
-            self._ready.clear()
-            found = await _promptly(self._lock, self.consumer.take)
-            if found is not None:
-                return found
-            left = None if deadline is None else deadline - loop.time()
-            waits = self.consumer.waits_for_keys  # for which nobody is woken
-            wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
-            try:
-                await asyncio.wait_for(self._ready.wait(), wait_s)
-            except TimeoutError:
-                if wait_s == left:
-                    return None
+        """The next batch, or None after ``timeout`` seconds (None: wait for ever).
+
+        Raises:
+            UsageError: It belongs to another event loop.
+        """
+        return await self._wait_for(self.consumer.take, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Records one after the other, for ever."""
         while True:
-            batch = await self.poll()
-            assert batch is not None
-            for record in self.consumer.iterate(batch):
+            records = await self._wait_for(self.consumer.take_records, None)
+            assert records is not None
+            for record in records:
                 yield record
+
+    async def _wait_for(self, take: Callable[[], T | None], timeout: Seconds) -> T | None:
+        loop = self._loop = own_loop(self._loop, "AsyncConsumer")
+        deadline = None if timeout is None else loop.time() + timeout
+        while (found := await _promptly(self._lock, take)) is None:
+            self._ready.clear()  # after a look and without an ``await``: what comes from now on sets it
+            left = None if deadline is None else deadline - loop.time()
+            waits = self.consumer.waits_for_keys  # for which nobody is woken
+            wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
+            if not await self._woken(wait_s) and wait_s == left:
+                return None
+        return found
+
+    async def _woken(self, wait_s: Seconds) -> bool:
+        """Whether something came within so many seconds."""
+        try:
+            async with asyncio.timeout(wait_s):  # which, unlike ``wait_for``, never swallows a cancellation
+                await self._ready.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def to_end(self, timeout: float | None = 10.0) -> AsyncIterator[Record]:
         """See ``Consumer.to_end``."""
-        async for batch in self.batches_to_end(timeout):
-            for record in self.consumer.iterate(batch):
+        async for records in self._to_end(timeout, self.consumer.iterate):
+            for record in records:
                 yield record
 
     async def batches_to_end(self, timeout: float | None = 10.0) -> AsyncIterator[ConsumedBatch]:
         """See ``Consumer.batches_to_end``."""
-        self._loop = asyncio.get_running_loop()
+        async for batch in self._to_end(timeout, lambda batch: batch):
+            yield batch
+
+    async def _to_end(self, timeout: Seconds, shown: Callable[[ConsumedBatch], T]) -> AsyncIterator[T]:
+        """Each batch as ``shown`` makes it, in the same step in which it is taken."""
+        self._loop = own_loop(self._loop, "AsyncConsumer")
         steps = self.consumer.steps_to_end(timeout)
-        while True:
-            self._ready.clear()
-            step = await _promptly(self._lock, next, steps, None)
-            if step is None:
-                return
-            if isinstance(step, ConsumedBatch):
-                yield step
-                continue
-            try:
-                await asyncio.wait_for(self._ready.wait(), LOOK_S)
-            except TimeoutError:
-                pass
+
+        def take() -> tuple[T] | bool:
+            step = next(steps, None)
+            return (shown(step),) if isinstance(step, ConsumedBatch) else step is not None
+
+        while found := await _promptly(self._lock, take):
+            if isinstance(found, tuple):
+                yield found[0]
+            else:
+                self._ready.clear()
+                await self._woken(LOOK_S)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """See ``Consumer.wait_ready``."""
         await asyncio.to_thread(self.consumer.wait_ready, timeout)
 
     async def close(self) -> None:
-        """Leave."""
+        """Leave. A read that waits in another task raises Closed."""
         await asyncio.to_thread(self.consumer.close)

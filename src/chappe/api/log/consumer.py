@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from chappe.api.ages import OnStale, check_age
 from chappe.api.faces import Closeable, Seconds, happened
@@ -32,12 +32,16 @@ from chappe.storage.positions import Positions
 from chappe.system import time
 from chappe.system.forking import own
 
+T = TypeVar("T")
 RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether something will never come
 ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
 class Consumer(Closeable):
     """Every record of the wanted topics; of each partition in order, without gaps or repeats.
+
+    Several threads may read from it, in loops and by ``poll``: each record goes to one of them, and ``position`` and
+    ``commit`` count what any of them received.
 
     Args:
         topics: ``name``, or ``prefix*`` for all topics that start so.
@@ -131,19 +135,28 @@ class Consumer(Closeable):
             Closed: The consumer was closed.
             MemberStopped: It met a defect; so says every further call.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (found := self.take()) is None:
-            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
-            self._node.pump(max(left, 0.0), self._has_come)
-            if left <= 0:
-                return self.take()
-        return found
+        return self._wait_for(self.take, timeout)
 
     def take(self) -> ConsumedBatch | None:
         """A batch that came already, or None; never waits. Raises as ``poll`` does."""
         with self._lock:
             self._check()
             return self._inbox.take()
+
+    def take_records(self) -> Iterator[Record] | None:
+        """The records that a loop goes on with, or None; never waits. Raises as ``poll`` does."""
+        with self._lock:
+            self._check()
+            return self._inbox.take_records()
+
+    def _wait_for(self, take: Callable[[], T | None], timeout: Seconds) -> T | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (found := take()) is None:
+            left = 0.5 if deadline is None else min(0.5, deadline - time.monotonic())
+            self._node.pump(max(left, 0.0), self._has_come)
+            if left <= 0:
+                return take()
+        return found
 
     @property
     def waits_for_keys(self) -> bool:
@@ -217,11 +230,14 @@ class Consumer(Closeable):
                 yield self._has_come
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one after the other, for ever. A loop that was left goes on with the next record."""
+        """Records one after the other, for ever. A loop that was left goes on with the next record.
+
+        ``seek`` inside of a loop says which record is its next one; what ``poll`` takes there is not in the loop.
+        """
         while True:
-            batch = self.poll(None)
-            assert batch is not None
-            yield from self.iterate(batch)
+            records = self._wait_for(self.take_records, None)
+            assert records is not None
+            yield from records
 
     def iterate(self, batch: ConsumedBatch) -> Iterator[Record]:
         """The records of a batch; meanwhile ``position`` and ``commit`` count one record after the other.
@@ -334,6 +350,8 @@ class Consumer(Closeable):
         """Leave. Positions are not committed by this."""
         self._node.close()
         self._release_identity()
+        if self.on_ready is not None:
+            self.on_ready()  # a read that waits raises Closed
 
     def __repr__(self) -> str:
         topics = ", ".join(map(repr, self._topics))

@@ -31,6 +31,9 @@ CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at
 class Inbox:
     """The queue of one consumer, and where its user is; all with the member's lock held, but for ``iterate``.
 
+    At most one batch is open for loops over records. Taking a batch, or opening another one, ends these loops and takes
+    what they did not get to. So each record goes to one receiver.
+
     Args:
         node: Where the consumer's core runs, which is told what was taken and asked for clocks.
         aged: What happens to records that are too old; None: they may be.
@@ -46,8 +49,9 @@ class Inbox:
         self.queue: deque[ConsumedBatch] = deque()
         self.taken: dict[Key, int] = {}
         self.ended: tuple[TooSlow, dict[Key, int]] | None = None
-        self._open: ConsumedBatch | None = None  # what a loop over records is in, and ...
-        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to
+        self._open: ConsumedBatch | None = None  # what the one loop over records is in, and ...
+        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to ...
+        self._records: Iterator[Record] | None = None  # ... and its records, if no clock is needed to make them
         self._undecided = False  # it is asked how old the first of the queue is
         self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
 
@@ -81,8 +85,7 @@ class Inbox:
         Raises:
             TooSlow, Sealed: As ``Consumer.poll``.
         """
-        rest = self._rest()
-        self._open = None
+        rest = self._end_loop()
         if self._aged is not None:
             return self._take_young(self._aged, rest)
         if rest is not None:
@@ -94,6 +97,16 @@ class Inbox:
         self.taken[found.topic, found.partition] = found.next
         self._release(size)
         return found
+
+    def take_records(self) -> Iterator[Record] | None:
+        """The records that a loop goes on with; None if nothing is there. Raises as ``take``.
+
+        A loop that is open is shared, whichever thread is in it: making a record is one step of the interpreter.
+        """
+        if self._records is not None and length_hint(self._ahead):
+            return self._records
+        batch = self.take()
+        return None if batch is None else self.iterate(batch)
 
     def _next(self) -> tuple[ConsumedBatch, int] | None:
         """The next batch that can be read, taken out of the queue, and its size there."""
@@ -157,9 +170,19 @@ class Inbox:
         """The records of a batch that was taken; what is left when the loop ends early is taken once more."""
         # One offset is taken for each record made, so what is left of them tells where the loop is: the loop itself
         # need not.
-        self._open, self._ahead = batch, iter(range(batch.batch.base, batch.next))
-        records = batch.batch.records(batch.topic, batch.partition, batch.first, self._ahead)
-        return records if self._aged is None else self._young(self._aged, batch, records)
+        ahead = iter(range(batch.batch.base, batch.next))
+        with self._node.lock:
+            again = self._open is batch
+            rest = self._end_loop()
+            if rest is not None and not again:
+                self._take_again(rest)
+            self._open, self._ahead = batch, iter(range(batch.first, batch.next))  # should headers not decode
+            records = batch.batch.records(batch.topic, batch.partition, batch.first, ahead)
+            self._ahead = ahead
+            if self._aged is not None:
+                return self._young(self._aged, batch, records)
+            self._records = records
+            return records
 
     def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
         clock: Clock | None = None
@@ -191,6 +214,16 @@ class Inbox:
         batch, left = self._open, length_hint(self._ahead)
         return None if batch is None or not left else batch.cut(batch.next - left)
 
+    def _end_loop(self) -> ConsumedBatch | None:
+        """Take from a loop over records what it did not get to. A loop that still runs goes on with the next batch.
+
+        All offsets are taken in one step of the interpreter, so each record goes to that loop or to the caller, also if
+        another thread is in the loop.
+        """
+        batch, left = self._open, list(self._ahead)
+        self._open = self._records = None
+        return None if batch is None or not left else batch.cut(left[0])
+
     # -- where we are -----------------------------------------------------------------------------------------
 
     def position(self, ahead_of_all: bool) -> dict[Key, int]:
@@ -212,8 +245,7 @@ class Inbox:
     def seek(self, topic: str, partition: str, offset: int) -> None:
         """The user goes on at ``offset`` in a partition: forget what waits of it."""
         gone = self._forget(topic, partition)
-        rest = self._rest()
-        self._open = None
+        rest = self._end_loop()
         if rest is not None and (rest.topic, rest.partition) != (topic, partition):
             self._take_again(rest)
         self.taken[topic, partition] = offset

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from chappe.api.chain.client import WAIT_S
-from chappe.api.faces import AsyncCloseable, Seconds
+from chappe.api.faces import AsyncCloseable, Seconds, made_in_thread
 from chappe.api.log.aio import ROOM_S
 from chappe.api.log.ordered_producer import OrderedProducer
 from chappe.errors import BufferFull
@@ -38,7 +39,8 @@ class AsyncOrderedProducer(AsyncCloseable):
         if self._made is None:
             async with self._making:
                 if self._made is None:
-                    self._made = await asyncio.to_thread(OrderedProducer, self.topic, on_full="error", **self._options)
+                    make = partial(OrderedProducer, self.topic, on_full="error", **self._options)
+                    self._made = await made_in_thread(make, OrderedProducer.close)
         return self._made
 
     async def send(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chappe.api.faces import AsyncCloseable, Seconds
+from chappe.api.faces import AsyncCloseable, Seconds, made_in_thread
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
@@ -76,14 +77,14 @@ class AsyncEndpoint(AsyncCloseable):
 
     def __init__(self, **options: Any) -> None:
         self.endpoint = Endpoint(**options)
-        self._watch = Watch(self.endpoint.node.turns)
+        self._watch = Watch(self.endpoint.node.turns, "AsyncEndpoint")
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> AsyncEndpoint:
         """For the event loop that runs, of an endpoint that is there already; ``leave`` it before the loop ends."""
         made = cls.__new__(cls)
         made.endpoint = endpoint
-        made._watch = Watch(endpoint.node.turns)
+        made._watch = Watch(endpoint.node.turns, "AsyncEndpoint")
         return made
 
     @property
@@ -139,8 +140,8 @@ class AsyncEndpoint(AsyncCloseable):
 
     async def attach_master(self, name: str, backend: str = "memory", **options: Any) -> AsyncDataStore:
         """See ``Endpoint.attach_master``."""
-        made = await asyncio.to_thread(self.endpoint.attach_master, name, backend, **options)  # it opens files
-        return AsyncDataStore(made, self._watch)
+        attach = partial(self.endpoint.attach_master, name, backend, **options)  # it opens files
+        return AsyncDataStore(await made_in_thread(attach, DataStore.close), self._watch)
 
     async def attach_clone(
         self,

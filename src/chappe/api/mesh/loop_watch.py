@@ -7,17 +7,22 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Generic
 
-from chappe.api.faces import AsyncCloseable, Seconds
+from chappe.api.faces import AsyncCloseable, Seconds, own_loop
 from chappe.api.mesh.source import Item, Source
 from chappe.runtime.turns import Turns
 from chappe.system.forking import own
 
 
 class Watch:
-    """Lets coroutines of one loop wait until something is so at a member."""
+    """Lets coroutines of one loop wait until something is so at a member.
 
-    def __init__(self, turns: Turns) -> None:
-        self._loop = asyncio.get_running_loop()
+    Args:
+        what: The class of that member's asyncio face, for the text of errors.
+    """
+
+    def __init__(self, turns: Turns, what: str) -> None:
+        self._what = what
+        self._loop = own_loop(None, what)
         self._thread = threading.get_ident()
         self._turns = turns
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}  # changed by the loop's thread alone
@@ -26,7 +31,8 @@ class Watch:
         self._loop.add_reader(self._descriptor, self._turns.serve)
 
     async def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``until()``, at most so long; returns what it says."""
+        """Wait until ``until()``, at most so long; returns what it says. Raises as ``check``."""
+        self.check()
         turns = self._turns
         future = self._loop.create_future()
         with turns.lock:
@@ -41,6 +47,10 @@ class Watch:
             if expiry is not None:
                 expiry.cancel()
         return until()
+
+    def check(self) -> None:
+        """Raise UsageError if the running event loop is another one."""
+        own_loop(self._loop, self._what)
 
     def _changed(self) -> None:
         """There are news; the lock is held."""
@@ -67,7 +77,8 @@ class Watch:
     def unread(self) -> None:
         """Have the loop read no more; who waits still hears of what happens."""
         if self._descriptor is not None:
-            self._loop.remove_reader(self._descriptor)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._descriptor)
             self._descriptor = None
             self._turns.unserve()
 
@@ -112,6 +123,7 @@ class AsyncSource(AsyncCloseable, Generic[Item]):
                 return found
 
     async def _ready(self, timeout: Seconds) -> bool:
+        self._watch.check()
         return self.source.available > 0 or await self._watch.wait(self.source.ready, timeout)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
