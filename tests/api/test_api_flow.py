@@ -22,6 +22,7 @@ from chappe.defaults import KIB
 from chappe.errors import AddressInUse, Closed, OffsetOutOfRange, StorageFormat, StorageLocked, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.events import RecordsLost
+from chappe.reading.topic import read_topic
 
 TEN = [b"%d" % n for n in range(10)]
 
@@ -361,6 +362,22 @@ def test_a_first_offset_out_of_range_is_an_error(tower: str, store: Store) -> No
     published(tower)
     with Consumer("hello", tower=tower, reset=11) as consumer, pytest.raises(OffsetOutOfRange, match="offset 11"):
         consumer.poll(PATIENCE_S)
+
+
+@pytest.mark.parametrize("minute", [0, 1, 500, 999])
+def test_a_time_is_the_first_record_that_is_not_older_as_in_a_read_of_the_topic(
+    tower: str, store: Store, minute: int
+) -> None:
+    """Two days of records in one batch: the first ones are not read."""
+    begun = datetime(2024, 1, 1, tzinfo=UTC)
+    with Producer("hello", tower=tower) as producer:
+        for number in range(1_000):
+            producer.send(b"%d" % number, timestamp=begun + timedelta(minutes=number))
+    moment = begun + timedelta(minutes=minute, microseconds=-1)
+    with Consumer("hello", tower=tower, reset=moment) as consumer:
+        found = [record.offset for record in consumer.to_end(PATIENCE_S)]
+    assert found == [*range(minute, 1_000)]
+    assert found == read_topic("hello", tower=tower, start=moment)["offset"].to_pylist()
 
 
 @pytest.mark.parametrize("reset", ["first", -1, 1.5, True, None, datetime(2024, 1, 1)], ids=str)

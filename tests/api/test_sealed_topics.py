@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,18 @@ def asks_for_keys(patch: pytest.MonkeyPatch) -> threading.Event:
 
     patch.setattr(HeldGroups, "belongs", belongs)
     return asked
+
+
+def test_a_time_begins_at_the_first_record_that_is_not_older(network: Network) -> None:
+    """Stores see the times of whole batches only: the rest is seen where they are opened."""
+    begun = datetime(2024, 1, 1, tzinfo=UTC)
+    with network.producer() as producer:
+        for number in range(1_000):
+            producer.send(b"%d" % number, timestamp=begun + timedelta(minutes=number))
+    for minute in (1, 500, 999):
+        with network.consumer(reset=begun + timedelta(minutes=minute)) as consumer:
+            found = [record.offset for record in consumer.to_end(PATIENCE_S)]
+        assert found == [*range(minute, 1_000)]
 
 
 def test_a_producer_waits_for_keys_that_come_after_the_permissions(

@@ -19,7 +19,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
-from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest
+from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekRequest
 from chappe.log.sources import ANSWER_S
 from chappe.log.storage import Append
 from chappe.log.subscriptions import Subscriptions
@@ -651,6 +651,77 @@ def test_a_time_in_the_middle_is_looked_up_by_a_store() -> None:
     rig.wait(1.0)
 
     assert rig.offsets() == [3, 4]
+
+
+def with_times(*batches: tuple[int, ...], name: str = "S", base: int = 0) -> StoreRig:
+    """A store with records of these times."""
+    store = StoreRig(name)
+    for stamps in batches:
+        body = encode_batch(base, [b"%d" % each for each in stamps], stamps[0], timestamps=stamps)
+        append = Append("hello", "P", base, len(stamps), min(stamps), max(stamps), body)
+        store.storage.publish(store.storage.write([append]))
+        base += len(stamps)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("time", "first"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 4), (30, 4), (35, 4), (45, 6), (60, 7), (61, 8)]
+)
+def test_a_time_within_a_batch_begins_at_the_first_record_that_is_not_older(time: int, first: int) -> None:
+    """Also where times go up and down."""
+    rig = ConsumerRig(Reset("time", time))
+    rig.meet(with_times((10, 20, 12), (5, 40, 7), (50, 60)))
+    rig.wait(1.0)
+    if time > 60:
+        rig.batch(8, b"x")
+
+    assert rig.offsets() == [*range(first, 9 if time > 60 else 8)]
+    assert rig.core.positions() == {("hello", "P"): rig.offsets()[-1] + 1}
+    assert rig.core.wrong() == []
+    assert rig.core.load().waiting_bytes == 0
+
+
+def test_batches_that_are_older_than_the_time_are_left_out_also_where_stores_cut_them_otherwise() -> None:
+    rig = ConsumerRig(Reset("time", 35))
+    rig.late = []
+    one = with_times((10, 20, 30, 40, 50))
+    rig.meet(one)
+    (heads,) = rig.late
+    rig.reply_to(heads)
+    (seek,) = [each for each in rig.late if isinstance(each.request, SeekRequest)]
+    rig.reply_to(seek)  # it begins at 0
+    rig.late = None
+    rig.lose(one)
+    rig.meet(with_times((10,), (20, 30), (40,), (50,)))
+    rig.wait(2.0)
+
+    assert rig.offsets() == [3, 4]
+    assert rig.core.wrong() == []
+
+
+@pytest.mark.parametrize("first_listed", [0, 1])
+def test_of_stores_that_have_different_parts_all_say_where_a_time_begins(first_listed: int) -> None:
+    stores = [with_times((10, 20), (30, 40)), with_times((30, 40), (50, 60), name="T", base=2)]
+    for time, wanted in ((15, [1, 2, 3, 4, 5]), (25, [2, 3, 4, 5]), (45, [4, 5])):
+        rig = ConsumerRig(Reset("time", time))
+        rig.late = []
+        for each in stores:
+            rig.meet(each)
+        asked, rig.late = [*rig.late], None
+        for ask in asked[:: -1 if first_listed else 1]:
+            rig.reply_to(ask)
+        rig.wait(3.0)
+        assert rig.offsets() == wanted
+
+
+def test_a_seek_after_a_start_by_time_leaves_nothing_out() -> None:
+    rig = ConsumerRig(Reset("time", 35))
+    rig.meet(with_times((10, 20, 30, 40)))
+    rig.refusal = None
+    rig.do(rig.core.seek("hello", "P", 1, rig.now))
+    rig.wait(1.0)
+
+    assert rig.offsets()[-3:] == [1, 2, 3]
 
 
 def test_a_time_without_stores_starts_with_what_comes_live() -> None:

@@ -431,9 +431,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
             "        if batch.next <= gap.next:\n"
             "            self.duplicates += 1\n"
             "            return []\n"
-            "        actions = [self._deliver"
+            "        actions = self._deliver"
         ),
-        "        actions = [self._deliver",
+        "        actions = self._deliver",
         "each record is delivered once",
     ),
     Plant(

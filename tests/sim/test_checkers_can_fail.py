@@ -168,15 +168,15 @@ class SkipsGaps(LogConsumer):
 
 
 class DeliversTwice(Delivery):
-    def _deliver(self, key: Any, state: Any, batch: Batch) -> Deliver:
-        action = super()._deliver(key, state, batch)
+    def _deliver(self, key: Any, state: Any, batch: Batch) -> list[Action]:
+        (action,) = super()._deliver(key, state, batch)
         assert isinstance(action, Deliver)
-        return Deliver(action.topic, action.partition, action.batch, action.batch.base)
+        return [Deliver(action.topic, action.partition, action.batch, action.batch.base)]
 
     def advance(self, key: Any, state: Any, batch: Batch) -> list[Action]:
         actions = super().advance(key, state, batch)
         if not actions and batch.next == state.gap.next:
-            return [self._deliver(key, state, batch)]
+            return self._deliver(key, state, batch)
         return actions
 
 

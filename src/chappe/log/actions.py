@@ -78,12 +78,16 @@ class Transact:
 
 
 class Deliver(Frozen, frozen=True):
-    """Hand records to the application: those of ``batch`` from offset ``start`` on."""
+    """Hand records to the application: those of ``batch`` from offset ``start`` on.
+
+    ``since``: Of a sealed batch only those from the first record on that has this time or a later one.
+    """
 
     topic: str
     partition: str
     batch: Batch
     start: int
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

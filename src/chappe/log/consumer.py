@@ -310,7 +310,7 @@ class LogConsumer:
             case SeekAnswer() if question.key is not None:
                 self._gaps.unanswered([question])
                 if answer.offset >= 0:
-                    actions = self._delivery.begin(question.key, answer.offset, now)
+                    actions = self._delivery.begin(question.key, answer.offset, now, self._reset.value)
             case _ if question.key is not None:
                 parsed = self._gaps.answered(store, question, answer, batches, now)
                 actions = self._delivery.advance_all(question.key, parsed)
@@ -494,11 +494,19 @@ class LogConsumer:
         """Where to begin in a partition that a store lists; another store may have more from before."""
         if self._reset is LAST:
             return info.first if self._last.begun(key[0]) else self._begin_with_last(key, now)
+        if self._reset.kind == "time" and not self._has_all(store, key, info, now):
+            return UNDECIDED
         if self._reset.kind != "earliest":
             return self._reset.when_listed(info, new=new)
         if info.first and not self._sources.all_listed(now, but=store):
             return UNDECIDED
         return min([info.first, *(first for first, _ in self._sources.ranges(key))])
+
+    def _has_all(self, store: Source, key: Key, info: PartitionInfo, now: float) -> bool:
+        """Whether a store lists, of a partition, everything that all stores have."""
+        if not self._sources.all_listed(now, but=store):
+            return False
+        return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))
 
     def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Action]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""

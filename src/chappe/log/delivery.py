@@ -80,6 +80,7 @@ class Partition:
     gap: Gap
     delivered: bool = False  # a record of it came, or a store told its newest: its position outlives the store
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
+    since: int | None = None  # begin with the first record that has this time or a later one; it has not come yet
     told: int = UNDECIDED  # the offset that was reported as missing
     passed_at: float = -math.inf  # when a gap was passed over last
 
@@ -148,11 +149,15 @@ class Delivery:
             for key in unlisted[: len(self.settled) - self._limits.settled_max]:
                 del self.settled[key]
 
-    def begin(self, key: Key, offset: int, now: float) -> list[Action]:
-        """Start a partition that was not decided at ``offset``: what is held before that is not wanted."""
+    def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Action]:
+        """Start a partition that was not decided at ``offset``: what is held before that is not wanted.
+
+        ``since``: Leave out what comes before the first record of that time or a later one.
+        """
         part = self.find(key)
         if part is None or part.gap.next != UNDECIDED:
             return []
+        part.since = since
         part.gap.next = offset
         self.gaps.progress(key, part.gap)
         return self.take_held(key, part.gap, now)
@@ -165,7 +170,7 @@ class Delivery:
         gap.next, gap.heard_at, gap.retry_at, gap.tries = offset, -math.inf, 0.0, 0
         if gap.state is GapState.FETCHING:
             gap.state = GapState.OPEN
-        part.strict = strict
+        part.strict, part.since = strict, None
         self.gaps.want(key, gap)
 
     def ahead(self, key: Key, batch: Batch) -> Action:
@@ -179,9 +184,9 @@ class Delivery:
         if batch.next <= gap.next:
             self.duplicates += 1
             return []
-        actions = [self._deliver(key, part, batch)]
+        actions = self._deliver(key, part, batch)
         if gap.state is not GapState.CLOSED:
-            self._deliver_held(key, part, actions)
+            self._deliver_held(key, part, actions, moved=True)
         return actions
 
     def advance_all(self, key: Key, batches: list[Batch]) -> list[Action]:
@@ -190,40 +195,49 @@ class Delivery:
         if part is None:
             return []  # nobody wants it any more
         gap = part.gap
+        next_ = gap.next
         actions: list[Action] = []
         for batch in batches:
             if batch.base > gap.next:
                 self.gaps.hold_early(key, gap, batch, live=True)
             elif batch.next > gap.next:
-                actions.append(self._deliver(key, part, batch))
+                actions += self._deliver(key, part, batch)
             else:
                 self.duplicates += 1
         if gap.state is not GapState.CLOSED:
-            self._deliver_held(key, part, actions)
+            self._deliver_held(key, part, actions, moved=gap.next > next_)
         return actions
 
     def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Deliver what is held and begins at or before the next offset."""
         actions: list[Action] = []
         if gap.state is not GapState.CLOSED:
-            self._deliver_held(key, self.partitions[key], actions)
+            self._deliver_held(key, self.partitions[key], actions, moved=False)
         return actions
 
-    def _deliver_held(self, key: Key, part: Partition, actions: list[Action]) -> None:
-        """The next offset of an open gap moved on: deliver what was held behind it."""
+    def _deliver_held(self, key: Key, part: Partition, actions: list[Action], *, moved: bool) -> None:
+        """Deliver what is held of an open gap and begins at its next offset, which may have moved on."""
         gap = part.gap
         while gap.held and (held := self.gaps.pop_held(gap)) is not None:
-            actions.append(self._deliver(key, part, held))
-        if actions or gap.complete:
+            actions += self._deliver(key, part, held)
+            moved = True
+        if moved or gap.complete:
             self.gaps.progress(key, gap)
 
-    def _deliver(self, key: Key, part: Partition, batch: Batch) -> Action:
+    def _deliver(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
+        """The next offset goes behind a batch; its records are delivered, but for those before the first one wanted."""
         gap = part.gap
         start, gap.next = gap.next, batch.next
         part.delivered = True
         part.strict = False
+        since = part.since
+        if since is not None:
+            start = _first_since(batch, start, since)
+            if start == batch.next:
+                return []
+            part.since = None
         self.queued_bytes += len(batch.raw)
-        return Deliver(key[0], key[1], batch, start)
+        return [Deliver(key[0], key[1], batch, start, None if batch.sealed is None else since)]
 
     # -- as the owner of gaps ---------------------------------------------------------------------------
 
@@ -267,8 +281,9 @@ class Delivery:
             gap.retry_at = math.inf  # ``last_topics`` says where
             return []
         knowing = [each for each in self._sources.usable(now) if key in each.heads]
-        if knowing and self._reset.kind == "time":
-            return [self.gaps.seek(knowing[0], key, gap, self._reset.value, now)]
+        if knowing and self._reset.kind == "time" and (self._sources.all_listed(now) or gap.tries >= UNDECIDED_TRIES):
+            oldest = min(knowing, key=lambda each: each.heads[key])
+            return [self.gaps.seek(oldest, key, gap, self._reset.value, now)]
         if gap.tries < UNDECIDED_TRIES:
             gap.tries += 1
             gap.retry_at = now + RETRY_S
@@ -335,3 +350,19 @@ class Delivery:
             yield f"{self.queued_bytes} bytes are queued"
         yield from (f"{key} is open, and is not a partition" for key in self.gaps.open if key not in self.partitions)
         yield from (f"{key} is settled, and not" for key in self.settled if key in self.partitions)
+
+
+def _first_since(batch: Batch, start: int, since: int) -> int:
+    """The offset of the first record, from ``start`` on, of that time or a later one; else the batch's end.
+
+    Of a sealed batch ``start``, as its times cannot be read here, unless all are earlier.
+    """
+    if batch.timestamp_max < since:
+        return batch.next
+    if batch.timestamp_min >= since or batch.sealed is not None:
+        return start
+    stamps = batch.timestamps()
+    for offset in range(start, batch.next):
+        if stamps[offset - batch.base] >= since:
+            return offset
+    return batch.next

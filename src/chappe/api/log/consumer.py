@@ -51,7 +51,8 @@ class Consumer(Closeable):
             has to reach this program.
         reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
             which begins once stores were found, see ``wait_ready``; ``last-value``, the newest record of each key that
-            is there, and then what comes; an offset, or a datetime with a time zone.
+            is there, and then what comes; an offset; or a datetime with a time zone, which is the first record of each
+            partition that is not older, or the end where all are.
             Positions that retention removed restart there too, with an event.
         identity: A name whose committed positions survive restarts; see ``commit``.
         directory: Where identities are kept; the user's data directory by default.

@@ -52,6 +52,7 @@ class Inbox:
         self._open: ConsumedBatch | None = None  # what the one loop over records is in, and ...
         self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to ...
         self._records: Iterator[Record] | None = None  # ... and its records, if no clock is needed to make them
+        self._since: dict[Key, int] = {}  # sealed partitions begin at the first record of this time, or a later one
         self._undecided = False  # it is asked how old the first of the queue is
         self._stalled, self._recheck_at = 0, math.inf  # how many batches in the queue wait for keys; when to look again
 
@@ -60,6 +61,8 @@ class Inbox:
     def deliver(self, action: Deliver) -> None:
         """The core hands a batch on."""
         arrived = -math.inf if self._aged is None else time.monotonic()
+        if action.since is not None:
+            self._since[action.topic, action.partition] = action.since
         self.queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start, arrived=arrived))
 
     def judged(self) -> None:
@@ -124,12 +127,26 @@ class Inbox:
                 continue
             size = len(found.batch.raw)
             del self.queue[at]
+            if opened is not None and self._since:
+                opened = self._from_time(key, opened)
             if opened is not None:
                 return opened, size
             self.taken[key] = found.next
             self._release(size)
         self._stalled = len(self.queue)
         self._recheck_at = time.monotonic() + RECHECK_KEYS_S if self.queue else math.inf
+        return None
+
+    def _from_time(self, key: Key, opened: ConsumedBatch) -> ConsumedBatch | None:
+        """Leave out what comes before the first record of the time at which a sealed partition begins."""
+        since = self._since.get(key)
+        if since is None:
+            return opened
+        stamps = opened.batch.timestamps()
+        for offset in range(opened.first, opened.next):
+            if stamps[offset - opened.batch.base] >= since:
+                del self._since[key]
+                return opened.cut(offset)
         return None
 
     def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[Waiting.FOR_KEYS] | None:
@@ -245,6 +262,7 @@ class Inbox:
     def seek(self, topic: str, partition: str, offset: int) -> None:
         """The user goes on at ``offset`` in a partition: forget what waits of it."""
         gone = self._forget(topic, partition)
+        self._since.pop((topic, partition), None)
         rest = self._end_loop()
         if rest is not None and (rest.topic, rest.partition) != (topic, partition):
             self._take_again(rest)
