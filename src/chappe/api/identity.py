@@ -25,7 +25,7 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
     Raises:
         UsageError: The identity is not a name of letters, digits, dot, dash and underscore.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", identity):
+    if not isinstance(identity, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", identity):
         raise UsageError(f"the identity {identity!r} is not a name of letters, digits, '.', '-' and '_'")
     base = Path(directory) if directory is not None else machine.current().data_path()
     return base / kind / identity

@@ -93,7 +93,7 @@ def produce(
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
-        check_topic(topic)
+        topic = check_topic(topic)
         if chain is not None:
             security = reach.arguments["security"]
             with OrderedProducer(topic, chain=chain, partitions=partitions, security=security) as ordered:

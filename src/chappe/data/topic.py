@@ -14,6 +14,7 @@ from itertools import islice
 from operator import ne
 from typing import Final
 
+from chappe.data.given import as_text
 from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
 
@@ -38,12 +39,12 @@ def decode_topic(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def check_topic(topic: str) -> str:
-    """Return ``topic`` if it can be the name of a topic that we write to, else raise UsageError.
+def check_topic(given: object) -> str:
+    """Return the name of a topic that we write to; raise UsageError if it cannot be one.
 
     Topics of others may have names that this refuses, with control characters or ``*`` at the end; they can be read.
     """
-    _check_name(topic)
+    topic = as_topic(given)
     if topic.endswith("*"):
         raise UsageError(f"a topic to write to cannot end in *, as {topic!r} does: readers take that for a prefix")
     if any(ord(each) < 32 or 127 <= ord(each) < 160 for each in topic):
@@ -51,11 +52,15 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-def _check_name(topic: str) -> str:
+def as_topic(given: object) -> str:
+    """The name of a topic as others decode it; raises UsageError if it cannot travel.
+
+    A program in a locale of ASCII has each byte of ``ü`` as a surrogate of its own.
+    """
+    topic = as_text(given, "a topic")
     if not topic:
         raise UsageError("a topic needs a name of at least one character")
-    encode_topic(topic)
-    return topic
+    return decode_topic(encode_topic(topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +71,12 @@ class Filter:
     prefix: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Filter:
+    def parse(cls, given: object) -> Filter:
         """``metrics`` is the topic itself; ``metrics.*`` and ``*`` are prefixes."""
+        text = as_text(given, "a topic")
         if text.endswith("*"):
-            encode_topic(text[:-1])
-            return cls(text[:-1], True)
-        return cls(_check_name(text))
+            return cls(decode_topic(encode_topic(text[:-1])), True)
+        return cls(as_topic(text))
 
     def matches(self, topic: str) -> bool:
         """Whether the topic is selected."""

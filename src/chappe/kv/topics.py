@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chappe.data.given import as_text
 from chappe.defaults import STORE_NAME_BYTES_MAX
 from chappe.errors import UsageError
 
@@ -14,10 +15,10 @@ _SUFFIXES: Final = (MASTER_SUFFIX, CLONE_SUFFIX, PAIR_SUFFIX)
 EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 
 
-def check_name(name: str) -> bytes:
+def check_name(name: object) -> bytes:
     """The bytes of a store's name; raises UsageError if a store cannot have it."""
     try:
-        raw = name.encode()
+        raw = as_text(name, "the name of a store").encode()
     except UnicodeEncodeError:
         raise UsageError(f"{name!r} cannot be the name of a store: it holds half of a surrogate pair") from None
     if not raw or len(raw) > STORE_NAME_BYTES_MAX or raw.startswith(b"<$>"):

@@ -38,6 +38,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from chappe.data.given import as_bytes, as_text, pairs, two, utf8
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, HEADERS_MAX
 from chappe.errors import ProtocolError, Sealed, UsageError
 from chappe.log.record import Column
@@ -507,10 +508,26 @@ def rebase(raw: bytes, base: int) -> bytes:
 
 def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]] | None) -> Headers:
     """Headers as users give them (a mapping or pairs; text values become UTF-8) in the form batches carry."""
-    if not headers:
+    if headers is None:
         return ()
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((name, value.encode() if isinstance(value, str) else bytes(value)) for name, value in pairs)
+    found: list[tuple[str, bytes]] = []
+    for each in pairs(headers, "headers"):
+        name, value = two(each, "a header is a name and a value")
+        text = as_text(name, "the name of a header")
+        utf8(text, "the name of a header")
+        raw = as_bytes(value, f"the value of header {text!r}")
+        if raw is None:
+            raise UsageError(f"the value of header {text!r} is bytes or text, not None: leave the header out")
+        found.append((text, raw))
+    return tuple(found)
+
+
+def as_batch(given: object) -> bytes:
+    """The bytes of a batch that a user hands in. Raises UsageError: it is neither bytes nor a ``Batch``."""
+    raw = as_bytes(given.raw if isinstance(given, Batch) else given, "a batch")
+    if raw is None or isinstance(given, str):
+        raise UsageError("a batch is bytes, as chappe.log.batch describes them")
+    return raw
 
 
 class StampedHere(Batch):

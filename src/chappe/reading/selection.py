@@ -194,7 +194,7 @@ class Selection:
     @classmethod
     def of_topics(cls, names: Iterable[str]) -> Selection:
         """``name``, or ``prefix*`` for all topics that start so. Raises UsageError."""
-        return cls(tuple(Filter.parse(name) for name in dict.fromkeys(names)))
+        return cls(tuple(dict.fromkeys(map(Filter.parse, names))))
 
     @classmethod
     def of_pattern(cls, text: str) -> Selection:

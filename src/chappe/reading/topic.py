@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS, polars, pyarrow, schema
+from chappe.data.given import several
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.bounds import Bound, Moment, Reading, bounded
@@ -124,7 +125,7 @@ def reached(
     """What arguments of users name: topics, and the stores or the tower that has them. Raises UsageError."""
     if tower is not None and stores is not None:
         raise UsageError("give `tower` or `stores`, not both")
-    topics = [topic] if isinstance(topic, str) else list(topic)
+    topics = [topic] if isinstance(topic, str) else list(several(topic, "topics"))
     if not topics:
         raise UsageError("name a topic to read")
     endpoints = tuple(stores.split(",")) if isinstance(stores, str) else tuple(stores or ())

@@ -18,6 +18,7 @@ from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.core import Report
 from chappe.data.convert import to_python, to_value
+from chappe.data.given import pairs, two
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
 from chappe.kv.actions import Action, Notify, Resolve
@@ -150,8 +151,8 @@ class AttachedStore:
         deadline = deadline_after(timeout)
         asked: list[Asked] = []
         failed: list[Exception] = []
-        source = iter(items.items() if isinstance(items, Mapping) else items)
-        while chunk := list(islice(source, MANY)):
+        source = pairs(items, "items")
+        while chunk := [two(each, "an item is a key and a value") for each in islice(source, MANY)]:
             while chunk:
                 taken, problem = self._try_put_many(chunk, expiry_s, asked)
                 self._node.keep_up()

@@ -26,6 +26,7 @@ from chappe.api.kv.map_values import (
 )
 from chappe.api.kv.map_watch import MapWatch, Watching
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
+from chappe.data.given import as_text, pairs, two
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
 from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, NotPermitted, RecordTooLarge, Sealed, UsageError
 from chappe.kv.actions import Resolve
@@ -119,8 +120,10 @@ class MapMember(Generic[V]):
         entries = self.core.engine.entries
         if self._sealed is not None:
             return entries.get(index_of(key_of(self._sealed.key(encode_key(key)))))
+        if not isinstance(key, str):
+            raise UsageError(f"a key is a str, not {key!r:.100}")
         found = entries.get(key)
-        if found is None and isinstance(key, str) and not key.isascii():
+        if found is None and not key.isascii():
             found = entries.get(index_of(key_of(encode_key(key))))
         return found
 
@@ -242,11 +245,12 @@ class MapMember(Generic[V]):
         raw = encode_properties(properties) if properties else b""
         return Step((self.entry_set(key, self._encode_set(value), encode_ttl(ttl_s), raw),))
 
-    def single_steps(self, pairs: Iterable[tuple[str, V]], ttl_s: Seconds) -> Iterator[Step]:
+    def single_steps(self, items: object, ttl_s: Seconds) -> Iterator[Step]:
         """A step for each key that is set."""
         ttl_ms = encode_ttl(ttl_s)
         encode = self._encode_set
-        for key, value in pairs:
+        for each in pairs(items, "items"):
+            key, value = two(each, "an item is a key and a value")
             yield Step((self.entry_set(key, encode(value), ttl_ms, b""),))
 
     def entry_set(self, key: str, body: bytes, ttl_ms: int, properties: bytes) -> tuple[bytes, bytes, int, bytes]:
@@ -488,7 +492,10 @@ def _wants_plain(sealing: MapSealing, wanted: Callable[[bytes], bool], wire: byt
 
 
 def _subtree(text: str) -> bytes:
-    raw = text.encode("utf-8", "surrogateescape")
+    try:
+        raw = as_text(text, "a prefix of keys").encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!a} is not a prefix of keys: it holds half of a surrogate pair") from None
     if len(raw) > MAP_SUBTREE_BYTES_MAX:
         raise UsageError(f"a subtree has at most {MAP_SUBTREE_BYTES_MAX:,} bytes, not {len(raw):,}")
     return raw

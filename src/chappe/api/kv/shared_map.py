@@ -10,6 +10,7 @@ from chappe.api.kv.map_member import MapMember
 from chappe.api.kv.map_values import MapChange, MapOptions, V
 from chappe.api.kv.map_watch import MapWatch
 from chappe.api.mesh.arguments import MISSING
+from chappe.data.given import as_text
 from chappe.data.markup import many, table
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.kv.chp.client import MapState
@@ -186,14 +187,13 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
 
     def delete(self, key: str, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
         """Remove a key, if it is there."""
-        return self._run(self._done(self.member.step({key: None}), wait, timeout))
+        return self._run(self._done(self.member.step({as_text(key, "a key"): None}), wait, timeout))
 
     def set_many(
         self, items: Mapping[str, V] | Iterable[tuple[str, V]], *, ttl: Seconds = None, timeout: Seconds = None
     ) -> None:
         """Set many values, each for itself, much faster than one by one; raises the first error when all are done."""
-        pairs = items.items() if isinstance(items, Mapping) else items
-        steps = self.member.single_steps(pairs, ttl)
+        steps = self.member.single_steps(items, ttl)
         return self._run(self.member.writing_many(steps, timeout))
 
     def step(
@@ -226,6 +226,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
         """
+        key = as_text(key, "a key")
         step = self.member.step({key: value}, {key: expected}, ttl)
         return self._run(self.member.writing(step, True, timeout))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.source import Source
 from chappe.data.convert import to_python, to_value
+from chappe.data.given import as_text
 from chappe.data.values import Value
 from chappe.errors import BufferFull, UsageError
 from chappe.kv.actions import Notify
@@ -86,6 +87,7 @@ def wanted_keys(key: object, prefix: str | None) -> Callable[[Value], bool]:
         index = index_of(to_value(key))
         return lambda found: index_of(found) == index
     if prefix is not None:
+        as_text(prefix, "a prefix of keys")
         return lambda found: isinstance(found, str) and type(found) is str and found.startswith(prefix)
     return lambda found: True
 

@@ -17,7 +17,8 @@ from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.inbox import LOOK_S, Inbox
 from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
-from chappe.data.topic import Filter
+from chappe.data.given import as_index, as_text, pairs, two
+from chappe.data.topic import Filter, as_topic
 from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.actions import ClockRead, Deliver
@@ -268,11 +269,10 @@ class Consumer(Closeable):
 
     def seek(self, topic: str, partition: str, offset: int) -> None:
         """Go on at ``offset`` in one partition. If it is not there the next ``poll`` raises OffsetOutOfRange."""
-        if offset < 0:
-            raise UsageError(f"an offset is at least 0, not {offset}")
+        place = as_topic(topic), as_text(partition, "a partition"), as_index(offset, "an offset")
         with self._lock:
             self._check()
-            self._inbox.seek(topic, partition, offset)
+            self._inbox.seek(*place)
 
     def at_end(self) -> bool:
         """Whether every record known to exist was handed to you; False until a store has listed what it has."""
@@ -327,7 +327,7 @@ class Consumer(Closeable):
             raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
         if self._node.closed:
             raise Closed("the consumer was closed: commit before that")
-        self._positions.commit(self.position() if positions is None else dict(positions))
+        self._positions.commit(self.position() if positions is None else _positions(positions))
 
     @property
     def too_old(self) -> int:
@@ -451,6 +451,16 @@ class Consumer(Closeable):
             self._inbox.gone_on(event.topic, event.partition)
             if self.on_ready is not None:
                 self.on_ready()
+
+
+def _positions(given: object) -> dict[Key, int]:
+    """Positions as users hand them in. Raises UsageError."""
+    found: dict[Key, int] = {}
+    for each in pairs(given, "positions"):
+        place, offset = two(each, "positions are offsets by (topic, partition)")
+        topic, partition = two(place, "positions are offsets by (topic, partition)")
+        found[as_topic(topic), as_text(partition, "a partition")] = as_index(offset, "a position")
+    return found
 
 
 def _not_come(left: dict[Key, int], patience_s: float) -> str:

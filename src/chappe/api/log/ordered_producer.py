@@ -17,8 +17,8 @@ from chappe.api.chain.client import WAIT_S, Chain
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.member import ChainCall
 from chappe.api.faces import Closeable, Seconds
-from chappe.api.log.topic_writers import as_bytes
 from chappe.api.times import as_micros
+from chappe.data.given import as_bytes, several
 from chappe.data.topic import check_topic, encode_topic
 from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX, EXIT_ERROR_S, MIB, PRODUCER_BUFFER_BYTES
 from chappe.errors import (
@@ -31,7 +31,7 @@ from chappe.errors import (
     TimedOut,
     UsageError,
 )
-from chappe.log.batch import Batch, as_headers, encode_batch
+from chappe.log.batch import Batch, as_batch, as_headers, encode_batch
 from chappe.log.ordered.commands import (
     ANY,
     BODY_BYTES_MAX,
@@ -102,7 +102,7 @@ class OrderedProducer(Closeable):
             raise UsageError(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
         if on_full not in ("block", "error"):
             raise UsageError(f"on_full is 'block' or 'error', not {on_full!r}")
-        self._raw = encode_topic(topic)
+        self._raw = encode_topic(self.topic)
         self._buffer_bytes = min(buffer_bytes, BUFFER_BYTES_MAX)
         self._block = on_full == "block"
         self._error: ChappeError | None = None
@@ -151,7 +151,10 @@ class OrderedProducer(Closeable):
 
     def partition_of(self, key: bytes | str) -> int:
         """The number of the partition that records with this key go to: CRC-32C of the key, modulo their number."""
-        return self._gathering.partition_of(as_bytes(key), None)
+        raw = as_bytes(key, "the key")
+        if raw is None:
+            raise UsageError("without a key no partition is the one of a record: give bytes or text")
+        return self._gathering.partition_of(raw, None)
 
     def ends(self, timeout: Seconds = WAIT_S) -> tuple[int, ...]:
         """The offset that the next record of each partition gets: all that was confirmed to anybody is before it."""
@@ -185,7 +188,7 @@ class OrderedProducer(Closeable):
             Closed: The producer was closed.
             MemberStopped: It met a defect.
         """
-        raw, raw_key, some = as_bytes(value), as_bytes(key), as_headers(headers)
+        raw, raw_key, some = as_bytes(value, "the value"), as_bytes(key, "the key"), as_headers(headers)
         stamp = None if timestamp is None else as_micros(timestamp)
         with self._room():
             self._submit(self._gathering.add(raw, raw_key, some, stamp, partition, wall_us()))
@@ -205,8 +208,8 @@ class OrderedProducer(Closeable):
         some: list[bytes | None] = []
         bytes_ = 0
         try:
-            for value in values:
-                raw = as_bytes(value)
+            for value in several(values, "values"):
+                raw = as_bytes(value, "a value")
                 size = 0 if raw is None else len(raw)
                 if bytes_ + size > BATCH_BYTES or len(some) == TAKEN_AT_ONCE:
                     before, some, bytes_ = some, [], 0
@@ -227,7 +230,7 @@ class OrderedProducer(Closeable):
 
         Raises ProtocolError if it is not a batch, and otherwise as ``send``.
         """
-        found = Batch.parse(batch.raw if isinstance(batch, Batch) else batch)
+        found = Batch.parse(as_batch(batch))
         if found.sealed is not None:
             raise UsageError("a batch that is sealed cannot be sent: only its own producer can seal it")
         with self._room():
@@ -261,7 +264,7 @@ class OrderedProducer(Closeable):
         """
         if partition is None and key is None and len(self._parts) > 1:
             raise UsageError(f"the topic {self.topic!r} has {len(self._parts)} partitions: name one of them, or a key")
-        raws, raw_key = [as_bytes(each) for each in values], as_bytes(key)
+        raws, raw_key = [as_bytes(each, "a value") for each in several(values, "values")], as_bytes(key, "the key")
         if not 0 < len(raws) <= BATCH_RECORDS_MAX:
             raise UsageError(f"one to {BATCH_RECORDS_MAX:,} values are appended at once, not {len(raws):,}")
         keys = None if raw_key is None else [raw_key] * len(raws)

@@ -22,11 +22,12 @@ from chappe.api.log.sealed import Sealing
 from chappe.api.log.topic_writers import TopicProgress, TopicWriter, TopicWriters, counted
 from chappe.api.times import as_micros
 from chappe.arrow import from_arrow
+from chappe.data.given import several
 from chappe.data.topic import check_topic
 from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Progress, Trim
-from chappe.log.batch import Batch, as_headers
+from chappe.log.batch import Batch, as_batch, as_headers
 from chappe.log.events import IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
@@ -95,7 +96,8 @@ class Producer(Closeable):
         where = Where.parse(tower, listen, forwarders, security)
         self._where = where
         if topic is not None:
-            where.require(PRODUCE, check_topic(topic))
+            topic = check_topic(topic)
+            where.require(PRODUCE, topic)
         if min_acks < 0 or (identity is not None and not min_acks):
             raise UsageError("min_acks is at least 0, and at least 1 for a producer with an identity")
         if on_full not in ("block", "error"):
@@ -216,7 +218,7 @@ class Producer(Closeable):
         self._check()
         writer = self._writer(topic)
         first = writer.core.next_offset
-        for some in (values,) if isinstance(values, list) else _chunks(values):
+        for some in (values,) if isinstance(values, list) else _chunks(several(values, "values")):
             done = 0
             while done < len(some):
                 with self._lock:
@@ -239,7 +241,7 @@ class Producer(Closeable):
             StorageFull, StorageError: The journal of the identity refuses; nothing of it was taken.
             Closed: The producer was closed.
         """
-        raw = bytes(batch.raw if isinstance(batch, Batch) else batch)
+        raw = as_batch(batch)
         with self._lock:
             return self._writer(topic).send_batch(lambda _: raw)
 
@@ -333,7 +335,7 @@ class Producer(Closeable):
         """
         with self._lock:
             core = self._writer(topic).core
-            if not 0 <= offset < core.next_offset:
+            if not isinstance(offset, int) or not 0 <= offset < core.next_offset:
                 raise UsageError(f"topic {core.topic!r} has no record at offset {offset}: wait for what send returned")
             if offset >= core.stored:
                 self._check()
@@ -480,17 +482,21 @@ class Producer(Closeable):
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _writer(self, topic: str | None) -> TopicWriter:
-        found = self._writers.get(self.topic if topic is None else topic)  # type: ignore[arg-type]
+        try:
+            found = self._writers.get(self.topic if topic is None else topic)  # type: ignore[arg-type]
+        except TypeError:  # it has no hash
+            found = None
         return self._new(topic) if found is None else found
 
     def _new(self, topic: str | None) -> TopicWriter:
         """Begin to write one more topic."""
         if topic is None:
             raise UsageError("this producer has no topic of its own: name one, as in send(value, topic='metrics')")
-        self._where.require(PRODUCE, check_topic(topic))
+        name = check_topic(topic)
+        self._where.require(PRODUCE, name)
         with self._lock:
             self._check()
-            return self._writers.get(topic) or self._topics.open(topic)  # or another thread did, just now
+            return self._writers.get(name) or self._topics.open(name)  # or another thread did, just now
 
     def _check(self) -> None:
         if self._node.closed:
@@ -534,8 +540,7 @@ class Producer(Closeable):
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
 
 
-def _chunks(values: Iterable[bytes | str | None]) -> Iterator[list[bytes | str | None]]:
-    source = iter(values)
+def _chunks(source: Iterator[bytes | str | None]) -> Iterator[list[bytes | str | None]]:
     while chunk := list(islice(source, CHUNK)):
         yield chunk
 

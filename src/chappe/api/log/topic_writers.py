@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from chappe.api.log.sealed import Sealing
+from chappe.data.given import as_bytes
 from chappe.defaults import DISK_RETRY_S, IDLE_S, KEYS_COME_S, PRODUCER_TOPICS_MAX
 from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
@@ -192,7 +193,7 @@ class TopicWriter:
 
     def send(self, value: object, key: object, headers: Headers, timestamp: int | None) -> int:
         """A record that needs a look: the first one after a flush, the last one of a batch, one with extras."""
-        raw, raw_key = as_bytes(value), as_bytes(key)
+        raw, raw_key = as_bytes(value, "the value"), as_bytes(key, "the key")
         core, common = self.core, self._common
         self._make_room()
         offset = core.append(raw, raw_key, headers, timestamp)
@@ -414,17 +415,6 @@ class TopicWriter:
         own_bytes = self.core.kept_bytes
         also = f" ({own_bytes} of topic {topic!r})" if own_bytes < kept_bytes else f" of topic {topic!r}"
         return f"{kept_bytes} bytes{also} are not stored yet, the buffer is full: send again later, or start a store"
-
-
-def as_bytes(value: object) -> bytes | None:
-    """A value or key as it is carried. Raises UsageError."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
-    raise UsageError(f"a record is bytes or text, not {type(value).__name__}: encode it first, for example as JSON")
 
 
 def counted(missing: Iterable[tuple[str, int]]) -> str:

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4, uuid5
 
 from chappe.data import zeek
 from chappe.data.binary import encode
+from chappe.data.given import as_text, several
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.mesh.policy import Policy
@@ -44,7 +45,7 @@ _ENCODE: Final = frozenset({zeek.Event, zeek.Batch, zeek.LogCreate, zeek.LogWrit
 def encode_topic(topic: str) -> bytes:
     """The bytes of a topic. Raises UsageError."""
     try:
-        raw = topic.encode("utf-8", "surrogateescape")
+        raw = as_text(topic, "a topic").encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise UsageError(f"{topic!a} is not a topic: it holds half of a surrogate pair") from None
     if len(raw) > MESH_TOPIC_BYTES_MAX:
@@ -64,7 +65,11 @@ def chunks(
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     topic, raw = "", b""
-    for wanted, value in messages:
+    for each in several(messages, "messages"):
+        try:
+            wanted, value = each
+        except (TypeError, ValueError):
+            raise UsageError(f"a message is a topic and a value, not {each!r:.100}") from None
         if wanted is not topic:
             topic, raw = wanted, encode_topic(wanted)
         payload = encode_value(value)

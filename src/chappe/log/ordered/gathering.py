@@ -62,7 +62,7 @@ class Gathering:
         """Where a record goes: where it says, or where its key belongs. Raises UsageError."""
         count = len(self._parts)
         if partition is not None:
-            if not 0 <= partition < count:
+            if not isinstance(partition, int) or not 0 <= partition < count:
                 raise UsageError(f"there is no partition {partition}: the topic has {count}, from 0")
             return partition
         return self._turn if key is None else crc32c(key) % count
