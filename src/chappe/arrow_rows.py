@@ -99,6 +99,12 @@ def read(data: object, now_us: Callable[[], int]) -> Iterator[Part]:
     """
     schema, batches, whole = _source(data)
     names = _names(schema)
+    misfit = next((name for name in names if not _fits(name, schema.field(name).type)), None)
+    if misfit is not None:
+        if not isinstance(data, pa.RecordBatchReader) and not any(batch.num_rows for batch in batches):
+            return iter(())  # a frame without rows: packages choose any types for its columns
+        kind = schema.field(misfit).type
+        raise UsageError(f"column `{misfit}` is {kind}, which cannot be sent; make it {_EXAMPLES[misfit]}")
     rows = (
         plain({name: some.column(name) for name in names}, now_us)
         for batch in batches
@@ -146,7 +152,7 @@ def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _names(schema: pa.Schema) -> list[str]:
-    """The columns to be sent. Raises UsageError: one is missing, of no use, or of a type that cannot be sent."""
+    """The columns to be sent. Raises UsageError: one is missing, or of no use."""
     names: list[str] = schema.names
     for name in names:
         if names.count(name) > 1:
@@ -155,15 +161,12 @@ def _names(schema: pa.Schema) -> list[str]:
             raise UsageError(f"column `{name}` has no place in a record: drop it, or put it into `value`")
     if "value" not in names:
         raise UsageError(f"there is no column `value` to send: there are {', '.join(names) or 'none'}")
-    wanted: list[str] = [name for name in WRITTEN if name in names]
-    for name in wanted:
-        kind = schema.field(name).type
-        if not _fits(name, kind):
-            raise UsageError(f"column `{name}` is {kind}, which cannot be sent; make it {_EXAMPLES[name]}")
-    return wanted
+    return [name for name in WRITTEN if name in names]
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:
+    if pa.types.is_null(kind):  # as packages have columns in which nothing is
+        return True
     if name == "timestamp":
         return pa.types.is_timestamp(kind) and kind.tz is not None
     return _are_headers(kind) if name == "headers" else _are_bytes(kind)
@@ -174,7 +177,8 @@ def _are_bytes(kind: pa.DataType) -> bool:
     if types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
-        types.is_binary(kind)
+        types.is_null(kind)
+        or types.is_binary(kind)
         or types.is_string(kind)
         or types.is_large_binary(kind)
         or types.is_large_string(kind)
@@ -187,7 +191,11 @@ def _are_bytes(kind: pa.DataType) -> bool:
 def _are_headers(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return _are_bytes(kind.key_type) and _are_bytes(kind.item_type)
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    if pa.types.is_null(kind.value_type):  # no row has any
+        return True
+    if not pa.types.is_struct(kind.value_type):
         return False
     fields = [kind.value_type.field(index) for index in range(kind.value_type.num_fields)]
     return [each.name for each in fields] == ["key", "value"] and all(_are_bytes(each.type) for each in fields)
@@ -216,13 +224,21 @@ def plain(columns: Mapping[str, pa.Array], now_us: Callable[[], int]) -> pa.Reco
             if name == "timestamp":
                 found[name] = _plain_times(column, now_us)
             else:
-                found[name] = encoded_headers(column) if name == "headers" else column.cast(pa.binary())
+                found[name] = encoded_headers(column) if name == "headers" else _plain_bytes(column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UsageError(f"column `{name}`, which is {column.type}, cannot be sent: {error}") from None
     return pa.RecordBatch.from_pydict(found)
 
 
+def _plain_bytes(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):  # Arrow takes no views out of a dictionary, as Polars has them
+        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(pa.binary()))
+    return column.cast(pa.binary())
+
+
 def _plain_times(stamps: pa.Array, now_us: Callable[[], int]) -> pa.Array:
+    if pa.types.is_null(stamps.type):
+        return pa.repeat(pa.scalar(now_us(), pa.int64()), len(stamps))
     wanted = pa.timestamp("us", stamps.type.tz)
     numbers = stamps.cast(options=pc.CastOptions(wanted, allow_time_truncate=True)).cast(pa.int64())
     return pc.fill_null(numbers, now_us()) if numbers.null_count else numbers
@@ -230,6 +246,8 @@ def _plain_times(stamps: pa.Array, now_us: Callable[[], int]) -> pa.Array:
 
 def encoded_headers(column: pa.Array) -> pa.Array:
     """Each row's headers in the bytes that batches carry, none for no headers."""
+    if pa.types.is_null(column.type):
+        return pa.repeat(pa.scalar(b"", pa.binary()), len(column))
     is_map = pa.types.is_map(column.type)
     wanted = _PLAIN_MAP if is_map else _PLAIN_HEADERS
     if column.type != wanted:

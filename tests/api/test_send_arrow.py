@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -22,6 +22,7 @@ from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.errors import Closed, RecordTooLarge, UsageError
 from chappe.log.batch import Batch, Headers
+from chappe.reading.topic import read_topic
 
 NOW_US = 1_700_000_000_000_000
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -40,12 +41,21 @@ ROWS = st.lists(
     max_size=30,
 )
 PLAIN = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view())
-BYTES = st.sampled_from([*PLAIN, pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.binary())])
+BYTES = st.sampled_from(
+    [
+        *PLAIN,
+        *(pa.dictionary(pa.int8(), each) for each in (pa.string(), pa.string_view())),
+        pa.dictionary(pa.int32(), pa.binary()),
+    ]
+)
 
 
 def as_array(values: list[bytes | None], kind: Any) -> Any:
     if pa.types.is_dictionary(kind):
-        return as_array(values, kind.value_type).dictionary_encode()
+        encoded = pa.array(values, pa.binary()).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            encoded.indices, as_array(encoded.dictionary.to_pylist(), kind.value_type)
+        )
     return pa.array(values, pa.binary()).cast(pa.string()).cast(kind)
 
 
@@ -178,6 +188,80 @@ def test_frames_are_tables_too() -> None:
     for package in ("pandas", "polars"):
         frames = pytest.importorskip(package)
         assert sent(frames.DataFrame(rows)) == [("ä".encode(), b"k", (), micros), (b"b", None, (), micros)]
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+@pytest.mark.parametrize("rows", [3, 0])
+def test_what_was_read_as_a_frame_can_be_sent_again_also_without_keys_or_rows(
+    tower: str, store: Store, package: Literal["pandas", "polars"], rows: int
+) -> None:
+    """In pandas a column in which nothing is has no type but null."""
+    pytest.importorskip(package)
+    with Producer("hello", tower=tower) as producer:
+        producer.send_many([b"a", b"b", b"c"])
+    frame = read_topic("hello", tower=tower, as_=package)[:rows]
+    with Producer("again", tower=tower) as producer:
+        assert producer.send_arrow(frame) == range(rows)
+        producer.flush(PATIENCE_S)
+    columns = ["timestamp", "key", "value", "headers"]
+    before, after = (read_topic("hello", tower=tower, columns=columns)[:rows], [])
+    if rows:
+        after = read_topic("again", tower=tower, columns=columns).to_pylist()
+    assert after == before.to_pylist()
+
+
+def nulls(kind: Any, count: int = 2) -> Any:
+    return pa.nulls(count, kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.null(), pa.dictionary(pa.int8(), pa.null()), pa.dictionary(pa.int8(), pa.string_view())]
+)
+def test_columns_in_which_nothing_is(kind: Any) -> None:
+    none = (None, None, (), NOW_US)
+    assert sent(pa.table({"value": nulls(kind), "key": nulls(kind)})) == [none] * 2
+    values = pa.array([b"a", b"b"])
+    pairs = pa.struct([("key", pa.null()), ("value", pa.null())])
+    of_lists = [
+        pa.null(),
+        *map(pa.list_, (pa.null(), pairs)),
+        pa.large_list(pa.null()),
+        pa.map_(pa.string(), pa.null()),
+    ]
+    for headers in of_lists:
+        table = pa.table(
+            {"value": values, "key": nulls(kind), "headers": nulls(headers), "timestamp": nulls(pa.null())}
+        )
+        assert sent(table) == [(b"a", None, (), NOW_US), (b"b", None, (), NOW_US)]
+    with pytest.raises(UsageError, match="a header whose name or value is null"):
+        sent(pa.table({"value": values, "headers": pa.array([[None], []], pa.list_(pa.null()))}))
+
+
+def test_frames_without_rows_may_have_any_types() -> None:
+    for data in (pa.table({"value": nulls(pa.float64(), 0)}), pa.record_batch({"value": nulls(pa.int8(), 0)})):
+        assert sent(data) == []
+    for package in ("pandas", "polars"):
+        frames = pytest.importorskip(package)
+        for empty in (frames.DataFrame({"value": []}), frames.DataFrame({"value": [1.5]})[:0]):
+            assert sent(empty) == []
+        with pytest.raises(UsageError, match="column `value` is double, which cannot be sent"):
+            sent(frames.DataFrame({"value": [1.5]}))
+    reader = pa.table({"value": nulls(pa.float64(), 0)}).to_reader()
+    with pytest.raises(UsageError, match="column `value` is double, which cannot be sent"):
+        sent(reader)
+
+
+def test_categories() -> None:
+    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    values, keys = ["a", "b", "a", None], ["x", None, "y", "x"]
+    wanted = [
+        (each and each.encode(), key and key.encode(), (), NOW_US) for each, key in zip(values, keys, strict=True)
+    ]
+    for kind in (polars.Categorical, polars.Enum(["a", "b", "x", "y"])):
+        frame = polars.DataFrame({"value": polars.Series(values, dtype=kind), "key": polars.Series(keys, dtype=kind)})
+        assert sent(frame) == wanted
+        assert sent(frame[1:]) == wanted[1:]
+    assert sent(pandas.DataFrame({"value": pandas.Categorical(values), "key": pandas.Categorical(keys)})) == wanted
 
 
 @pytest.mark.parametrize(
