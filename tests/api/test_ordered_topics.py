@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.api.chain_rig import Ledger, new_configuration
@@ -146,6 +147,27 @@ def test_what_cannot_be_sent_is_refused(chain: ChainConfiguration, tmp_path: Pat
             producer.append([])
         with pytest.raises(UsageError, match="no offset"):
             producer.append(["a"], expected_offset=-7)
+        with pytest.raises(UsageError, match="no offset"):
+            producer.append(["a"], expected_offset="7")  # type: ignore[arg-type]
+        for given in (5, 3_000_000_000, 1.5, ["x"], "a\ud800"):
+            wrong: Any = given
+            for call in (
+                lambda wrong=wrong: producer.send(wrong),
+                lambda wrong=wrong: producer.send("a", wrong),
+                lambda wrong=wrong: producer.send("a", headers={"a": wrong}),
+                lambda wrong=wrong: producer.send_many([wrong]),
+                lambda wrong=wrong: producer.send_batch(wrong),
+                lambda wrong=wrong: producer.append([wrong]),
+                lambda wrong=wrong: producer.append(["a"], key=wrong),
+                lambda wrong=wrong: producer.append(["a"], partition=wrong),
+                lambda wrong=wrong: producer.partition_of(wrong),
+                lambda wrong=wrong: OrderedProducer([wrong], chain=chain),
+            ):
+                with pytest.raises(UsageError):
+                    call()
+        for several in ("text", b"bytes", 5):
+            with pytest.raises(UsageError, match="values are several"):
+                producer.append(several)  # type: ignore[arg-type]
         producer.flush()
         assert producer.ends() == (0,)
     with pytest.raises(Closed):

@@ -269,7 +269,7 @@ class OrderedProducer(Closeable):
             raise UsageError(f"one to {BATCH_RECORDS_MAX:,} values are appended at once, not {len(raws):,}")
         keys = None if raw_key is None else [raw_key] * len(raws)
         expected = ANY if expected_offset is None else expected_offset
-        if expected < ANY or expected >= 1 << 63:
+        if not isinstance(expected, int) or not ANY <= expected < 1 << 63:
             raise UsageError(f"{expected_offset} is no offset")
         body = encode_batch(0, raws, wall_us(), keys=keys)
         if len(body) > BODY_BYTES_MAX:

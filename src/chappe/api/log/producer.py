@@ -250,8 +250,8 @@ class Producer(Closeable):
 
         Column ``value`` is binary or text (null is a tombstone), and so is ``key``, if there is one; ``headers`` and
         ``timestamp``, with a time zone, are as ``read_topic`` has them. The topic, partition and offset that it says
-        are left out, so that what was read can be sent again. Of a column without any value the type does not matter
-        where that is null, and where there are no rows.
+        are left out, so that what was read can be sent again. A column may be of the type null, which packages give to
+        one without values; where there are no rows, a frame's columns may have any type.
 
         If another thread sends meanwhile, its records are among them.
 
