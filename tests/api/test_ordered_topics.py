@@ -161,7 +161,7 @@ def test_what_cannot_be_sent_is_refused(chain: ChainConfiguration, tmp_path: Pat
                 lambda wrong=wrong: producer.append(["a"], key=wrong),
                 lambda wrong=wrong: producer.append(["a"], partition=wrong),
                 lambda wrong=wrong: producer.partition_of(wrong),
-                lambda wrong=wrong: OrderedProducer([wrong], chain=chain),
+                lambda wrong=wrong: OrderedProducer(wrong if isinstance(wrong, str) else [wrong], chain=chain),
             ):
                 with pytest.raises(UsageError):
                     call()
