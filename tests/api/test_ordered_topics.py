@@ -149,19 +149,19 @@ def test_what_cannot_be_sent_is_refused(chain: ChainConfiguration, tmp_path: Pat
             producer.append(["a"], expected_offset=-7)
         with pytest.raises(UsageError, match="no offset"):
             producer.append(["a"], expected_offset="7")  # type: ignore[arg-type]
+        given: Any
         for given in (5, 3_000_000_000, 1.5, ["x"], "a\ud800"):
-            wrong: Any = given
             for call in (
-                lambda wrong=wrong: producer.send(wrong),
-                lambda wrong=wrong: producer.send("a", wrong),
-                lambda wrong=wrong: producer.send("a", headers={"a": wrong}),
-                lambda wrong=wrong: producer.send_many([wrong]),
-                lambda wrong=wrong: producer.send_batch(wrong),
-                lambda wrong=wrong: producer.append([wrong]),
-                lambda wrong=wrong: producer.append(["a"], key=wrong),
-                lambda wrong=wrong: producer.append(["a"], partition=wrong),
-                lambda wrong=wrong: producer.partition_of(wrong),
-                lambda wrong=wrong: OrderedProducer(wrong if isinstance(wrong, str) else [wrong], chain=chain),
+                lambda given=given: producer.send(given),
+                lambda given=given: producer.send("a", given),
+                lambda given=given: producer.send("a", headers={"a": given}),
+                lambda given=given: producer.send_many([given]),
+                lambda given=given: producer.send_batch(given),
+                lambda given=given: producer.append([given]),
+                lambda given=given: producer.append(["a"], key=given),
+                lambda given=given: producer.append(["a"], partition=given),
+                lambda given=given: producer.partition_of(given),
+                lambda given=given: OrderedProducer(given, chain=chain),
             ):
                 with pytest.raises(UsageError):
                     call()
