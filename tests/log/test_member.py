@@ -25,9 +25,9 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
-from chappe.log.consuming import ConsumingMember
+from chappe.log.consuming import ASKED_APART_MAX, ConsumingMember
 from chappe.log.member import AT_ONCE, REQUESTS
-from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, Head, RecordMessage, Stored, StoreInfo
+from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, Head, RecordMessage, Stored, StoreInfo
 from chappe.log.producer import GREET_S, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
@@ -295,6 +295,51 @@ def test_a_consumer_that_comes_later_hears_of_the_stores() -> None:
     rig.node.handle_gone("STORE", NOW)
     assert not [each for each in rig.add("C", "t") if isinstance(each, Ask)]
     assert rig.cores["A"].stores == rig.cores["B"].stores == 0
+
+
+def asked_originals(node: ConsumingMember, now: float) -> list[GetHeads]:
+    """What original stores are asked until ``now``."""
+    found: list[Action] = []
+    while (due := node.next_timeout()) <= now:
+        found += node.handle_timeout(due)
+    return [each.message for each in found if isinstance(each, Publish) and isinstance(each.message, GetHeads)]
+
+
+def test_when_a_member_goes_original_stores_are_asked_for_all_consumers_at_once() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "t", "u*")
+    rig.node.handle_gone("PRODUCER", NOW)
+    assert asked_originals(rig.node, NOW + 5.0) == []  # there is no original store
+    rig.node.handle_subscription(b"WORIGINAL", True, NOW + 5.0)
+    asked_originals(rig.node, NOW + 50.0)
+
+    rig.node.handle_gone("consuming-other", NOW + 50.0)
+    assert asked_originals(rig.node, NOW + 60.0) == []
+    rig.node.handle_gone("PRODUCER", NOW + 60.0)
+    assert asked_originals(rig.node, NOW + 61.0) == [GetHeads("t", "A"), GetHeads("u", "A")]
+    assert asked_originals(rig.node, NOW + 61.0) == []
+
+    actions = rig.hear(Head("A", "P", "t", 4, direct=True), NOW + 61.0)
+    fetches = [each.message for each in actions if isinstance(each, Publish)]
+    assert fetches == [Fetch("P", each, "t", 0, 5) for each in ("A", "B")]
+
+
+def test_a_store_of_ours_is_not_asked_as_an_original() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.hear(STORE)
+    rig.node.handle_subscription(b"WSTORE", True, NOW)
+    rig.node.handle_subscription(b"G", True, NOW)
+    rig.node.handle_gone("PRODUCER", NOW)
+    assert asked_originals(rig.node, NOW + 10.0) == []
+
+
+def test_the_topics_of_many_consumers_are_asked_for_by_what_they_begin_with() -> None:
+    rig = Consuming()
+    rig.add("A", *(f"topic{n}" for n in range(ASKED_APART_MAX + 1)))
+    rig.node.handle_subscription(b"WORIGINAL", True, NOW)
+    assert asked_originals(rig.node, NOW + 1.0) == [GetHeads("topic", "A")]
 
 
 # -- consumers that are not read ----------------------------------------------------------------------------------

@@ -477,18 +477,27 @@ class LogConsumer:
         if not self.wants(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
+        if not live and not self._concerns(key, sequence + 1):
+            return []
         self._heard_at = min(self._heard_at, now)
         if self._delivery.find(key) is None and len(self._gaps.open) >= self._limits.unknown_partitions_max:
             return []  # its producer speaks of it again
         gap = self._partition(key, sequence + 1, now).gap
         if live:
             gap.heard_at = now
-        gap.said = max(gap.said, sequence + 1)
+            gap.said = max(gap.said, sequence + 1)
         gap.head = max(gap.head, sequence + 1)
         if gap.next == UNDECIDED or gap.next >= gap.head:
             return []
         self._gaps.want(key, gap)
         return self._gaps.pursue(key, gap, now)
+
+    def _concerns(self, key: Key, end: int) -> bool:
+        """Whether it is news that an original store has a partition up to ``end``; it lists all that it ever had."""
+        if key not in self._delivery.partitions:
+            reached = self._delivery.settled.get(key)
+            return self._reset is not LATEST if reached is None else reached < end
+        return True
 
     def _start(self, store: Source, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
         """Where to begin in a partition that a store lists; another store may have more from before."""

@@ -11,16 +11,20 @@ from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Resume
+from chappe.log.actions import Action, Ask, Publish, Resume
 from chappe.log.batch import Batch
-from chappe.log.beacon import CONSUMING
+from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.consumer import LogConsumer
+from chappe.log.inquiries import Inquiries
 from chappe.log.member import REQUESTS, Carrying
-from chappe.log.messages import BatchMessage, ClockTold, Head, Message, RecordMessage, StoreHello, StoreInfo
+from chappe.log.messages import BatchMessage, ClockTold, GetHeads, Head, Message, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
 from chappe.log.sources import ANSWER_S
+from chappe.log.subscriptions import address_in
 
 MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
+INQUIRY_PAUSE_S: Final = 2.0  # between two questions to original stores
+ASKED_APART_MAX: Final = 16  # filters that these are asked for one by one; if there are more, for what they begin with
 
 
 @dataclass(slots=True)
@@ -39,7 +43,8 @@ class ConsumingMember(Carrying[LogConsumer]):
     stores later what it let pass; if it knows no store, the others wait for it a little first.
 
     A consumer asks every store once a second what is new. Where there are many, the node asks for all: those who want
-    what is new then ask for themselves, as do all if the answer is long, or does not come.
+    what is new then ask for themselves, as do all if the answer is long, or does not come. The node also asks original
+    stores when a member has gone (``inquiries``), in the name of any consumer, and hands the answers to all.
     """
 
     def __init__(self, name: str, limits: LogLimits = LOG_LIMITS) -> None:
@@ -59,6 +64,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
         self._asked = 0  # how many questions the node itself asked
         self._common: bytes | None = b""  # how all wanted topics begin; None: to be found out
+        self._inquiries = Inquiries(INQUIRY_PAUSE_S)
 
     # -- the parts ------------------------------------------------------------------------------------
 
@@ -130,12 +136,14 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._listening[prefix] = count
         else:
             self._listening.pop(prefix, None)
+        if on and self._original(prefix):
+            self._inquiries.want(now)
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """Something a peer published. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
-            if message.direct:
+            if message.direct and not isinstance(message, Head):
                 return self._hand([message.topic], message, now, wall_us)
             return self._hand(self._who_wants(message.subject), message, now, wall_us)
         if isinstance(message, StoreHello | ClockTold):
@@ -166,6 +174,8 @@ class ConsumingMember(Carrying[LogConsumer]):
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A node left."""
         self._forget_news(address)
+        if kind_of(address) != CONSUMING and any(map(self._original, self._listening)):
+            self._inquiries.want(now)
         if self._stores.pop(address, None) is None and len(self._stores) < self._stores_max:
             return []
         return self._tell_all(lambda part: part.handle_gone(address, now), now)
@@ -176,13 +186,26 @@ class ConsumingMember(Carrying[LogConsumer]):
         actions = super().handle_timeout(now) + self._resume()
         for store in self._polls.due(now):
             actions += self._ask_for_news(store, now)
-        return actions
+        return actions + (self._inquire() if self._inquiries.due(now) else [])
 
     def next_timeout(self) -> float:
         """When something of a part is due, a store is to be asked, or nobody is waited for any longer."""
-        return min(super().next_timeout(), self._waited_for.next, self._polls.next)
+        asks_at = min(self._polls.next, self._inquiries.next_timeout())
+        return min(super().next_timeout(), self._waited_for.next, asks_at)
 
     # -- news -----------------------------------------------------------------------------------------
+
+    def _original(self, prefix: bytes) -> bool:
+        """Whether a subscription to us is that of an original store, as far as we know the others."""
+        store = address_in(prefix) if prefix[:1] == b"W" else None
+        return store is not None and store not in self._stores
+
+    def _inquire(self) -> list[Action]:
+        """Ask original stores how far the partitions go that somebody wants."""
+        names = sorted({each.name for part in self._parts.values() for each in part.filters})
+        if len(names) > ASKED_APART_MAX:
+            names = [_common(names[0], names[-1])]
+        return [Publish(GetHeads(name, next(iter(self._parts)))) for name in names]
 
     def _ask_for_news(self, store: str, now: float) -> list[Action]:
         news, info = self._news[store], self._stores.get(store)

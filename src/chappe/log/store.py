@@ -24,11 +24,13 @@ from chappe.log.actions import Action, Publish, Reply, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import Backfill
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gap, Gaps, GapState, Load
+from chappe.log.inquiries import Inquiries
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
     Ack,
@@ -61,6 +63,7 @@ from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 
+INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, which answer with all that they have
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
 EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
 INFO_S: Final = 5.0  # ... which is repeated this often: who was too slow for the first one must not miss us for ever
@@ -100,6 +103,7 @@ class LogStore:
         self._last = LastValues(storage, limits)
         self._clocks = Clocks(address, limits.clock_pause_s)
         self._trims = Trims(storage)
+        self._inquiries = Inquiries(INQUIRY_PAUSE_S)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
         self._duties: dict[str, Callable[[float], list[Action]]] = {
@@ -140,7 +144,7 @@ class LogStore:
         if on and prefix[:1] == b"I":
             self._timers.set("info", min(self._timers.at("info"), now + GREET_S))
         if on and prefix == b"G":
-            return [Publish(GetHeads("", self.address))]  # only original stores answer; ours are asked by query
+            return [self._inquiry()]
         consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
@@ -154,6 +158,8 @@ class LogStore:
                 return filling + self._arrived(key, batch, now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct) if topic and partition:
                 return self._record((topic, partition), sequence, content, now, wall_us, live=not direct)
+            case Head(_, partition, topic, sequence, True) if topic and partition and sequence < (1 << 63) - 1:
+                return self._listed_by_original((topic, partition), sequence + 1, now)
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
                 if not self._clocks.knows(partition):
                     self._clocks.published(partition, now)
@@ -236,6 +242,8 @@ class LogStore:
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
         self._answering.gone(address)
+        if kind_of(address) != CONSUMING and self.subscriptions.original_stores():
+            self._inquiries.want(now)
         self._gaps.unanswered(self._sources.gone(address, now) or [])
         return self._gaps.look(now)
 
@@ -304,12 +312,19 @@ class LogStore:
             actions += self._answering.serve(now)
         actions += self.transactions.handle_timeout(now) + self._clocks.handle_timeout(now)
         self._last.handle_timeout(now)
+        if self._inquiries.due(now):
+            actions.append(self._inquiry())
         return actions + self._gaps.look(now) + self._writer.write(now)
 
     def next_timeout(self) -> float:
         """When something is due."""
         due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
+        due = min(due, self._inquiries.next_timeout())
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
+
+    def _inquiry(self) -> Action:
+        """Ask original stores what they have; ours do not answer, they are asked by query."""
+        return Publish(GetHeads("", self.address))
 
     def _tell_newcomers(self, now: float) -> list[Action]:
         self._timers.set("info", now + INFO_S)
@@ -416,6 +431,15 @@ class LogStore:
         gap.said = max(gap.said, head)
         self._writer.lag(key, stream, head)
         return asking + self._gaps.pursue(key, gap, now)
+
+    def _listed_by_original(self, key: Key, end: int, now: float) -> list[Action]:
+        """An original store says how far it has a partition; what we have of it is no news to anybody."""
+        asking = self._backfill.ask_to_fill(key, now)
+        if end <= self._writer.next_offset(*key) or self._writer.too_many(key):
+            return asking
+        stream = self._writer.stream(key)
+        self._writer.lag(key, stream, end)
+        return asking + self._gaps.pursue(key, stream.gap, now)
 
     def _again(self, key: Key) -> list[Action]:
         """What we have was sent or announced again: the acknowledgement may have been lost."""

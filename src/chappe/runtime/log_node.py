@@ -11,7 +11,7 @@ import logging
 import math
 import selectors
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import zmq
@@ -44,7 +44,7 @@ from chappe.log.messages import AskTraffic, Message, decode, encode
 from chappe.log.queries import Answer
 from chappe.log.traffic import Traffic
 from chappe.permissions.decisions import Verbs
-from chappe.runtime.meeting import Discovers, Meeting
+from chappe.runtime.meeting import Discovers, Gatherer, Meeting
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
@@ -103,13 +103,6 @@ class Asking(Role, Protocol):
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Action]:
         """A store answered."""
-
-
-class Gatherer(Hashable, Protocol):
-    """Who has something to do now and then, such as sending what was gathered."""
-
-    def idle(self) -> float:
-        """Do it; the lock is held. Returns in how many seconds to call it again, infinity for not by itself."""
 
 
 class Node:

@@ -29,8 +29,8 @@ from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.subscriptions import Subscriptions
 from chappe.permissions.rules import PRODUCE, STORE
-from chappe.runtime.log_node import Gatherer, Node
-from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting
+from chappe.runtime.log_node import Node
+from chappe.runtime.meeting import AtForwarders, AtTowers, Gatherer, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
 from chappe.security import Keys, LogSecurity
 from chappe.system import machine, time

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -23,6 +23,7 @@ from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLo
 from chappe.log.forwarders import Forwarders
 from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Member, Middle, is_handed_on
 from chappe.log.introducing import Introducer
+from chappe.log.leaving import Leaving
 from chappe.log.messages import Message, StoreInfo, decode
 from chappe.permissions.decisions import AND
 from chappe.permissions.rules import INTRODUCE, STORE
@@ -38,6 +39,13 @@ Drain = Callable[[], bool]
 Handle = Callable[[list[bytes]], Sequence[Action]]
 BEACON_BYTES_MAX = 4096  # larger messages close the connection
 INFO = b"I"  # what a forwarder says once a second
+
+
+class Gatherer(Hashable, Protocol):
+    """Who has something to do now and then, such as sending what was gathered."""
+
+    def idle(self) -> float:
+        """Do it; the lock is held. Returns in how many seconds to call it again, infinity for not by itself."""
 
 
 class Discovers(Protocol):
@@ -118,6 +126,9 @@ class Meets(Protocol):
     def publish(self, frames: list[bytes]) -> None:
         """See ``Node.publish``."""
 
+    def call_idle(self, gatherer: Gatherer, at: float) -> None:
+        """See ``Node.call_idle``."""
+
 
 class Meeting(Protocol):
     """How one node meets others; made for it, and opened once.
@@ -147,7 +158,7 @@ class Meeting(Protocol):
         """Listen to a member."""
 
     def disconnect(self, action: Disconnect) -> None:
-        """Listen to it no more."""
+        """Listen to it no more, once everything is read that it has sent."""
 
     def look(self) -> None:
         """What is to be done once a second where there are keys."""
@@ -186,6 +197,7 @@ class _Listening:
         self._others: list[Dialled] = []
         self._wanted: dict[bytes, None] = {}  # prefixes
         self._unknown: dict[str, Connect] = {}  # endpoints of identities that the permissions do not name
+        self._leaving = Leaving()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """See ``Meeting.subscribe``."""
@@ -203,6 +215,8 @@ class _Listening:
             if len(self._unknown) < BEACONS_MAX:
                 self._unknown[action.endpoint] = action
             return
+        if self._leaving.stay(action.endpoint):
+            return
         heard = self._heard.get(name) or self._hear(name)
         try:
             heard.connection.connect(action.endpoint)
@@ -213,11 +227,36 @@ class _Listening:
     def disconnect(self, action: Disconnect) -> None:
         """See ``Meeting.disconnect``."""
         self._unknown.pop(action.endpoint, None)
-        heard = self._heard.get("" if self.gate is None else identity_of(action.endpoint)[1])
-        if heard is None:
+        if self._socket_of(action.endpoint) is None:
             return
+        oldest = self._leaving.leave(action.endpoint, time.monotonic())
+        if oldest is not None:
+            self._end(oldest)
+        self._node.call_idle(self, self._leaving.next_timeout())
+
+    def idle(self) -> float:
+        """End connections that are read. See ``Gatherer.idle``."""
+        now = time.monotonic()
+        for endpoint in self._leaving.look(self._unread, now):
+            self._end(endpoint)
+        return self._leaving.next_timeout() - now
+
+    def _socket_of(self, endpoint: str) -> _Dialled | None:
+        """The socket that dials an endpoint."""
+        return self._heard.get("" if self.gate is None else identity_of(endpoint)[1])
+
+    def _unread(self, endpoint: str) -> bool:
+        """Whether something waits that may have come over a connection: whose it is, the socket does not tell."""
+        heard = self._socket_of(endpoint)
+        assert heard is not None
+        self._node.suspect(heard.drain)
+        return bool(int(heard.sub.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _end(self, endpoint: str) -> None:
+        heard = self._socket_of(endpoint)
+        assert heard is not None
         try:
-            heard.connection.disconnect(action.endpoint)
+            heard.connection.disconnect(endpoint)
         except zmq.ZMQError:
             pass  # it never was connected
         self._node.suspect(heard.drain)

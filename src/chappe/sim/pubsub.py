@@ -219,6 +219,7 @@ class Link:
         "endpoint",
         "granted",
         "publisher",
+        "rest",
         "subscriber",
         "up",
         "wanted",
@@ -233,6 +234,7 @@ class Link:
         self.publisher: Publisher | None = None
         self.up: Pipe | None = None  # subscriptions
         self.down: Pipe | None = None  # messages
+        self.rest: Pipe | None = None  # messages of a publisher that has ended
         self.asked: list[bytes] = []  # what the subscriber told this publisher
         self.wanted: dict[bytes, None] = {}  # what the publisher sends: it may know better, see Host.on_subscription
         self.granted: dict[bytes, list[bytes]] = {}  # where there are rules: what was honoured of each prefix
@@ -299,6 +301,30 @@ class Link:
             else:
                 self.down.send(message)
 
+    @property
+    def unread(self) -> bool:
+        """Whether the subscriber has not read everything that was sent."""
+        return any(pipe is not None and len(pipe) > 0 for pipe in (self.rest, self.down))
+
+    @property
+    def left(self) -> bool:
+        """Whether something waits until the subscriber looks again."""
+        return any(pipe is not None and pipe.left for pipe in (self.rest, self.down))
+
+    def resume(self) -> None:
+        """The subscriber looks again."""
+        for pipe in (self.rest, self.down):
+            if pipe is not None:
+                pipe.resume()
+
+    def end(self) -> None:
+        """The publisher ends in order: the subscriber can still read what was sent, as the kernel has it."""
+        if self.publisher is not None:
+            if self.rest is not None:
+                self.rest.close()
+            self.rest, self.down = self.down, Pipe(self._net, self.subscriber, self.subscriber.on_message, 0)
+            self.break_()
+
     def break_(self, notice_s: float = 0.0) -> None:
         """The connection breaks; the publisher notices after ``notice_s``, the subscriber redials."""
         publisher, down, up = self.publisher, self.down, self.up
@@ -316,8 +342,10 @@ class Link:
             self._redial()
 
     def close(self) -> None:
-        """The subscriber disconnects."""
+        """The subscriber disconnects: what it has not read is lost."""
         self.closed = True
+        if self.rest is not None:
+            self.rest.close()
         self.break_()
 
     def hold(self, until: float) -> None:

@@ -166,6 +166,10 @@ class Convergence(Checker[LogWorld]):
         for store in stores:
             if store.disk.retain(store.retention, self.world.clock.wall_us):
                 return f"{store.name} keeps more than its retention"
+        for key, end in self._original_ends().items():
+            for store in stores:
+                if (0 if (part := store.disk.parts.get(key)) is None else part.next) < end:
+                    return f"{store.name} has not got {key} up to {end}, as an original store has it"
         for key, sent in self.world.truth.parts.items():
             kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
             if self.world.limits.give_up_s < ALONE_S:  # who does not wait begins later than others could tell
@@ -199,11 +203,19 @@ class Convergence(Checker[LogWorld]):
         return any(not any(True for _ in self.world.missing_within(host.key, end, host.core.stored)) for end in ends)
 
     def _ends(self) -> dict[Key, int]:
-        """The offset after the last one on any running store's disk, by partition."""
-        found: dict[Key, int] = {}
+        """The offset after the last one that any running store has, by partition."""
+        found = self._original_ends()
         for store in self.world.alive(StoreHost):
             for key, part in store.disk.parts.items():
                 found[key] = max(found.get(key, 0), part.next)
+        return found
+
+    def _original_ends(self) -> dict[Key, int]:
+        """The same of original stores."""
+        found: dict[Key, int] = {}
+        for parts in self.world.originals.values():
+            for key, kept in parts.items():
+                found[key] = max(found.get(key, 0), len(kept))
         return found
 
     def _consumers(self) -> str | None:
@@ -252,7 +264,7 @@ class Bounds(Checker[LogWorld]):
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)
             if host.home is host:
                 self._sound(host, host.member.wrong())
-                if any(link.down is not None and link.down.left for link in host.links.values()) and not host.paused():
+                if any(link.left for link in host.links.values()) and not host.paused():
                     self.fail(f"{host.name} leaves messages in the queue, though it has room")
         for producer in self.world.alive(ProducerHost):
             self._sound(producer, [*producer.part.wrong(), *producer.member.wrong()])

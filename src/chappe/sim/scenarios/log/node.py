@@ -24,6 +24,7 @@ from chappe.log.actions import (
 )
 from chappe.log.batch import Batch
 from chappe.log.guard import Guard
+from chappe.log.leaving import Leaving
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
@@ -65,6 +66,8 @@ class NodeHost(Host):
         self.wants: dict[bytes, int] = {}
         self.links: dict[str, Link] = {}  # what we listen to, by endpoint
         self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
+        self.leaving: dict[str, Link] = {}  # what we listen to no more, once it is read
+        self._leaving = Leaving()
         self.listeners: dict[Link, None] = {}
         self.lines: list[Line] = []
         self.halted: str | None = None
@@ -120,14 +123,18 @@ class NodeHost(Host):
             link.closed = True
             link.break_(notice_s)
         for link in list(self.listeners):
-            link.break_()
+            self._hang_up(link)
         for line in self.lines:
             line.close()
         self._close()
         self.world.part(self)
 
+    def _hang_up(self, link: Link) -> None:
+        """Dead, it ends the connection of a listener, and all that is on its way there."""
+        link.break_()
+
     def _dialled(self) -> list[Link]:
-        return list(dict.fromkeys((*self.links.values(), *self.ears.values())))
+        return list(dict.fromkeys((*self.links.values(), *self.ears.values(), *self.leaving.values())))
 
     @property
     def wall_us(self) -> int:
@@ -141,14 +148,13 @@ class NodeHost(Host):
     def resume(self) -> None:
         """The core is no longer paused."""
         for link in self._dialled():
-            if link.down is not None:
-                link.down.resume()
+            link.resume()
 
     # -- driving --------------------------------------------------------------------------------------
 
     def due(self) -> float:
         """When the core or the discovery wants to be called."""
-        due: float = min(self.role.next_timeout(), self.discovery.next_timeout())
+        due: float = min(self.role.next_timeout(), self.discovery.next_timeout(), self._leaving.next_timeout())
         return due
 
     def handle_due(self) -> None:
@@ -156,6 +162,8 @@ class NodeHost(Host):
         now = self.world.now
         if now >= self.discovery.next_timeout():
             self.perform(self.discovery.handle_timeout(now))
+        for endpoint in self._leaving.look(lambda each: self.leaving[each].unread, now):
+            self.leaving.pop(endpoint).close()
         if self.alive and now >= self.role.next_timeout():
             self.call(self.role.handle_timeout, now)
 
@@ -275,14 +283,23 @@ class NodeHost(Host):
 
     def _connect(self, action: Connect) -> None:
         assert action.endpoint not in self.links, f"{self.name} connects to {action.endpoint} twice"
-        self.links[action.endpoint] = Link(self.net, self, action.endpoint)
+        if self._leaving.stay(action.endpoint):
+            self.links[action.endpoint] = self.leaving.pop(action.endpoint)
+        else:
+            self.links[action.endpoint] = Link(self.net, self, action.endpoint)
 
     def _disconnect(self, action: Disconnect) -> None:
         link = self.links.pop(action.endpoint, None)
         if link is not None:
-            link.close()
+            self.leaving[action.endpoint] = link
+            oldest = self._leaving.leave(action.endpoint, self.world.now)
+            if oldest is not None:
+                self.leaving.pop(oldest).close()
         self.perform(self.role.handle_gone(action.address, self.world.now))
 
     def _take_over(self, action: TakeOver) -> None:
-        self._disconnect(Disconnect(action.endpoint, action.former))
+        link = self.links.pop(action.endpoint, None)
+        if link is not None:
+            link.close()
+        self.perform(self.role.handle_gone(action.former, self.world.now))
         self.links[action.endpoint] = Link(self.net, self, action.endpoint, TakeOver)

@@ -6,6 +6,7 @@ They are as the original without its faults, and simpler: an original store keep
 from __future__ import annotations
 
 import math
+from random import Random
 
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEAD_INTERVAL_S
@@ -17,6 +18,7 @@ from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.world import LogWorld
 
 FETCH_MAX = 1_000
+LEAVES = 0.2  # of the times when all is acknowledged
 
 
 class OriginalProducer:
@@ -152,6 +154,7 @@ class OriginalHost(NodeHost):
 
     def __init__(self, world: LogWorld, name: str, role: OriginalProducer | OriginalStore) -> None:
         super().__init__(world, name, role)
+        self.leaves: Random | None = None  # says when a producer leaves that is acknowledged, if it does
         self.original = role
         if isinstance(role, OriginalStore):
             world.originals[name] = role.parts
@@ -163,9 +166,17 @@ class OriginalHost(NodeHost):
             self.world.truth.of((self.original.topic, self.original.address)).original = True
             self.world.clock.after(self.world.rng.random(), self._work, self.original)
 
+    def _hang_up(self, link: Link) -> None:
+        """It leaves in order, without a goodbye."""
+        link.end()
+
     def _work(self, core: OriginalProducer) -> None:
         world = self.world
         if not self.alive:
+            return
+        acknowledged = core.stored == core.next_offset > 0
+        if self.leaves is not None and acknowledged and self.leaves.random() < LEAVES:
+            self.die()
             return
         if world.sending and self.stalled_until <= world.now and core.next_offset - core.stored < 200:
             for _ in range(world.rng.choice((1, 2, 10))):

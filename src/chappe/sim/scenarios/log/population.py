@@ -22,6 +22,7 @@ from chappe.sim.scenarios.log.world import SEALED, LogWorld
 TOPICS = ("a", "ab", "b.x")
 SINKS = 0.35  # of the worlds have some
 FILTERS = ("a", "ab", "b.x", "a*", "*")
+LEAVING = 0.5  # of the worlds with original producers have some that leave once a store has acknowledged all
 LODGERS = 0.2  # of the worlds have consumers that share a node
 
 
@@ -184,7 +185,16 @@ class PopulatedLog(LogWorld):
     def add_original_producer(self) -> Member:
         """A producer as the C program is one."""
         topic = self.rng.choice(TOPICS)
-        return self.join("cproducer", lambda name: OriginalHost(self, name, OriginalProducer(topic, self.address())))
+        leaves = None if self.settings.plain else Random(f"originals leave {self.seed}")
+        if leaves is not None and leaves.random() > LEAVING:
+            leaves = None
+
+        def make(name: str) -> Host:
+            host = OriginalHost(self, name, OriginalProducer(topic, self.address()))
+            host.leaves = leaves
+            return host
+
+        return self.join("cproducer", make)
 
     def _add_late_original(self) -> None:
         """An original store comes when much has been sent already."""
