@@ -74,6 +74,7 @@ class ConsumerRig(Clocked):
     def record(self, sequence: int, content: bytes, *, direct: bool = False) -> None:
         message = RecordMessage("C" if direct else "hello", "P", "hello", sequence, content, direct)
         self.do(self.core.handle_message(message, self.now, WALL))
+        self.do(self.core.flush())
 
     def head(self, sequence: int, *, direct: bool = False) -> None:
         self.do(

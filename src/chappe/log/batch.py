@@ -531,6 +531,6 @@ def as_batch(given: object) -> bytes:
 
 
 class StampedHere(Batch):
-    """A single record, as originals publish it: without a time, so it has that of its arrival here, by our clock."""
+    """Single records, as originals publish them: without a time, so they have that of the first's arrival here."""
 
     __slots__ = ()

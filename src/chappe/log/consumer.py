@@ -17,7 +17,7 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import BEACON_INTERVAL_S, HEAD_IDLE_S, RETRY_S
+from chappe.defaults import BEACON_INTERVAL_S, HEAD_IDLE_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
@@ -27,7 +27,7 @@ from chappe.log.clock import Clock
 from chappe.log.clocks import Clocks
 from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
-from chappe.log.gap import UNDECIDED, GapState, Load
+from chappe.log.gap import UNDECIDED, Gap, GapState, Load
 from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
@@ -265,15 +265,32 @@ class LogConsumer:
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published. Raises ProtocolError for a malformed batch."""
+        """Something a peer published; after some of it ``flush``, before anything else is told.
+
+        Raises ProtocolError for a malformed batch.
+        """
         match message:
             case BatchMessage(_, partition, topic, body, direct):
                 return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct):
-                batch = StampedHere.parse(encode_batch(sequence, [content], wall_us), check=False)
-                return self._arrived(topic, partition, batch, now, live=not direct)
+                return self._single((topic, partition), sequence, content, now, wall_us, live=not direct)
             case Head(_, partition, topic, sequence, direct):
-                return self._heard_head(topic, partition, sequence, now, live=not direct)
+                before = self._delivery.hand_on((topic, partition))
+                return before + self._heard_head(topic, partition, sequence, now, live=not direct)
+        return self._delivery.hand_on_all() + self._told(message, now)
+
+    def flush(self) -> list[Action]:
+        """Nothing more has come just now: hand on the single records that came."""
+        return self._delivery.hand_on_all()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether there is something to ``flush``."""
+        return bool(self._delivery.singles)
+
+    def _told(self, message: Message, now: float) -> list[Action]:
+        """Something a peer published that carries no record."""
+        match message:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
                 self._sources.ever = True
                 return [self._hello(store)]
@@ -459,19 +476,42 @@ class LogConsumer:
         key = (topic, partition)
         part = self._partition(key, batch.base, now)
         gap = part.gap
-        gap.head = max(gap.head, batch.next)
-        if live:
-            gap.heard_at = now
-        elif gap.state is GapState.FETCHING:
-            gap.retry_at = now + RETRY_S  # the answer is on its way
+        self._heard(gap, batch.next, now, live=live)
+        actions = self._delivery.hand_on(key)
         if batch.base <= gap.next:
-            actions = self._delivery.advance(key, part, batch)
+            actions += self._delivery.advance(key, part, batch)
         else:
             if not live:
                 self._delivery.answer_begins(gap, batch.base)
             self._gaps.hold_early(key, gap, batch, live=live)
-            actions = []
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
+
+    def _heard(self, gap: Gap, end: int, now: float, *, live: bool) -> None:
+        """Records up to ``end`` came."""
+        gap.head = max(gap.head, end)
+        if live:
+            gap.heard_at = now
+        elif gap.state is GapState.FETCHING:
+            gap.retry_at = now + RETRY_S  # the answer is on its way
+
+    def _single(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
+        """A single record of an original."""
+        if len(content) > RECORD_BYTES_MAX:
+            raise ProtocolError(f"record of {len(content)} bytes")
+        if sequence >= (1 << 63) - 1:
+            raise ProtocolError(f"record with the sequence {sequence}")
+        if not self.wants(key[0]):
+            return []
+        part = self._partition(key, sequence, now)
+        if sequence != part.gap.next:
+            batch = StampedHere.parse(encode_batch(sequence, [content], wall_us), check=False)
+            return self._arrived(key[0], key[1], batch, now, live=live)
+        gap = part.gap
+        self._heard(gap, sequence + 1, now, live=live)
+        actions = self._delivery.take_single(key, part, content, wall_us)
+        if gap.state is GapState.CLOSED or (gap.state is GapState.FETCHING and now < gap.retry_at):
+            return actions
+        return actions + self._delivery.hand_on(key) + self._gaps.pursue(key, gap, now)
 
     def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Action]:
         if not self.wants(topic) or sequence >= (1 << 63) - 1:

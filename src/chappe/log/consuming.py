@@ -60,6 +60,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._paused: dict[str, None] = {}
         self._waited_for: Deadlines[str] = Deadlines()  # paused ones, and until when the others wait
         self._left = False  # messages were left in the queue
+        self._gathering: dict[str, LogConsumer] = {}  # who has single records to hand on
         self._news: dict[str, _News] = {}  # by store
         self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
         self._asked = 0  # how many questions the node itself asked
@@ -99,12 +100,15 @@ class ConsumingMember(Carrying[LogConsumer]):
             if not named:
                 self._exact.pop(name, None)
         self._paused.pop(address, None)
+        self._gathering.pop(address, None)
         self._waited_for.clear(address)
         return super().remove(address, now) + self._resume()
 
     def carry(self, part: LogConsumer, actions: Sequence[Action]) -> list[Action]:
         """See ``Carrying.carry``; a consumer may have had enough by now, or want more again."""
         carried = super().carry(part, actions)
+        if part.gathers and part.address in self._parts:
+            self._gathering[part.address] = part
         if part.paused and part.address in self._parts:
             if part.address not in self._paused:
                 self._paused[part.address] = None
@@ -141,7 +145,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published. Raises ProtocolError for a malformed batch."""
+        """Something a peer published; after some of it ``flush``. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
             if message.direct and not isinstance(message, Head):
                 return self._hand([message.topic], message, now, wall_us)
@@ -153,6 +157,11 @@ class ConsumingMember(Carrying[LogConsumer]):
         if message.address in self._stores or len(self._stores) < self._stores_max:
             self._stores[message.address] = message
         return self._tell_all(lambda part: part.handle_message(message, now, wall_us), now)
+
+    def flush(self, now: float) -> list[Action]:
+        """Hand on the single records that came: once no message is there, and before anything else is told."""
+        gathering, self._gathering = self._gathering, {}
+        return [action for part in gathering.values() for action in self._tell(part, part.flush, now=now)]
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float

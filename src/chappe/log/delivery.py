@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from chappe.core import Report
-from chappe.defaults import RETRY_S
+from chappe.defaults import BATCH_RECORDS_MAX, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
-from chappe.log.batch import Batch
+from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
 from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gap, Gaps, GapState
 from chappe.log.sources import Key, Sources
@@ -85,6 +85,16 @@ class Partition:
     passed_at: float = -math.inf  # when a gap was passed over last
 
 
+@dataclass(slots=True)
+class _Singles:
+    """Single records of an original, in order, that become one batch."""
+
+    base: int
+    wall_us: int  # when the first of them came
+    contents: list[bytes]
+    size: int = 0
+
+
 class Delivery:
     """All partitions of a consumer, with its positions from an earlier life; the ``GapOwner`` of their gaps."""
 
@@ -100,7 +110,8 @@ class Delivery:
             key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()
         }
         self.settled: dict[Key, int] = {}  # next offsets of those that nothing was heard of for long
-        self.queued_bytes = 0  # delivered, and not taken by the application
+        self.singles: dict[Key, _Singles] = {}  # to be delivered by ``hand_on``
+        self.queued_bytes = 0  # delivered or about to be, and not taken by the application
         self.duplicates = 0
 
     @property
@@ -188,6 +199,41 @@ class Delivery:
         if gap.state is not GapState.CLOSED:
             self._deliver_held(key, part, actions, moved=True)
         return actions
+
+    def take_single(self, key: Key, part: Partition, content: bytes, wall_us: int) -> list[Action]:
+        """Take the single record at the next offset, to be delivered together with those that follow it at once."""
+        gap = part.gap
+        singles = self.singles.get(key)
+        if singles is None:
+            singles = self.singles[key] = _Singles(gap.next, wall_us, [])
+        singles.contents.append(content)
+        singles.size += len(content)
+        self.queued_bytes += len(content)
+        gap.next += 1
+        part.delivered = True
+        part.strict = False
+        full = singles.size >= self._limits.batch_bytes or len(singles.contents) >= BATCH_RECORDS_MAX
+        if gap.state is GapState.CLOSED:
+            return self.hand_on(key) if full else []
+        actions = self.hand_on(key) if full or gap.held else []
+        if gap.held:
+            self._deliver_held(key, part, actions)
+        else:
+            self.gaps.progress(key, gap)
+        return actions
+
+    def hand_on(self, key: Key) -> list[Action]:
+        """Deliver the single records that were taken of a partition: before anything else is done about it."""
+        singles = self.singles.pop(key, None)
+        if singles is None:
+            return []
+        batch = StampedHere.parse(encode_batch(singles.base, singles.contents, singles.wall_us), check=False)
+        self.queued_bytes += len(batch.raw) - singles.size
+        return [Deliver(key[0], key[1], batch, singles.base)]
+
+    def hand_on_all(self) -> list[Action]:
+        """The same of all partitions."""
+        return [action for key in list(self.singles) for action in self.hand_on(key)] if self.singles else []
 
     def advance_all(self, key: Key, batches: list[Batch]) -> list[Action]:
         """Deliver what a store read for us, all of it before anything is asked for again; keep what came early."""
@@ -348,6 +394,7 @@ class Delivery:
             yield f"{self.gaps.held_bytes} held bytes are counted, and {held} are held"
         if self.queued_bytes < 0:
             yield f"{self.queued_bytes} bytes are queued"
+        yield from (f"single records of {key} are not handed on" for key in self.singles)
         yield from (f"{key} is open, and is not a partition" for key in self.gaps.open if key not in self.partitions)
         yield from (f"{key} is settled, and not" for key in self.settled if key in self.partitions)
 

@@ -334,6 +334,17 @@ def _batch_names(header: bytes) -> tuple[str, str, str]:
     return topic, reader.string(), reader.string()
 
 
+@lru_cache(maxsize=1024)  # and an original's records up to their sequence, which is all that follows
+def _record_names(header: bytes) -> tuple[str, str, str] | None:
+    """The same of what comes before the sequence of a single record; None if that is not all, or not whole."""
+    try:
+        topic, reader = _begin(header)
+        names = topic, reader.string(), reader.string()
+    except ProtocolError:
+        return None
+    return names if reader.at == len(header) else None
+
+
 def decode(frames: Sequence[bytes | memoryview]) -> Message:
     """Return the message in ``frames``, of which the first one is bytes.
 
@@ -352,6 +363,11 @@ def decode(frames: Sequence[bytes | memoryview]) -> Message:
     if id_ in (b"R", b"S"):
         names = _batch_names if len(header) <= CACHED_HEADER_BYTES_MAX else _batch_names.__wrapped__
         return BatchMessage(*names(header), frames[1], id_ == b"S")
+    if id_ in (b"M", b"D") and len(header) <= CACHED_HEADER_BYTES_MAX:
+        known = _record_names(header[: -_U64.size])
+        if known is not None:
+            (sequence,) = _U64.unpack_from(header, len(header) - _U64.size)
+            return RecordMessage(*known, sequence, bytes(frames[1]), id_ == b"D")
     topic, reader = _begin(header)
     if id_ in (b"M", b"D"):
         return RecordMessage(topic, reader.string(), reader.string(), reader.u64(), bytes(frames[1]), id_ == b"D")

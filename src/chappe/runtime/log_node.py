@@ -135,6 +135,7 @@ class Node:
         own(self)
         need_descriptors()
         self.role = role
+        self._flush_role: Callable[[float], Sequence[Action]] | None = getattr(role, "flush", None)
         gate = meeting.gate
         self.guard = None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal, takes)
         self._changes = 0 if gate is None else gate.changes
@@ -224,7 +225,13 @@ class Node:
             sock, lambda: self._receive(sock, lambda: sock.recv_multipart(_NOBLOCK, copy=False), handle, self._paused)
         )
 
-    def _heard(self, sock: zmq.Socket[bytes], drain: Callable[[], bool]) -> Callable[[], bool]:
+    def _heard(self, sock: zmq.Socket[bytes], take: Callable[[], bool]) -> Callable[[], bool]:
+        def drain() -> bool:
+            try:
+                return take()
+            finally:
+                self._flush()
+
         self._hearing.append(drain)
         self.watch_socket(self.keep(sock), drain)
         return drain
@@ -425,11 +432,18 @@ class Node:
                 self._complain(error)
             except Exception as error:  # this message alone is lost, and whoever sent it asks again
                 self._refused(error)
+            if not number and self._lone and paused is not None:
+                self._flush()
             if self._lone and paused is not None and self.turns.over:
                 self._lone = False  # unless nothing was behind it
                 self._hurried = True
                 return True  # whoever waited for it gets it first
         return True
+
+    def _flush(self) -> None:
+        """Have the core hand on what it gathered while there was more to take."""
+        if self._flush_role is not None:
+            self.perform(self._flush_role(time.monotonic()))
 
     def _complain(self, error: ProtocolError) -> None:
         self.malformed += 1

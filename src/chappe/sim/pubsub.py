@@ -80,6 +80,9 @@ class Subscriber(Protocol):
     def on_message(self, message: Message) -> None:
         """Something came that was subscribed to."""
 
+    def flush(self) -> None:
+        """Nothing more has come just now."""
+
     def paused(self) -> bool:
         """Whether nothing more is wanted for now."""
 
@@ -131,10 +134,11 @@ class Pipe:
         bound: Things under way; further ones are dropped.
         paused: Whether the receiver leaves everything where it is for now; ``resume`` ends that.
         what: The class of the actions that put things into it.
+        flush: Called when everything is delivered that has arrived, or is wanted.
     """
 
-    __slots__ = ("_armed", "_bound", "_closed", "_deliver", "_last_at", "_net", "_paused", "_queue", "_receiver",
-                 "_what", "held_until")  # fmt: skip
+    __slots__ = ("_armed", "_bound", "_closed", "_deliver", "_flush", "_last_at", "_net", "_paused", "_queue",
+                 "_receiver", "_what", "held_until")  # fmt: skip
 
     def __init__(
         self,
@@ -144,8 +148,10 @@ class Pipe:
         bound: int,
         paused: Callable[[], bool] | None = None,
         what: type = object,
+        flush: Callable[[], None] | None = None,
     ) -> None:
         self._what = what
+        self._flush = flush
         self._net = net
         self._receiver = receiver
         self._deliver = deliver
@@ -194,6 +200,11 @@ class Pipe:
 
     def _pump(self) -> None:
         self._armed = False
+        self._deliver_arrived()
+        if self._flush is not None:
+            self._flush()
+
+    def _deliver_arrived(self) -> None:
         now = self._net.clock.now
         while self._queue and not self._closed:
             wait = max(self._queue[0][0], self.held_until, self._receiver.stalled_until)
@@ -255,7 +266,7 @@ class Link:
         self.up = Pipe(net, publisher, self._on_subscription, 10_000, what=Subscribe)
         subscriber = self.subscriber
         hear = subscriber.on_message if net.judge is None else net.judge.hears(subscriber, publisher)
-        self.down = Pipe(net, subscriber, hear, net.queue_max, subscriber.paused, Publish)
+        self.down = Pipe(net, subscriber, hear, net.queue_max, subscriber.paused, Publish, subscriber.flush)
         publisher.listeners[self] = None
         # All in one piece: libzmq sends what a new connection subscribes to in one go.
         self.up.send([(True, prefix) for prefix in sorted(subscriber.wants)])

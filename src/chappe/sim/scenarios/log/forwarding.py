@@ -50,6 +50,10 @@ class Ear:
         """As its host."""
         return self._host.paused()
 
+    def flush(self) -> None:
+        """As its host."""
+        self._host.flush()
+
     def on_message(self, message: Message) -> None:
         """The forwarder published something."""
         if isinstance(message, StoreInfo):

@@ -23,6 +23,7 @@ from chappe.log.actions import (
     Unsubscribe,
 )
 from chappe.log.batch import Batch
+from chappe.log.consuming import ConsumingMember
 from chappe.log.guard import Guard
 from chappe.log.leaving import Leaving
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
@@ -174,6 +175,11 @@ class NodeHost(Host):
         if isinstance(message, Fetch):
             self.world.see("on_fetched", self, message)
         self.call(self.role.handle_message, message, self.world.now, self.wall_us)
+
+    def flush(self) -> None:
+        """Nothing more has come just now."""
+        if isinstance(self.role, ConsumingMember):
+            self.call(self.role.flush, self.world.now)
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
         """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
