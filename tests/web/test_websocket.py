@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -364,6 +366,56 @@ def test_who_never_begins_with_tls_is_cut_off_soon(tmp_path: Path, monkeypatch: 
         suppress(ConnectionError),
     ):
         assert connection.recv(1) == b""
+
+
+def hurried(port: int, context: ssl.SSLContext, how: str) -> None:
+    """Connect, and be gone."""
+    plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    if how == "before TLS":
+        plain.close()
+        return
+    if how == "garbage":
+        with suppress(ConnectionError):
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        plain.close()
+        return
+    with suppress(OSError):
+        client = context.wrap_socket(plain, server_hostname="localhost")
+        if how == "within a request":
+            client.sendall(b"GET /v1/messages/json HTTP/1.1\r\nHost: lo")
+        if how == "with a word":
+            client.unwrap()
+        if how == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "how", ["before TLS", "garbage", "after the handshake", "with a word", "within a request", "reset"]
+)
+def test_a_connection_that_ends_early_leaves_nothing_in_the_log(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when its time is over that it had to become a client."""
+    monkeypatch.setattr("chappe.web.server.WEBSOCKET_SPEAK_S", 0.5)
+    make_authority(tmp_path)
+    for name in ("node", "page"):
+        make_certificate(tmp_path, name)
+    context = ssl.create_default_context(cafile=tmp_path / "authority.pem")
+    context.load_cert_chain(tmp_path / "page.pem", tmp_path / "page.key")
+    with Endpoint(security=Tls.of(tmp_path, "node")) as endpoint, WebSocketServer(endpoint) as server:
+        for _ in range(20):
+            hurried(server.port, context, how)
+        idle = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+        waiting = context.wrap_socket(idle, server_hostname="localhost")
+        with suppress(OSError):
+            while waiting.recv(100):  # cut off when its time is over, and the time of the others was over before
+                pass
+        waiting.close()
+        with connect(f"wss://localhost:{server.port}{PATH}", ssl=context, proxy=None) as page:
+            page.send("[]")
+            assert receive(page)["type"] == "ack"
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 # -- room for everybody -----------------------------------------------------------------------------

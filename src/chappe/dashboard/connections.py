@@ -31,7 +31,7 @@ class PageHttp(H11Protocol):
         if len(self._silent) >= SILENT_MAX:
             next(iter(self._silent))._end()
         self._silent[self] = None
-        asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._end)
+        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._end)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
@@ -41,6 +41,7 @@ class PageHttp(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
+        self._timer.cancel()
         self._silent.pop(self, None)
         super().connection_lost(exc)
 

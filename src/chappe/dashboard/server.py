@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import math
 import re
 import secrets
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from chappe.api.serving import Office, server_tls
 from chappe.dashboard.gatekeeper import Gatekeeper
@@ -37,7 +36,7 @@ try:
 
     from chappe.dashboard.connections import SILENT_MAX, PageHttp
     from chappe.dashboard.pages.frame import root
-    from chappe.web.server import CertifiedWebSocket, HandshakeLoop
+    from chappe.web.server import CertifiedWebSocket, Complaints, HandshakeLoop
 except ImportError as problem:
     raise ChappeError(
         f"the dashboard needs further packages ({problem.name}): pip install 'chappe[dashboard]'"
@@ -47,7 +46,6 @@ VIEWERS_MAX: Final = 50  # connections are three or four a page
 BACKLOG: Final = 128
 TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")  # what means itself in an address and in a cookie
 RECONNECT_S: Final = 5.0
-COMPLAIN_S: Final = 60.0
 HISTORY: Final = 100  # messages to a page that are kept for when its connection is lost for a moment
 
 
@@ -122,25 +120,6 @@ def as_text(families: Iterable[Family]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Made())
     return generate_latest(registry)
-
-
-class Complaints:
-    """Has asyncio print what went wrong in a task, at most once a minute: who sends garbage to a page fills no log."""
-
-    def __init__(self) -> None:
-        self._again_at = -math.inf
-        self._untold = 0
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """As a loop calls its exception handler."""
-        if loop.time() < self._again_at:
-            self._untold += 1
-            return
-        self._again_at = loop.time() + COMPLAIN_S
-        if self._untold:
-            context = {**context, "message": f"{context['message']} (and {self._untold} more since the last one)"}
-            self._untold = 0
-        loop.default_exception_handler(context)
 
 
 def serve(

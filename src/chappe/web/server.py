@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import socket
 import threading
 from collections import Counter
@@ -66,6 +67,7 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
+COMPLAIN_S: Final = 60.0  # between two lines on what went wrong in a task
 CERTIFIED: Final = "certified"  # in the state of a client: the identity that its certificate names
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -174,10 +176,11 @@ class BriefHttp(H11Protocol):
         if len(self._waiting) >= HANDSHAKES_MAX:
             next(iter(self._waiting))._end()
         self._waiting[self] = None
-        asyncio.get_running_loop().call_later(WEBSOCKET_SPEAK_S, self._end)
+        self._timer = asyncio.get_running_loop().call_later(WEBSOCKET_SPEAK_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
+        self._timer.cancel()
         self._waiting.pop(self, None)
         super().connection_lost(exc)
 
@@ -187,8 +190,9 @@ class BriefHttp(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def _end(self) -> None:
-        self._waiting.pop(self, None)
-        if self.transport.get_protocol() is self:
+        """Cut it off, if it is still neither a WebSocket nor closed."""
+        if self in self._waiting:
+            del self._waiting[self]
             self.transport.abort()
 
 
@@ -210,6 +214,25 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = HANDSHAKE_TIMEOUT_S
         return await super().create_server(*given, **options)
+
+
+class Complaints:
+    """Has asyncio print what went wrong in a task, at most once a minute: a client that sends garbage fills no log."""
+
+    def __init__(self) -> None:
+        self._again_at = -math.inf
+        self._untold = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """As a loop calls its exception handler."""
+        if loop.time() < self._again_at:
+            self._untold += 1
+            return
+        self._again_at = loop.time() + COMPLAIN_S
+        if self._untold:
+            context = {**context, "message": f"{context['message']} (and {self._untold} more since the last one)"}
+            self._untold = 0
+        loop.default_exception_handler(context)
 
 
 class WebSocketServer:
@@ -329,6 +352,7 @@ class WebSocketServer:
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
+                runner.get_loop().set_exception_handler(Complaints())
                 runner.run(self._server.serve(sockets=[self._socket]))
         except Exception:
             logger.exception("the WebSocket server stopped because of a defect")

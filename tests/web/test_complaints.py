@@ -1,4 +1,4 @@
-"""What goes wrong in a task of the dashboard is told, and not without end."""
+"""What goes wrong in a task of the dashboard or of the WebSocket face is told, and not without end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("nicegui")
+pytest.importorskip("uvicorn")
 
-from chappe.dashboard.server import COMPLAIN_S, Complaints
+from chappe.web.server import COMPLAIN_S, Complaints
 
 
 class Loop:
