@@ -13,7 +13,7 @@ from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
 from chappe.bridges import event_files
-from chappe.log import events, traffic, trimming
+from chappe.log import events, leaving, traffic, trimming
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.replication.agreement import core as agreement
@@ -33,6 +33,7 @@ PLACES: Final = {
     "event_files": event_files,
     "joining": joining,
     "kv_chain": kv_chain,
+    "leaving": leaving,
     "machine": machine,
     "ordered": commands,
     "ordered_producer": ordered_producer,

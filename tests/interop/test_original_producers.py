@@ -7,15 +7,21 @@ connected before many records are sent, or few records are sent and none of them
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from tests.interop.network import Network, silent, take, wait_until_stored
+from tests.waiting import until
 
+from chappe import Consumer
 from chappe.log.events import RecordsLost
+from chappe.log.leaving import Leaving
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
 MANY = [f"line {n}" for n in range(5_000)]
 FEW = [f"line {n}" for n in range(200)]
+LARGE = [f"line {n} " + 200_000 * "x" for n in range(300)]  # 60 MB: more than a consumer takes that is not read
 
 
 def test_live_to_our_consumer(network: Network, topic: str) -> None:
@@ -77,3 +83,31 @@ def test_several_at_once(network: Network, topic: str) -> None:
     for partition in partitions:
         mine = [record.value for record in records if record.partition == partition]
         assert mine == [line.encode() for line in MANY]
+
+
+def peers(consumer: Consumer) -> int:
+    """How many others a consumer knows."""
+    with consumer._node.lock:
+        return consumer._node.discovery.peers
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_the_last_records_of_a_producer_that_has_left(
+    network: Network, topic: str, reset: Literal["earliest", "latest"], cut_off: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves when its store has acknowledged, and the consumer has not read them yet, or its connection is lost."""
+    if cut_off:
+        monkeypatch.setattr(
+            Leaving, "look", lambda self, unread, now: [each for each in [*self._empty] if self.stay(each)]
+        )
+    network.original_store()
+    consumer = network.consumer(topic, reset=reset)
+    others = peers(consumer)
+    producer = network.original_producer(topic)
+    producer.send(LARGE)
+    assert producer.finish() == 0
+    until(lambda: peers(consumer) == others, lambda: f"{others} others; the consumer knows {peers(consumer)}")
+    values = [record.value for record in take(consumer, len(LARGE))]
+    assert values == [line.encode() for line in LARGE]
+    assert silent(consumer)

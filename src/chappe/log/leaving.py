@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 LOOK_S: Final = 0.1  # between two looks
-LEAVING_MAX: Final = 1_000  # connections that wait to end
+LEAVING_MAX: Final = 64  # connections that wait to end; each may hold as many messages as a socket queues
 
 
 class Leaving:
