@@ -5,19 +5,25 @@ What a slow consumer has not read by then is in its sockets, or nowhere but in t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
+from chappe.data.topic import Filter
 from chappe.log.inquiries import Inquiries
+from chappe.log.leaving import Leaving
 from chappe.sim.scenarios.log import population
 from chappe.sim.scenarios.log.faults import LogFaults
 from chappe.sim.scenarios.log.members import ConsumerHost
+from chappe.sim.scenarios.log.originals import OriginalHost
 from chappe.sim.scenarios.log.population import TOPICS
 from chappe.sim.scenarios.log.scenario import Log
+from chappe.sim.world import Settings
 
 SEEDS = range(100)
+PLAIN = Settings(plain=True)
 
 
 class Sluggish(ConsumerHost):
@@ -84,3 +90,37 @@ def test_who_does_not_ask_when_a_member_goes_is_caught(monkeypatch: pytest.Monke
     found = failures().values()
     assert any("consumer" in each for each in found)
     assert any("store0 has not got" in each for each in found)
+
+
+class Storeless(Leavers):
+    """One original producer, which sends much and goes, and one consumer that is slow; nobody keeps anything."""
+
+    def populate(self) -> None:
+        self.net.queue_max = 1_000
+        self.limits = replace(self.limits, consumer_queue_bytes=1_000)
+        self.add_original_producer()
+        self.join("consumer", lambda name: Sluggish(self, name, [Filter("", prefix=True)], {}))
+
+    def missed(self) -> int:
+        """How many records the consumer has not got long after the producer has gone."""
+        self.begin()
+        self.pass_time(5.0)
+        (producer,), (consumer,) = self.alive(OriginalHost), self.alive(Sluggish)
+        for _ in range(200):
+            producer.send()
+        self.pass_time(self.now + 0.5)
+        producer.die()
+        self.pass_time(self.now + 300.0)
+        (sent,) = self.truth.parts.values()
+        return len(sent.records) - sum(consumer.positions.values())
+
+
+def test_what_is_unread_in_a_socket_outlives_who_sent_it() -> None:
+    assert [Storeless(seed, PLAIN).missed() for seed in range(10)] == [0] * 10
+
+
+def test_who_disconnects_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = Leaving.look
+    monkeypatch.setattr(Leaving, "look", lambda self, unread, now: look(self, lambda endpoint: False, now))
+
+    assert any(Storeless(seed, PLAIN).missed() > 50 for seed in range(10))

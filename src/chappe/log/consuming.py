@@ -140,7 +140,7 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._listening[prefix] = count
         else:
             self._listening.pop(prefix, None)
-        if on and self._original(prefix):
+        if on and prefix[:1] == b"W":
             self._inquiries.want(now)
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
@@ -183,7 +183,7 @@ class ConsumingMember(Carrying[LogConsumer]):
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A node left."""
         self._forget_news(address)
-        if kind_of(address) != CONSUMING and any(map(self._original, self._listening)):
+        if kind_of(address) != CONSUMING and self._originals:
             self._inquiries.want(now)
         if self._stores.pop(address, None) is None and len(self._stores) < self._stores_max:
             return []
@@ -204,13 +204,16 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     # -- news -----------------------------------------------------------------------------------------
 
-    def _original(self, prefix: bytes) -> bool:
-        """Whether a subscription to us is that of an original store, as far as we know the others."""
-        store = address_in(prefix) if prefix[:1] == b"W" else None
-        return store is not None and store not in self._stores
+    @property
+    def _originals(self) -> bool:
+        """Whether an original store listens to us; one of ours seems to be one until it has said where it answers."""
+        listening = (address_in(prefix) for prefix in self._listening if prefix[:1] == b"W")
+        return any(store is not None and store not in self._stores for store in listening)
 
     def _inquire(self) -> list[Action]:
         """Ask original stores how far the partitions go that somebody wants."""
+        if not self._originals:
+            return []
         names = sorted({each.name for part in self._parts.values() for each in part.filters})
         if len(names) > ASKED_APART_MAX:
             names = [_common(names[0], names[-1])]

@@ -312,7 +312,7 @@ class LogStore:
             actions += self._answering.serve(now)
         actions += self.transactions.handle_timeout(now) + self._clocks.handle_timeout(now)
         self._last.handle_timeout(now)
-        if self._inquiries.due(now):
+        if self._inquiries.due(now) and self.subscriptions.original_stores():
             actions.append(self._inquiry())
         return actions + self._gaps.look(now) + self._writer.write(now)
 

@@ -180,11 +180,17 @@ class OriginalHost(NodeHost):
             return
         if world.sending and self.stalled_until <= world.now and core.next_offset - core.stored < 200:
             for _ in range(world.rng.choice((1, 2, 10))):
-                world.serial += 1
-                value = b"%d" % world.serial
-                world.truth.sent((core.topic, core.address), core.next_offset, [(value, None)])
-                self.call(core.publish, value, world.now)
+                self.send()
         world.clock.after(world.rng.expovariate(1.0), self._work, core)
+
+    def send(self) -> None:
+        """Send one record, as a producer."""
+        world, core = self.world, self.original
+        assert isinstance(core, OriginalProducer)
+        world.serial += 1
+        value = b"%d" % world.serial
+        world.truth.sent((core.topic, core.address), core.next_offset, [(value, None)])
+        self.call(core.publish, value, world.now)
 
     def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
         """What is asked for is sent: single records also to those who know batches."""
