@@ -16,6 +16,7 @@ from tests.waiting import until
 from chappe import Consumer
 from chappe.log.events import RecordsLost
 from chappe.log.leaving import Leaving
+from chappe.log.messages import Ack
 
 pytestmark = [pytest.mark.interop, pytest.mark.process]
 
@@ -85,10 +86,10 @@ def test_several_at_once(network: Network, topic: str) -> None:
         assert mine == [line.encode() for line in MANY]
 
 
-def peers(consumer: Consumer) -> int:
-    """How many others a consumer knows."""
+def met(consumer: Consumer) -> list[str]:
+    """The addresses of all that a consumer knows."""
     with consumer._node.lock:
-        return consumer._node.discovery.peers
+        return [address for address, _ in consumer._node.discovery.met]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
@@ -103,11 +104,18 @@ def test_the_last_records_of_a_producer_that_has_left(
         )
     network.original_store()
     consumer = network.consumer(topic, reset=reset)
-    others = peers(consumer)
+    witness = network.new_witness("K")
     producer = network.original_producer(topic)
     producer.send(LARGE)
-    assert producer.finish() == 0
-    until(lambda: peers(consumer) == others, lambda: f"{others} others; the consumer knows {peers(consumer)}")
+    last = len(LARGE) - 1
+
+    def stored() -> list[str]:
+        return [each.topic for each in witness.messages if isinstance(each, Ack) and each.sequence == last]
+
+    until(stored, "the store has all")
+    producer.kill()  # it is done; asked to end, it may wait for ever
+    (address,) = set(stored())
+    until(lambda: address not in met(consumer), "the consumer has noticed")
     values = [record.value for record in take(consumer, len(LARGE))]
     assert values == [line.encode() for line in LARGE]
     assert silent(consumer)

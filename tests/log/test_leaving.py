@@ -9,7 +9,7 @@ import pytest
 
 from chappe.log import leaving
 from chappe.log.inquiries import FIRST_S, TIMES, Inquiries
-from chappe.log.leaving import LOOK_S, Leaving
+from chappe.log.leaving import LEAVING_S, LOOK_S, Leaving
 
 ONE, OTHER = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 
@@ -45,6 +45,14 @@ def test_a_connection_stays_if_somebody_is_there_again() -> None:
     assert not connections.stay(ONE)
     for look in range(1, 4):
         assert connections.look(lambda endpoint: False, 10.0 + look) == []
+
+
+def test_a_connection_that_is_not_read_ends_all_the_same() -> None:
+    connections = Leaving()
+    connections.leave(ONE, 10.0)
+    assert connections.look(lambda endpoint: True, 10.0 + LEAVING_S - 0.01) == []
+    assert connections.look(lambda endpoint: True, 10.0 + LEAVING_S + LOOK_S) == [ONE]
+    assert connections.next_timeout() == math.inf
 
 
 def test_of_too_many_connections_the_oldest_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
