@@ -7,8 +7,12 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from tests.endpoints import Make
+from tests.endpoints import PATIENCE_S, Make
 
+from chappe.data.binary import encode
+from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX
+from chappe.mesh.links.greetings import Hello, OriginatorAck, OriginatorSyn, VersionSelect, pack_greeting
+from chappe.mesh.messages import DATA, NOBODY, pack_message
 from chappe.runtime import mesh_node
 
 
@@ -37,6 +41,24 @@ def test_a_peer_that_begins_a_message_and_goes_silent_is_lost(make: Make, monkey
         pass
     assert event is not None
     assert hub.peers() == []
+
+
+def test_a_large_message_right_behind_the_handshake_arrives(make: Make) -> None:
+    hub = make()
+    subscriber = hub.subscribe("t")
+    sender, text = bytes(15) + b"\1", "x" * (2 * HANDSHAKE_FRAME_BYTES_MAX)  # the smaller id originates
+    message = pack_message(sender, NOBODY, DATA, 16, b"t", encode(text))
+    with socket.create_connection(("127.0.0.1", hub.listen()), timeout=PATIENCE_S) as peer:
+        peer.sendall(pack_greeting(Hello(sender, 1, 1)))
+        heard = b""
+        while not heard.endswith(b"\1\2"):  # its hello, behind a probe
+            heard += peer.recv(1000)
+        peer.sendall(pack_greeting(VersionSelect(sender, 1)) + pack_greeting(OriginatorSyn(())))
+        assert peer.recv(1000)
+        peer.sendall(pack_greeting(OriginatorAck()) + message)
+        received = subscriber.get(PATIENCE_S)
+    assert received is not None
+    assert received.value == text
 
 
 def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

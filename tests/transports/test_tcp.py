@@ -161,6 +161,38 @@ def test_frames_can_be_taken_one_by_one() -> None:
         assert [link.frames(1), link.frames(1), link.frames(1000), link.frames(1)] == [[b"a"], [b"b"], [b"c"], []]
 
 
+def test_a_frame_is_measured_by_the_bound_that_holds_when_it_is_taken() -> None:
+    with pair(None, None) as ends:
+        link = ends[1].link
+        link.bytes_max = 10
+        large = bytes(FRAME_MAX)
+        ends[0].waiting = [framed(b"last one", large)]
+        found: list[bytes] = []
+        while not found:
+            ends[0].step()
+            link.receive()
+            found = link.frames(1)
+        assert found == [b"last one"]
+        link.bytes_max = FRAME_MAX  # as that one allows
+        while not (found := link.frames(1)):
+            ends[0].step()
+            link.receive()
+        assert found == [large]
+
+
+def test_what_waits_behind_taken_frames_is_still_bounded() -> None:
+    with pair(None, None) as ends:
+        link = ends[1].link
+        ends[0].waiting = [framed(b"fine"), struct.pack(">I", FRAME_MAX + 1)]
+        ends[0].step()
+        while link.unfinished < 12:
+            link.receive()
+        assert link.frames(1) == [b"fine"]
+        assert link.more
+        with pytest.raises(LinkLost, match="at most"):
+            link.frames(1)
+
+
 def test_a_socket_that_takes_no_more_says_so_and_goes_on_later() -> None:
     with pair(None, None) as ends:
         bodies = [bytes([number]) * 500_000 for number in range(60)]

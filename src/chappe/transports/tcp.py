@@ -97,7 +97,7 @@ class Link:
         self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
         self.unfinished = 0  # bytes in them
         self.counted = 0  # of these, what ``Unfinished`` has counted
-        self.more = False  # there are complete frames that ``frames`` left for the next call
+        self.more = False  # ``frames`` has not looked at all that came, as it found enough: call it again
         self.drained = False  # the last read has taken all that was there
         self._need = _LENGTH  # bytes that make it worth to look again
         self._unsent: bytes | memoryview = b""
@@ -224,15 +224,17 @@ class Link:
         need = _LENGTH
         self.more = False
         while end - at >= _LENGTH:
+            if (
+                len(found) == count_max
+            ):  # before its size: those that were found may raise the bound, as a handshake does
+                self.more = True
+                break
             (size,) = _unpack_length(data, at)
             if size > bytes_max:
                 raise LinkLost(f"the peer sent a message of {size} bytes, at most {bytes_max} are taken")
             stop = at + _LENGTH + size
             if stop > end:
                 need = _LENGTH + size
-                break
-            if len(found) == count_max:
-                self.more = True
                 break
             add(data[at + _LENGTH : stop])
             at = stop
