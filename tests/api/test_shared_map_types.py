@@ -69,6 +69,20 @@ def looked(calls: list[Any]) -> Callable[[Any], bool]:
     return wanted
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_does_not_have_are_refused(server: MapServer, shared: SharedMap[Any], number: float) -> None:
+    with SharedMap[Any](server.address, values=dict[str, float | None], timeout=PATIENCE_S) as typed:
+        for each in (shared, typed):
+            each.set("k", {"a": 1.5, "b": None})
+            with pytest.raises(UsageError, match="neither NaN nor an infinity"):
+                each.set("k", {"a": None, "b": number})
+            assert each.get("k") == {"a": 1.5, "b": None}
+    for nested in (number, [None, (number,)], Price(number), {"null": [{"x": {number}}]}):
+        with pytest.raises(UsageError, match="neither NaN nor an infinity"):
+            shared.set("k", nested)
+    assert shared.get("k") == {"a": 1.5, "b": None}
+
+
 @pytest.mark.parametrize(("value", "kind"), [(b'"text"', TypeError), (b"\xff", InvalidData)])
 def test_only_who_waits_for_a_value_hears_that_it_cannot_be_looked_at(
     shared: SharedMap[Any], raw: SharedMap[bytes], value: bytes, kind: type[Exception]

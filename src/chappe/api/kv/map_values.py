@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -57,14 +58,14 @@ class Codec(Generic[V]):
                 decoder = msgspec.json.Decoder(Any if values == "json" else values)
             except TypeError as error:
                 raise UsageError(f"msgspec cannot decode {values!r}: {error}") from None
-            encode, self._decode = msgspec.json.Encoder().encode, decoder.decode
+            self._decode = decoder.decode
 
             def checked(value: Any) -> bytes:
-                raw = encode(value)
+                raw = _as_json(value)
                 decoder.decode(raw)  # else who follows the map as this type could not read it
                 return raw
 
-            self._encode = encode if values == "json" else checked
+            self._encode = _as_json if values == "json" else checked
 
     def encode(self, value: V) -> bytes:
         """Raises UsageError for anything that is not such a value, or that is empty."""
@@ -134,6 +135,26 @@ def encode_properties(properties: Mapping[str, str] | None) -> bytes:
     if not chp.are_properties(raw):
         raise UsageError("the properties are too long")
     return raw
+
+
+_to_json: Final = msgspec.json.Encoder().encode
+
+
+def _as_json(value: Any) -> bytes:
+    """Raises ValueError for a number that JSON does not have: msgspec writes null in its place."""
+    raw = _to_json(value)
+    if b"null" in raw and not _is_finite(msgspec.to_builtins(value)):
+        raise ValueError("JSON has neither NaN nor an infinity")
+    return raw
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether every number is, of a value that consists of Python's own types alone."""
+    if type(value) is float:
+        return isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple | set | frozenset) or all(map(_is_finite, value))
 
 
 def _as_bytes(value: Any) -> bytes:
