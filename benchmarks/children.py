@@ -180,6 +180,11 @@ class Children:
         path = os.pathsep.join([os.environ[ORIGINAL], str(ROOT)])
         return self._start(f"original {role}", command, {**kept, "PYTHONPATH": path})
 
+    def bindings(self, role: str, **options: object) -> Child:
+        """A process of the same program as ``original`` on ``chappe.compat.broker``."""
+        command = [sys.executable, "-m", "benchmarks.peers.broker_bindings", role, json.dumps(options)]
+        return self._start(f"bindings {role}", command, {"BENCHMARK_BINDINGS": "chappe.compat.broker"})
+
     def original_member(self, role: str, **options: object) -> Child:
         """A process of the original Broker from C++: the program that ``CHAPPE_BROKER_MEMBERS`` names."""
         return self.program(f"original C++ {role}", [os.environ[MEMBERS], role, json.dumps(options)])

@@ -86,6 +86,14 @@ def _serve(store: DataStore, endpoint: Endpoint) -> None:
                 say(**meter.facts())
             case "put one by one":
                 _timed(order, store.put)
+            case "put and get one by one":
+
+                def put_and_get(key: str, number: int) -> None:
+                    store.put(key, number, wait=False)
+                    while store.get(key) is None:
+                        pass
+
+                _timed(order, put_and_get)
             case "put unique one by one":
                 _timed(order, store.put_unique)
             case "frames":

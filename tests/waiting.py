@@ -31,6 +31,18 @@ def until(happened: Callable[[], object], what: str | Callable[[], object] = "",
         time.sleep(LOOK_S)
 
 
+def ask_until(happened: Callable[[], object], timeout_s: float = PATIENCE_S / 5) -> None:
+    """Ask again and again, as programs do, and take it that nobody takes the interpreter from us meanwhile."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(2 * timeout_s)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not happened():
+            assert time.monotonic() < deadline, "whoever asks keeps others from making it happen"
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def new_threads(before: set[threading.Thread]) -> list[str]:
     """The names of the threads that run beside those of ``before``, of which some may have ended."""
     return [each.name for each in threading.enumerate() if each not in before]

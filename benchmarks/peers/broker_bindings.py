@@ -1,11 +1,14 @@
 """The original's own Python bindings (``CHAPPE_BROKER``): events, ping-pong, and a data store with one clone.
 
+The same program runs on ``chappe.compat.broker``, or whatever module ``BENCHMARK_BINDINGS`` names.
+
 An original that is sent more than it takes disconnects, so the sender keeps at most ``WINDOW`` events on their way:
 receivers tell it how many they have taken, of all rounds together.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -15,9 +18,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-import broker  # type: ignore[import-not-found,unused-ignore]
-
 from benchmarks.link import RECORD_BYTES, Meter, Sequence, orders, quantiles, say, sips, tether
+
+broker: Any = importlib.import_module(os.environ.get("BENCHMARK_BINDINGS", "broker"))
 
 TOPIC = "/benchmark"
 BACK = "/back"
@@ -195,6 +198,20 @@ def clone(options: dict[str, Any]) -> None:
     _serve(endpoint, store)
 
 
+def attacher(options: dict[str, Any]) -> None:
+    """Each order: how long a new clone takes from ``attach_clone`` until it has answered its first ``get``."""
+    say(ready=True)
+    for _ in orders():
+        endpoint = _endpoint()
+        _peer(endpoint, options)
+        began = time.monotonic()
+        store = endpoint.attach_clone(STORE)
+        while store.get("ready") is None:
+            pass
+        say(ms=1000 * (time.monotonic() - began))
+        endpoint.shutdown()
+
+
 def _serve(endpoint: Any, store: Any) -> None:
     for order in orders():
         meter = Meter()
@@ -240,5 +257,5 @@ def _serve(endpoint: Any, store: Any) -> None:
 if __name__ == "__main__":
     tether()
     ROLES = {each.__name__: each for each in (receiver, sender, forwarder, echo, pinger, master, clone)}
-    ROLES.update(slow_reader=slow_reader, publisher=publisher)
+    ROLES.update(attacher=attacher, slow_reader=slow_reader, publisher=publisher)
     ROLES[sys.argv[1]](json.loads(sys.argv[2]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, event, until
 from tests.ports import free_ports
-from tests.waiting import Clock
+from tests.waiting import Clock, ask_until
 
 from chappe import DataStore, DataStoreEvent, Endpoint
 from chappe.api.kv.attaching import begin_clone, take_ready
@@ -855,3 +855,15 @@ def test_of_all_who_add_at_the_same_time_each_gets_another_number(make: Make) ->
     assert store.increment("when", timedelta(seconds=1)) == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     with pytest.raises(NoSuchKey):
         store.decrement("nothing")
+
+
+def test_a_clone_that_is_asked_again_and_again_shows_its_own_write(make: Make) -> None:
+    one, two = make(), make()
+    one.attach_master("s")
+    two.peer("127.0.0.1", one.listen())
+    clone = two.attach_clone("s")
+    for number in range(20):
+        clone.put("key", number, wait=False)
+        ask_until(lambda: clone.get("key") == number)  # noqa: B023
+        clone.put(f"key-{number}", number, wait=False)
+        ask_until(lambda: clone.exists(f"key-{number}"))  # noqa: B023

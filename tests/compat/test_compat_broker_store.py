@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import ask_until
 from tests.waiting import until as eventually
 
 from chappe.compat import broker
@@ -381,3 +382,21 @@ def test_what_was_to_expire_while_others_were_waited_for_is_gone_everywhere(trio
     assert [store.get("key") for store in trio] == [None, None, None]
     assert [store.exists("key") for store in trio] == [False, False, False]
     assert [store.keys() for store in trio] == [{"other"}] * 3
+
+
+def test_a_clone_that_is_asked_again_and_again_shows_what_anybody_writes(trio: Trio) -> None:
+    master, clone, other = trio
+    for writer in (master, clone, other) * 5:
+        before = clone.get("key") or 0
+        writer.increment("key", 1)
+        ask_until(lambda: clone.get("key") == before + 1)  # noqa: B023
+
+
+def test_a_new_clone_answers_as_soon_as_it_has_a_master(
+    endpoint: Callable[[], broker.Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = endpoint(), endpoint()
+    attached(one.attach_master("s", broker.Backend.Memory)).put("key", 1)
+    assert two.peer("127.0.0.1", one.listen("127.0.0.1", 0))
+    monkeypatch.setattr(broker.Store, "await_idle", None)  # takes a tick at least, which nobody who reads waits for
+    assert attached(two.attach_clone("s")).get("key") == 1

@@ -65,6 +65,8 @@ class KvNode:
         self.node = node
         self._require = require
         self.part = node.member.attach(role, number)
+        self.looked_for = False  # by whom it was made, a write may be that nobody waits for and that others do
+        self._follows = role.kind == "clone"
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
             AskWitness: self._ask_witness,
@@ -128,6 +130,18 @@ class KvNode:
             node.gatherer.many |= held
         if self.part.due < due:
             node.turns.look_again_at(self.part.due)
+        if not hurry:
+            self.looked_for = self._follows
+
+    def catch_up(self) -> None:
+        """Read what has come, before a reader looks whether a write that it did not wait for is done; never waits.
+
+        A thread that looks again and again keeps the interpreter, and the node's thread would get it only after
+        ``sys.getswitchinterval()``, which is longer than the whole way to a master and back.
+        """
+        self.node.turns.serve()
+        with self.node.lock:
+            self.looked_for = self.part.role.unconfirmed > 0
 
     def ask(self, method: Callable[..., list[KvAction]], *args: object) -> None:
         """Make one call into the core that a ``Resolve`` answers. Raises MemberStopped."""

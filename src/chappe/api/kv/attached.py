@@ -109,6 +109,8 @@ class AttachedStore:
 
     def engine(self) -> Engine:
         """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
+        if self.node.looked_for:
+            self.node.catch_up()
         if self.part.entries is None:
             raise self.unreadable()
         if self.core.kind == "master" and time.monotonic() >= self.part.due:
@@ -269,11 +271,12 @@ class AttachedStore:
         except (TimedOut, WriteUnknown):
             return False
 
-    def begin_await_ready(self) -> Asked:
-        """Wait until a clone may be read."""
+    def begin_await_ready(self, timeout: float | None = None) -> Asked:
+        """Wait until a clone may be read; the answer is StaleData after ``timeout`` seconds."""
         assert isinstance(self.core, KvClone)
         with self._lock:
-            return self._ask(self.core.await_ready, None)
+            self.check()
+            return self._ask(self.core.await_ready, timeout)
 
     def _ask(self, method: Method, timeout: float | None) -> Asked:
         ticket = next(self.endpoint.numbers)

@@ -85,9 +85,14 @@ class Store:
         return None if found is None else {to_py(each) for each in found}
 
     def _read(self, ask: Callable[[Engine], Any]) -> Any:
-        """What is found, None if there is nothing or it cannot be read; a clone gets time to find its master first."""
+        """What is found, None if there is nothing or it cannot be read; a clone gets time to find its master first.
+
+        Programs ask again and again until a change shows, so a clone's reader takes in what has come.
+        """
         store = self._store
-        if not store.ready and not self.await_idle(GET_S):
+        if store.role == "clone":
+            store.endpoint.node.turns.serve()
+        if not store.ready and not self._becomes_ready(store):
             logger.info("store %r cannot be read: it has no master, or is closed", store.name)
             return None
         with store.endpoint.node.lock:
@@ -95,6 +100,16 @@ class Store:
                 return ask(store.attached.engine())
             except (StoreError, Closed):  # no such key, or an index that does not fit
                 return None
+
+    def _becomes_ready(self, store: DataStore) -> bool:
+        if store.role == "master":
+            return False
+        try:
+            asked = store.attached.begin_await_ready(GET_S)
+            asked.wait(None)
+            return asked.take("") is None
+        except (StoreError, Closed):
+            return False
 
     # -- writes: on their way when these return, and without a result -----------------------------------
 
