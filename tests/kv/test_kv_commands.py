@@ -73,6 +73,7 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
+    of_chappe |= {cmd.PositionAsked, cmd.Position}
     assert set(wire._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
 
 
@@ -93,6 +94,8 @@ PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
         cmd.SnapshotTaken(3, 40, again=True),
         cmd.MasterSilent(Entity(b"m" * 16, 7)),
         cmd.TAKES_SEVERAL,
+        cmd.PositionAsked(2**64 - 1),
+        cmd.Position(3, 42),
         cmd.Several((cmd.Put("a", 1, None, CLONE), cmd.Put("b", 2, SECOND, MASTER), cmd.Clear(MASTER))),
         cmd.Several(
             (cmd.Erase("a", CLONE), cmd.Add("b", "c", 5, None, CLONE), cmd.PutUniqueResult(True, CLONE, 1, CLONE))

@@ -401,6 +401,80 @@ def test_idle_means_that_everything_has_come_back() -> None:
     assert pair.master.idle()
 
 
+def test_an_idle_clone_has_what_its_master_had_when_it_was_asked() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    pair.cut = True
+    for key in "abc":
+        pair.write("master", "put", key, 1)
+    pair.do("clone", pair.clone.await_idle(1, 5.0, pair.now))  # nobody hears the question, which is asked again
+    pair.cut = False
+    assert pair.clone.idle()  # as far as it knows
+    assert pair.resolved == {}
+    pair.wait(1.0)
+    assert pair.resolved == {1: None}
+    assert pair.clone.engine.keys() == ["a", "b", "c"]
+
+
+def test_a_clone_waits_for_what_its_master_had_and_has_not_made_durable_yet() -> None:
+    pair = Pair(durable=True)
+    pair.wait(1.0)
+    pair.write("master", "put", "a", 1)
+    pair.write("master", "put", "b", 1)
+    pair.do("clone", pair.clone.await_idle(1, 5.0, pair.now))
+    pair.wait(0.5)
+    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    pair.write("master", "put", "c", 1)  # it need not wait for that
+    assert pair.resolved == {}
+    pair.do("master", pair.master.handle_committed(2, **pair.times()))
+    assert pair.resolved == {1: None}
+    assert pair.clone.engine.keys() == ["a", "b"]
+
+
+def test_a_clone_that_finds_another_master_asks_that_one_how_far_it_is() -> None:
+    pair = Pair()
+    pair.wait(1.0)
+    pair.do("clone", pair.clone.await_idle(1, 60.0, pair.now))
+    assert pair.resolved == {1: None}
+    pair.cut = True
+    pair.do("clone", pair.clone.await_idle(2, 60.0, pair.now))
+    pair.new_master()
+    pair.write("master", "put", "a", 1)
+    pair.cut = False
+    pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
+    assert pair.resolved == {1: None}
+    pair.wait(2.0)
+    assert pair.resolved == {1: None, 2: None}
+    assert pair.clone.get("a") == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_original_says_how_far_it_is_by_an_event_that_is_there_already(kept: bool) -> None:
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    original = Original(clone, 6)
+    original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
+    original.say(0, cmd.CumulativeAck(1), 0.1)
+    put = cmd.Put("a", 1, None, original.entity)
+    original.say(2, put, 0.1, NOBODY)
+
+    def asked(actions: list[Action]) -> list[cmd.Command]:
+        found = [decode_message(each.payload).command for each in actions if isinstance(each, Send)]
+        return [each for each in found if isinstance(each, cmd.MissingEvents)]
+
+    assert asked(clone.await_idle(1, 5.0, 0.2)) == [cmd.MissingEvents((2,))]
+    more = original.say(3, cmd.Put("b", 2, None, original.entity), 0.3, NOBODY)  # was on its way
+    assert outcomes(more) == {}
+    answer = original.say(2, put, 0.3) if kept else original.say(0, cmd.RetransmitFailed(2), 0.3)
+    assert outcomes(answer) == {1: None}
+    assert clone.engine.keys() == ["a", "b"]
+    assert not asked(clone.handle_timeout(1.0))
+
+    assert asked(clone.await_idle(2, 5.0, 1.0)) == [cmd.MissingEvents((3,))]
+    assert asked(clone.handle_timeout(1.3)) == [cmd.MissingEvents((3,))]
+    assert outcomes(original.say(0, cmd.RetransmitFailed(2), 1.4)) == {}  # of what was asked before
+    assert outcomes(original.say(0, cmd.RetransmitFailed(3), 1.4)) == {2: None}
+
+
 def test_nobody_is_told_before_the_commit_and_one_commit_serves_many() -> None:
     pair = Pair(durable=True)
     pair.wait(1.0)

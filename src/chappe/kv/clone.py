@@ -84,6 +84,7 @@ class KvClone(KvRole):
             now=now, resync_s=resync_s, stale_s=stale_s,
         )  # fmt: skip
         self._unready: dict[int, float] = {}  # await_ready: until when
+        self._questions: dict[int, int] = {}  # await_idle: the one whose answer is waited for, by ticket
         self._tick_at = now  # when to look after everything; what happens brings it forward
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -159,6 +160,15 @@ class KvClone(KvRole):
     def idle(self) -> bool:
         """Whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
         return self._following.idle() and self._writes.idle()
+
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with None once it has all that its master has now, too; with TimedOut after that time."""
+        actions: list[Action] = []
+        self._waits[ticket] = now + timeout_s
+        self._questions[ticket] = self._following.questions.next
+        self._find_out(now, actions)
+        self.hurry_idle(now)
+        return actions
 
     def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
         """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
@@ -244,6 +254,16 @@ class KvClone(KvRole):
 
     def _plan(self) -> None:
         self._tick_at = min([self._following.next_timeout(), *self._waits.values(), *self._unready.values()])
+        if self._questions and self.position is not None:
+            asks_at = self._following.questions.next_timeout(max(self._questions.values()))
+            self._tick_at = min(self._tick_at, asks_at)
+
+    def _find_out(self, now: float, actions: list[Action]) -> None:
+        """Ask the master how far it is, for those who wait until this clone is, too."""
+        self._following.find_out(max(self._questions.values()), now, actions)
+
+    def _has_all(self, ticket: int) -> bool:
+        return self._following.questions.answered >= self._questions[ticket]
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         if self._tick_at > now + CHANNEL_TICK_S:
@@ -253,6 +273,9 @@ class KvClone(KvRole):
     def _check_waits(self, now: float, actions: list[Action]) -> None:
         if self._waits:
             self._check_idle(now, actions)
+            self._questions = {ticket: number for ticket, number in self._questions.items() if ticket in self._waits}
+            if self._questions:
+                self._find_out(now, actions)
         if self._unready and self.readable:
             actions += [Resolve(ticket, None) for ticket in self._unready]
             self._unready.clear()

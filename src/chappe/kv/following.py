@@ -16,6 +16,7 @@ from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
+from chappe.kv.questions import Questions
 from chappe.kv.receiving import GivenUp, Receiving
 from chappe.kv.role import Conflicts, Notices, new_input
 from chappe.limits import KvLimits
@@ -44,6 +45,7 @@ class Following:
         self.master: Entity | None = None  # the one that is followed, or was last
         self.connected = False
         self.unreadable: str | None = "it has not found a master yet"
+        self.questions = Questions(uplink)
         self._name = name
         self._entity = entity
         self._uplink = uplink
@@ -105,6 +107,11 @@ class Following:
 
     # -- application ------------------------------------------------------------------------------------------------
 
+    def find_out(self, question: int, now: float, actions: list[Action]) -> None:
+        """Ask the master how far it is, as soon as one is followed."""
+        if self.connected and not self._syncing and self.master is not None:
+            self.questions.ask(question, self.master, self._input.next - 1, now, actions)
+
     def leave(self, actions: list[Action]) -> None:
         """The end: a master of chappe need not wait for it any more."""
         master = self.master if self.connected or self._receiving is None else self._receiving.master
@@ -159,6 +166,8 @@ class Following:
                 self._search_at = max(self._search_at, self.lost_at + _ORIGINAL_FORGETS_S)
                 return
             self._resume(now, actions)
+        if not sender.is_chappe:
+            self._answered(message)
         if isinstance(command, cmd.ACTIONS):
             if not self._syncing:
                 self._take(self._input.handle_event(message.seq, command, now), now, actions)
@@ -172,6 +181,13 @@ class Following:
                 self._is_current(command.seq, actions)
         elif alone and not isinstance(command, cmd.SnapshotPiece):
             self._control(sender, command, now, actions)
+
+    def _answered(self, message: cmd.Message) -> None:
+        """An original says something, which may be its answer to a question."""
+        if isinstance(message.command, cmd.RetransmitFailed):
+            self.questions.handle_event(message.command.seq)
+        elif isinstance(message.command, cmd.ACTIONS):
+            self.questions.handle_event(message.seq)
 
     def handle_gone(self, endpoint: bytes, now: float, actions: list[Action]) -> None:
         """An endpoint is out of reach."""
@@ -293,6 +309,7 @@ class Following:
     def _follow(self, master: Entity) -> None:
         """It is there, again or for the first time, and writes go to it."""
         self.connected = True
+        self.questions.begin_again()
         self._search_s = CHANNEL_NACK_S
         self._writes.refusing = False
         self.master = master
@@ -447,6 +464,11 @@ class Following:
     def _control(self, master: Entity, command: Any, now: float, actions: list[Action]) -> None:
         if isinstance(command, cmd.WriterState):
             self._writes.handle_state(master, command, now, actions)
+            if not self._syncing:
+                self._input.hear_of(command.output, now)
+                self._is_current(command.output, actions)
+        elif isinstance(command, cmd.Position):
+            self.questions.handle_position(command.question)
             if not self._syncing:
                 self._input.hear_of(command.output, now)
                 self._is_current(command.output, actions)

@@ -78,6 +78,7 @@ class Committing(Generic[T]):
         self._growing: set[Index] = set()  # containers that are counted since the last commit began
         self._under_way: list[T] = []
         self._number = 0
+        self._added = 0
         self._waiting_bytes = 0
         self._forgotten: list[Operation] = []  # of whom nothing is to be kept any more
         self._leaving: list[Operation] = []  # of them, those that went with the commit under way
@@ -86,6 +87,16 @@ class Committing(Generic[T]):
     def count(self) -> int:
         """Operations that are not durable."""
         return len(self._waiting) + len(self._under_way)
+
+    @property
+    def added(self) -> int:
+        """Operations there have been so far."""
+        return self._added
+
+    @property
+    def settled(self) -> int:
+        """How many of them, from the first on, are durable or were refused."""
+        return self._added - self.count
 
     @property
     def under_way(self) -> Sequence[T]:
@@ -111,6 +122,7 @@ class Committing(Generic[T]):
         """An operation was done in memory."""
         rows, size = self._rows(done)
         self._waiting.append((done, rows, size))
+        self._added += 1
         self._waiting_bytes += size
 
     def forget(self, entity: Entity) -> None:

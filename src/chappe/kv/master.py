@@ -81,6 +81,7 @@ class KvMaster(KvRole):
             recent=recent,
         )  # fmt: skip
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
+        self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask how far it is: question, operations so far
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._conflicts = Conflicts()
         for key, value, expires_ns in loaded.entries if loaded is not None and engine is None else ():
@@ -287,6 +288,9 @@ class KvMaster(KvRole):
             self._followers.handle_ack(sender, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
             self._followers.handle_nack(sender, command.seqs, now, actions)
+        elif isinstance(command, cmd.PositionAsked):
+            if sender in self._followers.output.consumers and self._asked.get(sender, (-1, 0))[0] != command.question:
+                self._asked[sender] = command.question, self._ordering.commits.added
         elif isinstance(command, cmd.AttachWriter):
             self._taking.attach(sender, command, now, wall_ns, actions)
         elif isinstance(command, cmd.SnapshotTaken):
@@ -302,6 +306,15 @@ class KvMaster(KvRole):
         self._ordering.start_commit(actions)
         self._followers.let_go(actions)
         self._taking.confirm(actions)
+        if self._asked:
+            self._answer(actions)
+
+    def _answer(self, actions: list[Action]) -> None:
+        """Tell those how far it is for whom all is durable that there was when they asked."""
+        settled = self._ordering.commits.settled
+        for clone in [each for each, (_, added) in self._asked.items() if added <= settled]:
+            question, _ = self._asked.pop(clone)
+            self._followers.send(clone, cmd.Position(question, self.position), actions)
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         return self.do(command, ticket, now, wall_ns)

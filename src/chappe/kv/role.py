@@ -255,10 +255,15 @@ class KvRole(ABC):
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         """A command of its own users."""
 
+    def _has_all(self, ticket: int) -> bool:
+        """Whether it has all that was to be waited for when somebody began to wait, if it is ``idle``."""
+        return True
+
     def _check_idle(self, now: float, actions: list[Action]) -> None:
         if self._waits and self.idle():
-            actions += [Resolve(ticket, None) for ticket in self._waits]
-            self._waits.clear()
+            for ticket in [ticket for ticket in self._waits if self._has_all(ticket)]:
+                del self._waits[ticket]
+                actions.append(Resolve(ticket, None))
         for ticket in [ticket for ticket, until in self._waits.items() if now >= until]:
             del self._waits[ticket]
             actions.append(Resolve(ticket, TimedOut(f"store {self.name!r} did not become idle in time")))

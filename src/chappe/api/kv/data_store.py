@@ -165,9 +165,9 @@ class DataStore(Closeable, ReadableStore):
     def await_idle(self, timeout: Seconds = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
         """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.
 
-        On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master, knows of
-        nothing missing, and its own writes are confirmed and shown. With ``callback`` it returns True at once, and the
-        callback gets the answer, in a thread of its own.
+        On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master and
+        everything that this had when it was asked, and its own writes are confirmed and shown. With ``callback`` it
+        returns True at once, and the callback gets the answer, in a thread of its own.
         """
         asked = self.attached.begin_await_idle(timeout)
         if callback is None:

@@ -30,6 +30,8 @@ kind name               fields
 134  MasterSilent       entity of a master: from the other one of its pair, or from itself, to all clones
 135  ChangesOffer       as 131, and u64 how many of the entries are gone, a master, u64 number of its event: likewise
 136  Several            list of (kind and fields of 0 to 7): from a master of chappe, to all clones
+137  PositionAsked      u64 question: from a clone of chappe to a master of chappe
+138  Position           u64 question, u64 number of the last event: from a master of chappe to a clone of chappe
 ==== ================== ========================================================================================
 
 From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark, or
@@ -79,6 +81,8 @@ from chappe.kv.commands.messages import (
     Message,
     MissingEvents,
     Offer,
+    Position,
+    PositionAsked,
     Put,
     PutUnique,
     PutUniqueResult,
@@ -132,6 +136,8 @@ __all__ = [
     "MissingEvents",
     "Offer",
     "Pair",
+    "Position",
+    "PositionAsked",
     "Put",
     "PutUnique",
     "PutUniqueResult",

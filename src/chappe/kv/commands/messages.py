@@ -212,6 +212,19 @@ class ChangesOffer(Frozen, frozen=True):
     event: int
 
 
+class PositionAsked(Frozen, frozen=True):
+    """A clone to its master: how far are you? Its questions have numbers, which rise."""
+
+    question: int
+
+
+class Position(Frozen, frozen=True):
+    """The answer: all that the master had when it heard the question is durable, and its last event is ``output``."""
+
+    question: int
+    output: int
+
+
 class Several(Frozen, frozen=True):
     """Changes one after the other; the message has the number of the first."""
 
@@ -224,6 +237,7 @@ Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
     | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
+    | PositionAsked | Position
 )  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
 

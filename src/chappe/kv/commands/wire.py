@@ -29,6 +29,8 @@ from chappe.kv.commands.messages import (
     MasterSilent,
     Message,
     MissingEvents,
+    Position,
+    PositionAsked,
     Put,
     PutUnique,
     PutUniqueResult,
@@ -220,5 +222,7 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     134: (MasterSilent, (_ENTITY,)),
     135: (ChangesOffer, (_U64, _U64, _U16, _U64, _U64, _ENTITY, _U64)),
     SEVERAL: (Several, (_SEVERAL,)),
+    137: (PositionAsked, (_U64,)),
+    138: (Position, (_U64, _U64)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

@@ -363,6 +363,27 @@ class Waits(Checker[KvWorld]):
                     self.fail(f"{host.name} may be read, and has not woken {serial}")
 
 
+class Everything(Checker[KvWorld]):
+    """A clone that was waited for until it is idle has all that its master had told when the wait began."""
+
+    name = "everything"
+
+    def __init__(self, world: KvWorld) -> None:
+        super().__init__(world)
+        self._had: dict[int, dict[Entity, int]] = {}  # by the wait: the last event of each master
+
+    def on_began(self, host: KvHost, serial: int, asked: Operation) -> None:
+        """Somebody begins to wait."""
+        if asked.what == "await_idle" and host.kind == "clone":
+            self._had[serial] = {each.role.entity: each.role.position for each in self.world.masters()}
+
+    def on_ended(self, host: KvHost, serial: int, asked: Operation) -> None:
+        """The wait is over."""
+        had = self._had.pop(serial, None)
+        if had is not None and asked.outcome is None and host.role.position < had.get(host.role.master, 0):
+            self.fail(f"{host.name} is idle at event {host.role.position}, its master had {had[host.role.master]}")
+
+
 class Changes(Checker[KvWorld]):
     """An application that asks what is new every so often has what the store has."""
 
@@ -430,6 +451,7 @@ def all_checkers(world: KvWorld) -> list[Checker[Any]]:
         Freshness,
         Bounds,
         Waits,
+        Everything,
         Changes,
         TwoMastersSeen,
     )

@@ -40,6 +40,8 @@ def any_command(
         lambda: cmd.WriterState(number, rng.choice(NUMBERS), ((rng.choice(NUMBERS), rng.randrange(256)),)),
         lambda: cmd.Settled(number),
         lambda: cmd.Leave(number),
+        lambda: cmd.PositionAsked(number),
+        lambda: cmd.Position(number, rng.choice(NUMBERS)),
         lambda: cmd.Clear(entity),
         lambda: cmd.AckClone(number, rng.choice(TICKS), rng.choice(_RAW_PAIRS)),
         lambda: cmd.SnapshotOffer(number, rng.choice(NUMBERS), rng.choice(TICKS), rng.choice(NUMBERS)),

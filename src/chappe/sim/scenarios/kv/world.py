@@ -166,6 +166,7 @@ class KvWorld(MeshWorld):
     def began(self, host: Any, asked: Operation, serial: int) -> None:
         """An operation is asked for."""
         self.truth.ask(serial, asked)
+        self.see("on_began", host, serial, asked)
         self.trace(host, "asks %d: %s %r %r", serial, asked.what, asked.key, asked.value)
 
     def ended(self, host: Any, serial: int, outcome: object) -> None:
