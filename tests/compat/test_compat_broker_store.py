@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +19,10 @@ from tests.waiting import ask_until
 from tests.waiting import until as eventually
 
 from chappe.compat import broker
+from chappe.data.binary import decode
+from chappe.errors import StorageFull
+from chappe.kv.backend import EraseRow, Operation, PutRow
+from chappe.storage.kv_backends import SqliteBackend
 
 EVENTS = "<$>/local/data/store-events/"
 
@@ -283,6 +291,74 @@ def test_a_file_keeps_a_master(endpoint: Callable[[], broker.Endpoint], tmp_path
     again = attached(endpoint().attach_master("s", broker.Backend.SQLite, {"path": str(path)}))
     assert again.keys() == set(range(500))
     assert again.get(499) == {"value": 499}
+
+
+def test_a_master_with_a_file_shows_only_what_is_in_it(
+    alone: broker.Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, kept, full = SqliteBackend.commit, dict[object, object](), threading.Event()
+
+    def slowly(backend: SqliteBackend, operations: Sequence[Operation]) -> None:
+        time.sleep(0.05)
+        if full.is_set():
+            raise StorageFull("no space is left")
+        commit(backend, operations)
+        for each in operations:
+            if isinstance(each, PutRow):
+                kept[decode(each.key)] = decode(each.value)
+            elif isinstance(each, EraseRow):
+                kept.pop(decode(each.key), None)
+
+    monkeypatch.setattr(SqliteBackend, "commit", slowly)
+    store = attached(alone.attach_master("s", broker.Backend.SQLite, {"path": str(tmp_path / "s.sqlite")}))
+
+    def write() -> None:
+        for number in range(200):
+            store.put(f"other {number}", 1)
+
+    others = threading.Thread(target=write)
+    others.start()
+    for number in range(5):
+        store.put(number, "a")
+        assert store.get(number) == kept.get(number) == "a"
+        store.put(number, "b")
+        assert store.exists(number) is True
+        assert kept[number] == "b"
+        found = store.keys()
+        assert found is not None
+        assert found <= set(kept)
+        store.erase(number)
+        assert store.get(number) is None
+        assert number not in kept
+    others.join()
+    store.put("k", [1, 2])
+    assert store.get_index_from_value("k", 1) == 2
+    full.set()
+    store.put("k", "never kept")
+    assert store.get("k") == (1, 2)
+    full.clear()
+
+
+KILLED = """
+import sys, time
+from chappe.compat import broker
+with broker.Endpoint() as endpoint:
+    store = endpoint.attach_master("s", broker.Backend.SQLite, {"path": sys.argv[1]})
+    for number in range(200):
+        store.put(number, number)
+    print(len(store.keys()), flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_what_a_master_with_a_file_has_shown_survives_its_process(alone: broker.Endpoint, tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sqlite")
+    with subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        shown = int(process.stdout.readline())
+        process.kill()
+    assert shown == 200
+    assert attached(alone.attach_master("s", broker.Backend.SQLite, {"path": path})).keys() == set(range(200))
 
 
 def test_a_clone_may_be_there_first(endpoint: Callable[[], broker.Endpoint]) -> None:

@@ -25,6 +25,7 @@ from chappe.kv.engine import Engine, Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
+from chappe.kv.kept import Kept
 from chappe.kv.ordering import Ordering
 from chappe.kv.recent import Recent
 from chappe.kv.role import Conflicts, KvRole, Notices
@@ -123,6 +124,19 @@ class KvMaster(KvRole):
     def waiting(self) -> int:
         """Operations that are not durable yet."""
         return self._ordering.commits.count
+
+    @property
+    def written(self) -> int:
+        """Operations so far, of a durable master."""
+        return self._ordering.commits.added
+
+    def has_kept(self, count: int) -> bool:
+        """Whether so many operations, from the first on, are durable or were refused."""
+        return self._ordering.commits.settled >= count
+
+    def kept(self) -> Kept:
+        """What is durable."""
+        return Kept(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
         """Whether every clone in reach has everything, nothing of theirs is missing, and all is durable."""

@@ -125,6 +125,15 @@ class AttachedStore:
         stale = None if self.closed else self.core.unreadable()
         return stale or Closed(f"store {self.name!r} was closed")
 
+    def await_kept(self) -> None:
+        """Wait until all is durable that was written to a single master so far; the lock is not held."""
+        core = self.core
+        assert isinstance(core, KvMaster)
+        with self._lock:
+            self.engine()  # what has expired by now goes, too
+            written = core.written
+        self._turns.wait(lambda: self.closed or core.has_kept(written))
+
     # -- writing --------------------------------------------------------------------------------------
 
     def writing(

@@ -29,6 +29,8 @@ from chappe.data.values import Value
 from chappe.errors import BufferFull, ChappeError, Closed, StoreError, TimedOut, UsageError
 from chappe.kv.actions import Notify
 from chappe.kv.engine import Engine
+from chappe.kv.kept import Kept
+from chappe.kv.master import KvMaster
 from chappe.kv.topics import EVENTS_PREFIX
 from chappe.system.forking import own
 
@@ -84,10 +86,11 @@ class Store:
         found: list[Value] | None = self._read(lambda engine: engine.keys())
         return None if found is None else {to_py(each) for each in found}
 
-    def _read(self, ask: Callable[[Engine], Any]) -> Any:
+    def _read(self, ask: Callable[[Engine | Kept], Any]) -> Any:
         """What is found, None if there is nothing or it cannot be read; a clone gets time to find its master first.
 
-        Programs ask again and again until a change shows, so a clone's reader takes in what has come.
+        Programs ask again and again until a change shows, so a clone's reader takes in what has come. A master with
+        SQLite shows nothing that is not on disk, and waits for what was written before, as the original's.
         """
         store = self._store
         if store.role == "clone":
@@ -95,11 +98,17 @@ class Store:
         if not store.ready and not self._becomes_ready(store):
             logger.info("store %r cannot be read: it has no master, or is closed", store.name)
             return None
-        with store.endpoint.node.lock:
-            try:
+        core = store.core
+        try:
+            if isinstance(core, KvMaster) and not core.immediate:
+                store.attached.await_kept()
+                with store.endpoint.node.lock:
+                    store.attached.engine()
+                    return ask(core.kept())
+            with store.endpoint.node.lock:
                 return ask(store.attached.engine())
-            except (StoreError, Closed):  # no such key, or an index that does not fit
-                return None
+        except (StoreError, Closed):  # no such key, or an index that does not fit
+            return None
 
     def _becomes_ready(self, store: DataStore) -> bool:
         if store.role == "master":
