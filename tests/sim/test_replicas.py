@@ -19,6 +19,7 @@ from chappe.kv.group_commit import Done
 from chappe.kv.master import KvMaster
 from chappe.kv.ordering import Executed, Ordering
 from chappe.kv.receiving import Receiving
+from chappe.kv.role import KvRole
 from chappe.kv.taking import Taking
 from chappe.kv.writers import Writer
 from chappe.sim.scenarios.channel import Channel, ChannelCores
@@ -241,6 +242,16 @@ class KeepsWritesWithoutBound(KvClone):
         self._writes._unconfirmed_max = self._writes.channel._events_max = 10**9
 
 
+class TakesNothingKnownForNothing(KvClone):
+    """Idle as soon as it knows of nothing missing, as the original's."""
+
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+        return KvRole.await_idle(self, ticket, timeout_s, now)
+
+    def _has_all(self, ticket: int) -> bool:
+        return True
+
+
 STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (
         KvCores(master=with_part(KvMaster, "_ordering", TellsBeforeTheDisk)),
@@ -265,6 +276,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
     (KvCores(clone=with_part(KvClone, "_following", SkipsWhatIsLost)), ("order", "convergence")),
     (KvCores(clone=with_receiving(AddsTheSnapshot)), ("order", "convergence")),
     (KvCores(clone=KeepsWritesWithoutBound), ("bounds",)),
+    (KvCores(clone=TakesNothingKnownForNothing), ("everything",)),
     (KvCores(clone=with_receiving(TakesAnyPiece)), ("order", "convergence", "crash")),
     (KvCores(clone=with_receiving(ForgetsWhatFollows)), ("order",)),
     (KvCores(clone=with_receiving(NeverAsksAgain)), ("convergence", "snapshots")),
@@ -282,6 +294,7 @@ FIRST: dict[str, tuple[int, float | None]] = {
     "NeverAsksAgain": (5, None),
     "NeverStale": (2, None),
     "SnapshotsWhatIsNotDurable": (3, None),
+    "TakesNothingKnownForNothing": (105, None),
     "TellsBeforeTheDisk": (3, 0.1),
 }
 
