@@ -16,7 +16,12 @@ FORWARDER_PORT: Final = 5560  # what is published goes there; 5561 is listened t
 # -- discovery ------------------------------------------------------------------------------------
 BEACON_INTERVAL_S: Final = 1.0  # as the original
 BEACON_TIMEOUT_S: Final = 4.0  # as the original: a silent peer is disconnected after this
-BEACONS_MAX: Final = 100_000  # endpoints known to one node; further ones are counted and ignored
+BEACONS_MAX: Final = (
+    10_000  # endpoints known to one node, each a socket; further ones are ignored until some are silent
+)
+IDENTITY_BEACONS_MAX: Final = 1_000  # ... and of one identity, where connections have keys
+DIALS_AT_ONCE: Final = 1_000  # new members that are dialled and answered at once, and then ...
+DIALS_RATE: Final = 200  # ... so many a second: a socket and a message to everybody each
 ENDPOINT_BYTES_MAX: Final = 255
 
 # -- records and batches --------------------------------------------------------------------------

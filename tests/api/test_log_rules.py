@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+import zmq
 from tests.api.rogues import rogue, rules
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, Forwarder, Keys, Producer, Store, Tower
 from chappe.api import permissions
 from chappe.api.log.discovery import discover
 from chappe.errors import NotPermitted, TimedOut
+from chappe.log.events import IdentityClash
+from chappe.transports.addresses import TowerAddress
+from chappe.transports.gate import gate_of
 from chappe.transports.queries import StoreClient
+from chappe.transports.zeromq import new_socket
 
 SERVER = (["store", "introduce"], "hub", ["*"])
 SENSOR = (["produce"], "sensor", ["a/*", "one"])
@@ -68,6 +75,50 @@ def leave(producer: Producer) -> None:
 def net(home: Path) -> Iterator[Net]:
     with ExitStack() as stack:
         yield Net(home, stack)
+
+
+def announce(tower: str, keys: Keys, forged: list[tuple[bytes, str, str, str]]) -> None:
+    """Send a tower beacons: kind, address, host and port with name."""
+    where = TowerAddress.parse(tower)
+    gate = gate_of(keys)
+    assert gate is not None
+    with closing(new_socket(zmq.XPUB, gate)) as sock:
+        sock.setsockopt(zmq.SNDHWM, 0)
+        sock.setsockopt(zmq.LINGER, int(PATIENCE_S * 1000))
+        sock.connect(gate.dial(sock, f"tcp://{where.host}:{where.sub_port}#hub"))
+        until(lambda: sock.poll(100) and sock.recv().startswith(b"\1B"), "a tower that listens")
+        for each in forged:
+            sock.send_multipart([each[0], *(part.encode() for part in each[1:])])
+
+
+def test_forged_beacons_of_an_identity_with_another_right_reach_nobody(net: Net, home: Path) -> None:
+    rules(home, SERVER, SENSOR, READER, (["subscribe"], "other", ["*"]))
+    hub, sensor, other = (Keys(home / each) for each in ("hub", "sensor", "other"))
+    consumer = net.consumer(Keys(home / "reader"), "a/*")
+    journal = home.parent / "journal"
+    with Producer("a/x", tower=net.tower, security=sensor, identity="p", directory=journal) as producer:
+        producer.send(b"before")
+        producer.flush(60)
+        discovery = producer._node.node.discovery
+        until(lambda: discovery.peers == 2, "a producer that has met a store and a consumer")
+        places = {where.removeprefix("tcp://127.0.0.1:"): address for address, where in discovery.met}
+        goodbyes = [(b"G", address, "127.0.0.1", port) for port, address in places.items()]
+        claims = [(b"B", f"identity-{producer.partition}", "127.0.0.1", f"9#{name}") for name in ("sensor", "other")]
+        invented = [(b"B", f"X{n}", "127.0.0.1", f"{n}#{name}") for n in range(1, 1000) for name in ("hub", "other")]
+        gate = gate_of(hub)
+        assert gate is not None
+
+        for expected in (2000, 4000, 6000):
+            announce(net.tower, other, [*claims, *invented, *goodbyes])
+            until(partial(lambda least: gate.refusals.count >= least, expected), "a tower that refuses")
+            time.sleep(0.6)  # a claim counts once it is heard again
+        producer.send(b"after")
+        producer.flush(60)
+
+        records = iter(consumer)
+        assert [next(records).value for _ in range(2)] == [b"before", b"after"]
+        assert discovery.peers == 2
+        assert not [each for each in producer.events() if isinstance(each, IdentityClash)]
 
 
 def test_members_do_what_they_may_and_are_told_what_they_may_not(net: Net, home: Path) -> None:

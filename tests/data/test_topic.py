@@ -63,7 +63,15 @@ def test_a_filter_that_no_topic_can_match_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tcp://127.0.0.1:5000", "tcp://[::1]:1", "tcp://host.example:65535", "tcp://h:1#hub-1.x"]
+    "text",
+    [
+        "tcp://127.0.0.1:5000",
+        "tcp://[::1]:1",
+        "tcp://fe80::1%eth0:1",
+        "tcp://host.example:65535",
+        "tcp://1password.example:1",
+        "tcp://h:1#hub-1.x",
+    ],
 )
 def test_endpoints_are_tcp(text: str) -> None:
     assert is_endpoint(text)
@@ -84,6 +92,21 @@ def test_endpoints_are_tcp(text: str) -> None:
         "tcp://h:1#",
         "tcp://h:1#a b",
         "tcp://h#x",
+        "tcp://*:1",
+        "tcp://0.0.0.0:1",
+        "tcp://[::]:1",
+        "tcp://:::1",
+        "tcp://[::ffff:0.0.0.0]:1",
+        "tcp://224.0.0.1:1",
+        "tcp://[ff02::1]:1",
+        "tcp://255.255.255.255:1",
+        "tcp://0:1",
+        "tcp://127.1:1",
+        "tcp://0x7f.0.0.1:1",
+        "tcp://h.1:1",
+        "tcp://10.0.0.1:0;10.0.0.2:1",
+        "tcp://10.0.0.1;10.0.0.2:1",
+        "tcp://user@h:1",
     ],
 )
 def test_everything_else_is_no_endpoint(text: str) -> None:

@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log.guards import guard
 from tests.log.vectors import frames_of, load
 
 from chappe.core import Report
-from chappe.defaults import BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX
+from chappe.defaults import (
+    BEACON_INTERVAL_S,
+    BEACON_TIMEOUT_S,
+    BEACONS_MAX,
+    DIALS_AT_ONCE,
+    DIALS_RATE,
+    IDENTITY_BEACONS_MAX,
+)
 from chappe.errors import ProtocolError
 from chappe.log import beacon
 from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
@@ -269,7 +277,106 @@ def test_members_over_the_bound_are_ignored(monkeypatch: pytest.MonkeyPatch) -> 
         made.handle_beacon([b"B", b"P%d" % port, b"tcp://127.0.0.1:%d" % port], 0.0)
 
     assert made.peers == 3
-    assert BEACONS_MAX == 100_000
+    assert BEACONS_MAX == 10_000
+
+
+def named(name: str, address: str, port: int, kind: bytes = b"B") -> list[bytes]:
+    return [kind, address.encode(), f"tcp://127.0.0.1:{port}#{name}".encode()]
+
+
+def with_keys() -> Discovery:
+    return Discovery("ME", "127.0.0.1", "5000#hub", now=0.0, guard=guard([]))
+
+
+def test_only_identities_that_may_do_so_are_met() -> None:
+    made = with_keys()
+
+    assert made.handle_beacon(PEER, 0.0) == []
+    assert made.handle_beacon(named("stranger", "STORE", 6000), 0.0) == []
+    assert made.handle_beacon(named("idle", "STORE", 6000), 0.0) == []
+    assert made.handle_beacon(named("reader", PRODUCING + "P", 6000), 0.0) == []
+    assert made.handle_beacon(named("hub", "STORE", 6000), 0.0)[0] == Connect("tcp://127.0.0.1:6000#hub", "STORE")
+    assert made.handle_beacon(named("sensor", PRODUCING + "P", 6001), 0.0)[0] == Connect(
+        "tcp://127.0.0.1:6001#sensor", PRODUCING + "P"
+    )
+
+
+def test_only_who_may_produce_claims_an_identity() -> None:
+    made = with_keys()
+    made.claim("P", 0.0)
+
+    for now in (0.0, 1.0, 2.0):
+        assert made.handle_beacon(named("reader", "identity-P", 7000), now) == []
+    assert made.handle_beacon(named("sensor", "identity-P", 7000), 3.0) == []
+    assert made.handle_beacon(named("sensor", "identity-P", 7000), 4.0) == [
+        Report(IdentityClash("P", "tcp://127.0.0.1:7000#sensor"))
+    ]
+
+
+def test_members_of_one_identity_are_bounded_and_others_are_met_all_the_same() -> None:
+    made = with_keys()
+    for port in range(1, IDENTITY_BEACONS_MAX + 100):
+        made.handle_beacon(named("reader", f"R{port}", port), 0.0)
+
+    assert made.peers == IDENTITY_BEACONS_MAX
+    made.handle_beacon(named("hub", "STORE", 6000), 0.0)
+    assert made.peers == IDENTITY_BEACONS_MAX + 1
+    made.handle_beacon(named("reader", "R1", 1, b"G"), 0.0)
+    made.handle_beacon(named("reader", "ANOTHER", 60_000), 0.0)
+    assert made.peers == IDENTITY_BEACONS_MAX + 1
+
+
+def test_an_address_is_gone_when_no_member_has_it_any_more() -> None:
+    """Who has another endpoint announce the address of a member cannot have it forgotten."""
+    made = with_keys()
+    made.handle_beacon(named("hub", "STORE", 6000), 0.0)
+    made.handle_beacon(named("reader", "STORE", 6001), 0.0)
+
+    assert made.handle_beacon(named("reader", "STORE", 6001, b"G"), 0.1) == [
+        Disconnect("tcp://127.0.0.1:6001#reader", "")
+    ]
+    assert made.handle_beacon(named("hub", "STORE", 6000, b"G"), 0.2) == [
+        Disconnect("tcp://127.0.0.1:6000#hub", "STORE")
+    ]
+
+
+def test_new_members_are_dialled_and_answered_at_a_bounded_rate() -> None:
+    made = found()
+    actions: list[Action] = []
+    for port in range(1, DIALS_AT_ONCE + 501):
+        actions += made.handle_beacon([b"B", b"P%d" % port, b"tcp://127.0.0.2:%d" % port], 0.0)
+
+    assert sum(isinstance(each, Connect) for each in actions) == DIALS_AT_ONCE
+    assert sum(isinstance(each, Beacon) for each in actions) == DIALS_AT_ONCE
+    later: list[Action] = []
+    while (now := made.next_timeout()) <= 1.0:
+        later += made.handle_timeout(now)
+    dialled = [each for each in later if isinstance(each, Connect)]
+    assert DIALS_RATE * 0.9 <= len(dialled) <= DIALS_RATE
+    assert dialled[0] == Connect(f"tcp://127.0.0.2:{DIALS_AT_ONCE + 1}", f"P{DIALS_AT_ONCE + 1}")
+    assert sum(isinstance(each, Beacon) for each in later) <= 25
+
+
+def test_a_member_that_was_not_dialled_yet_leaves_without_a_trace() -> None:
+    made = found()
+    for port in range(1, DIALS_AT_ONCE + 2):
+        made.handle_beacon([b"B", b"P%d" % port, b"tcp://127.0.0.2:%d" % port], 0.0)
+    last = [b"G", b"P%d" % port, b"tcp://127.0.0.2:%d" % port]
+
+    assert made.handle_beacon(last, 0.0) == []
+    made.handle_timeout(0.0)
+    assert [each for each in made.handle_timeout(0.9) if isinstance(each, Connect)] == []
+
+
+def test_a_waiting_member_whose_port_is_taken_over_is_dialled_as_the_new_one() -> None:
+    made = found()
+    for port in range(1, DIALS_AT_ONCE + 2):
+        made.handle_beacon([b"B", b"P%d" % port, b"tcp://127.0.0.2:%d" % port], 0.0)
+
+    assert made.handle_beacon([b"B", b"NEW", b"tcp://127.0.0.2:%d" % port], 0.0) == []
+    assert [each for each in made.handle_timeout(0.9) if isinstance(each, Connect)] == [
+        Connect(f"tcp://127.0.0.2:{port}", "NEW")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -295,6 +402,7 @@ def test_members_over_the_bound_are_ignored(monkeypatch: pytest.MonkeyPatch) -> 
         [b"B", b"A", b"udp://h:1"],
         [b"B", b"A", b"tcp://" + b"h" * 250 + b":1"],
         [b"B", b"A", b"tcp://h\0h:1"],
+        [b"B", b"A", b"tcp://0.0.0.0:1"],
         [b"B", b"A", b"inproc://x"],
         [b"B", b"A", b"ipc:///tmp/x"],
     ],

@@ -52,6 +52,12 @@ def test_a_program_that_subscribes_is_told_at_once_and_many_are_told_together(co
     assert core.next_timeout() > 0.3 + REPLAY_S
 
 
+def test_a_program_without_keys_cannot_name_an_identity(core: Introducer) -> None:
+    with pytest.raises(ProtocolError, match="without its key"):
+        core.handle_beacon([b"B", b"ONE", b"127.0.0.1", b"49152#hub"], "127.0.0.1", 0.0)
+    assert core.peers == 0
+
+
 def test_who_beacons_is_listened_to_and_answered_at_once(core: Introducer) -> None:
     core.handle_timeout(0.0)
     assert core.handle_beacon(ONE, "127.0.0.1", 0.5) == [Connect(AT_ONE, "ONE"), OURS]

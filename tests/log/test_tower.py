@@ -7,13 +7,15 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.log.guards import guard
 from tests.log.vectors import frames_of, load
 
-from chappe.defaults import BEACON_TIMEOUT_S
+from chappe.defaults import BEACON_TIMEOUT_S, IDENTITY_BEACONS_MAX
 from chappe.errors import ProtocolError
 from chappe.log import beacon
 from chappe.log.actions import Forward, Relay
 from chappe.log.beacon import REPLAY_S, TowerCore
+from chappe.log.guard import Refusal
 
 ONE = [b"B", b"ONE", b"127.0.0.1", b"6000"]
 ONE_OUT = Forward((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
@@ -147,12 +149,68 @@ def test_random_frames_are_a_beacon_or_a_protocol_error(frames: list[bytes]) -> 
         pass
 
 
-def test_nodes_over_the_bound_are_passed_on_but_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_over_the_bound_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An original tower passes on all that it is sent, so that each member dials what one of them has invented."""
     monkeypatch.setattr(beacon, "BEACONS_MAX", 2)
     core = TowerCore("127.0.0.1")
-    for number in range(5):
-        assert core.handle_beacon([b"B", b"N%d" % number, b"h", b"%d" % (number + 1)], "", 0.0)
+    passed_on = [core.handle_beacon([b"B", b"N%d" % n, b"h", b"%d" % (n + 1)], "", 0.0) for n in range(5)]
+
+    assert [bool(each) for each in passed_on] == [True, True, False, False, False]
     assert core.nodes(0.0) == 2
+    assert core.handle_beacon([b"B", b"N1", b"h", b"2"], "", 1.0)  # who is known stays so
+
+
+HUB = [b"B", b"STORE", b"127.0.0.1", b"6000#hub"]
+
+
+def test_what_a_beacon_says_of_others_is_refused() -> None:
+    refused: list[Refusal] = []
+    core = TowerCore("127.0.0.1", guard(refused))
+    assert core.handle_beacon(HUB, "", 0.0, "hub")
+
+    for forged in ([b"G", *HUB[1:]], [b"B", b"INVENTED", b"h", b"1#hub"], [b"B", b"INVENTED", b"h", b"1"], HUB):
+        assert core.handle_beacon(forged, "", 0.0, "reader") == []
+    assert core.nodes(0.0) == 1
+    assert [str(each) for each in refused] == [
+        "reader may not announce: its beacon names hub",
+        "reader may not announce: its beacon names hub",
+        "reader may not announce: its beacon names nobody",
+        "reader may not announce: its beacon names hub",
+    ]
+
+
+def test_who_may_nothing_in_the_log_announces_nothing_and_only_producers_claim_identities() -> None:
+    refused: list[Refusal] = []
+    core = TowerCore("127.0.0.1", guard(refused))
+
+    assert core.handle_beacon([b"B", b"ANY", b"h", b"1#idle"], "", 0.0, "idle") == []
+    assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#reader"], "", 0.0, "reader") == []
+    assert core.handle_beacon([b"B", b"producing-P", b"h", b"1#reader"], "", 0.0, "reader") == []
+    assert [(each.who, each.verb) for each in refused] == [
+        ("idle", "consume"), ("reader", "produce"), ("reader", "produce")
+    ]  # fmt: skip
+    assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#sensor"], "", 0.0, "sensor")
+    assert core.handle_beacon([b"B", b"consuming-C", b"h", b"1#reader"], "", 0.0, "reader")
+
+
+def test_the_address_of_another_identity_is_not_taken_over() -> None:
+    core = TowerCore("127.0.0.1", guard([]))
+    core.handle_beacon(HUB, "", 0.0, "hub")
+    core.handle_beacon([b"B", b"STORE", b"h", b"1#reader"], "", 0.0, "reader")
+    core.handle_beacon([b"G", b"STORE", b"h", b"1#reader"], "", 0.0, "reader")
+
+    assert Forward((b"B", b"STORE", b"tcp://127.0.0.1:6000#hub")) in core.handle_subscription(b"\1B", 0.1)
+
+
+def test_nodes_of_one_identity_are_bounded() -> None:
+    core = TowerCore("127.0.0.1", guard([]))
+    for number in range(IDENTITY_BEACONS_MAX + 50):
+        core.handle_beacon([b"B", b"R%d" % number, b"h", b"%d#reader" % (number + 1)], "", 0.0, "reader")
+
+    assert core.nodes(0.0) == IDENTITY_BEACONS_MAX
+    assert core.handle_beacon(HUB, "", 0.0, "hub")
+    assert core.nodes(BEACON_TIMEOUT_S) == 0
+    assert core.handle_beacon([b"B", b"LATER", b"h", b"1#reader"], "", BEACON_TIMEOUT_S, "reader")
 
 
 def test_whose_port_was_taken_over_is_not_replayed() -> None:

@@ -508,11 +508,19 @@ PLANTS: Final[tuple[Plant, ...]] = (
         ("            if former == address:\n                self._forget(former)  # it"),
     ),
     Plant(
+        "beacons-of-others-passed-on",
+        "rules",
+        "log/guard.py",
+        "        if named != who:\n",
+        "        if named == ANNOUNCE:\n",
+        "permissions in the log: nobody speaks for another identity",
+    ),
+    Plant(
         "silent-members-live-for-ever",
         "log",
         "log/beacon.py",
-        "for endpoint, (address, until) in self._peers.items() if now >= until]",
-        "for endpoint, (address, until) in self._peers.items() if now < 0]",
+        "for endpoint, (_, until) in self._peers.items() if now >= until]",
+        "for endpoint, (_, until) in self._peers.items() if now < 0]",
     ),
     Plant(
         "gap-given-up-too-early",

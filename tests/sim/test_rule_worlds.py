@@ -37,6 +37,14 @@ def test_rogues_are_refused_and_nobody_else_where_no_rule_changes() -> None:
     assert {who for _, who in world.refusals} == {"forger", "thief"}
 
 
+def test_a_tower_that_believes_all_beacons_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "announces", lambda self, who, named, verbs: True)
+
+    failures = [Rules(seed).play().failure or "" for seed in range(3)]
+
+    assert any("what was forged" in each or "hears a goodbye" in each for each in failures)
+
+
 def takes_all_messages(self: Guard, who: str, message: Message) -> Message | None:
     return message
 

@@ -171,7 +171,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Stop listening to a member."""
+    """Stop listening to a member; ``address`` is empty if one with the same is at another endpoint."""
 
     endpoint: str
     address: str
@@ -179,7 +179,10 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Another member lives at the endpoint of a dead one; the connection redials by itself and is left alone."""
+    """Another member lives at the endpoint of a dead one; the connection redials by itself and is left alone.
+
+    ``former`` is empty if a member with the same address is at another endpoint.
+    """
 
     endpoint: str
     former: str

@@ -18,27 +18,46 @@ own publishing sockets, so that they know when they are heard.
 
 Source: Dafka's tower actor. Departures: beacons are checked; a node that subscribes is told at once about all
 members that were heard lately; on a loopback tower a beacon without host gets the loopback address.
+
+Where connections have keys, a beacon names an identity in its endpoint. A tower passes on only what its sender says of
+itself and may say (``Guard.announces``), and members judge the same again by their own permissions.
+
+Floods are bounded, with keys and without: a table of members, of which each identity has a part, and a rate at which
+new ones are dialled and answered. A member beyond the table is ignored until others have left; one beyond the rate
+waits its turn.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
 from chappe.core import Report
-from chappe.data.endpoint import is_endpoint
+from chappe.data.endpoint import identity_of, is_endpoint
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import ADDRESS_BYTES_MAX, BEACON_INTERVAL_S, BEACON_TIMEOUT_S, BEACONS_MAX, ENDPOINT_BYTES_MAX
+from chappe.defaults import (
+    ADDRESS_BYTES_MAX,
+    BEACON_INTERVAL_S,
+    BEACON_TIMEOUT_S,
+    BEACONS_MAX,
+    DIALS_AT_ONCE,
+    DIALS_RATE,
+    ENDPOINT_BYTES_MAX,
+    IDENTITY_BEACONS_MAX,
+)
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect, Forward, Relay, TakeOver
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
+from chappe.log.guard import LISTERS, PRODUCERS, Guard
+from chappe.permissions.decisions import Verbs
 
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
+DIAL_S: Final = 0.05  # between two looks at members that wait to be dialled
 REPLAY_S: Final = 0.1  # newcomers within this time share one replay of what a tower knows
 PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
 CONSUMING: Final = "consuming-"  # ... or consumers
@@ -48,6 +67,11 @@ IDENTITY: Final = "identity-"  # somebody goes on with this identity: no node
 def kind_of(address: str) -> str:
     """What an address says of its node: ``PRODUCING``, ``CONSUMING`` or, of all others, nothing."""
     return next((each for each in (PRODUCING, CONSUMING) if address.startswith(each)), "")
+
+
+def verbs_of(address: str) -> Verbs:
+    """The rights of which a member that announces this address needs one, where connections have keys."""
+    return PRODUCERS if address.startswith((PRODUCING, IDENTITY)) else LISTERS
 
 
 def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:
@@ -86,16 +110,40 @@ class _Claim:
     clashing: bool = False
 
 
+class _Dials:
+    """How many new members may be dialled: some at once, then so many a second."""
+
+    def __init__(self, now: float) -> None:
+        self._left = float(DIALS_AT_ONCE)
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Take one; returns whether there was one."""
+        self._left = min(DIALS_AT_ONCE, self._left + (now - self._at) * DIALS_RATE)
+        self._at = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 class Discovery:
     """The beacon side of one node; others reach its publishing socket at ``host`` and ``port``.
 
-    Where connections have keys, ``#NAME`` follows the port: who it is.
+    Args:
+        port: Where connections have keys, ``#NAME`` follows: who it is.
+        guard: Judges whom others say to be, where connections have keys.
     """
 
-    def __init__(self, address: str, host: str, port: int | str, *, now: float) -> None:
+    def __init__(self, address: str, host: str, port: int | str, *, now: float, guard: Guard | None = None) -> None:
         self._endpoint = f"tcp://{host}:{port}"
         self._where = (host.encode(), str(port).encode())
+        self._guard = guard
         self._peers: dict[str, tuple[str, float]] = {}  # endpoint -> address, silent after
+        self._places: Counter[str] = Counter()  # endpoints of each address: more than one after a restart, or by fraud
+        self._of_identity: Counter[str] = Counter()  # members of each identity
+        self._undialled: dict[str, None] = {}  # endpoints of members that wait to be dialled
+        self._dials = _Dials(now)
         self._claims: dict[str, _Claim] = {}
         self.heard = 0  # messages of towers
         self.beacons: dict[str, int] = {}  # of each node that is known, by its endpoint
@@ -156,6 +204,9 @@ class Discovery:
         if frames == [WELCOME]:
             return self._beacon(now)
         kind, address, endpoint = parse_beacon(frames)
+        who = identity_of(endpoint)[1]
+        if self._guard is not None and not self._guard.may_announce(who, verbs_of(address)):
+            return []
         if address.startswith(IDENTITY):
             return self._claimed(kind, address.removeprefix(IDENTITY), endpoint, now)
         if endpoint == self._endpoint:
@@ -164,14 +215,18 @@ class Discovery:
         if kind == GOODBYE:
             if known is None or known[0] != address:
                 return []
-            self._forget(endpoint)
-            return self._lost(endpoint, address)
-        if known is None and len(self._peers) >= BEACONS_MAX:
+            return self._lost(endpoint)
+        if known is None and not self._has_room(who):
             return []
         self._peers[endpoint] = (address, now + BEACON_TIMEOUT_S)
         self.beacons[endpoint] = self.beacons.get(endpoint, 0) + 1
-        if known is not None and known[0] == address:
+        if known is None:
+            self._of_identity[who] += 1
+        elif known[0] == address:
             return []
+        else:
+            self._leaves(known[0])
+        self._places[address] += 1
         return self._met(endpoint, None if known is None else known[0], address, now)
 
     def handle_timeout(self, now: float) -> list[Action]:
@@ -180,6 +235,9 @@ class Discovery:
         for timer in self._timers.due(now):
             if timer == "beacon":
                 actions += self._beacon(now)
+                continue
+            if timer == "dial":
+                actions += self._dial(now)
                 continue
             self._timers.set("expire", now + BEACON_INTERVAL_S)
             if now - self._echo_at <= 2.5 * BEACON_INTERVAL_S:
@@ -207,29 +265,54 @@ class Discovery:
         """Whether we and another node may have something to say to each other."""
         return not self._kind or not address.startswith(self._kind)
 
+    def _has_room(self, who: str) -> bool:
+        """Whether one more member may be known, which is of this identity where connections have keys."""
+        if len(self._peers) >= BEACONS_MAX:
+            return False
+        return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX
+
     def _met(self, endpoint: str, former: str | None, address: str, now: float) -> list[Action]:
         """A node is new, or took over the endpoint of another one."""
-        connected = former is not None and self._needs(former)
+        connected = former is not None and self._needs(former) and endpoint not in self._undialled
         if not self._needs(address):
-            return [Disconnect(endpoint, former)] if former is not None and connected else []
+            self._undialled.pop(endpoint, None)
+            return [Disconnect(endpoint, self._gone(former))] if former is not None and connected else []
         if former is not None and connected:
-            return [TakeOver(endpoint, former, address), *self._beacon(now)]
-        return [Connect(endpoint, address), *self._beacon(now)]
+            return [TakeOver(endpoint, self._gone(former), address), *self._beacon(now)]
+        self._undialled[endpoint] = None
+        return self._dial(now)
 
-    def _lost(self, endpoint: str, address: str) -> list[Action]:
-        return [Disconnect(endpoint, address)] if self._needs(address) else []
+    def _dial(self, now: float) -> list[Action]:
+        """Dial those who wait, as many as may be now, and answer them."""
+        actions: list[Action] = []
+        while self._undialled and self._dials.take(now):
+            endpoint = next(iter(self._undialled))
+            del self._undialled[endpoint]
+            actions.append(Connect(endpoint, self._peers[endpoint][0]))
+        if self._undialled:
+            self._timers.set("dial", now + DIAL_S)
+        return [*actions, *self._beacon(now)] if actions else []
+
+    def _lost(self, endpoint: str) -> list[Action]:
+        """A node is known no more."""
+        address, _ = self._peers.pop(endpoint)
+        self.beacons.pop(endpoint, None)
+        _count_down(self._of_identity, identity_of(endpoint)[1])
+        self._leaves(address)
+        waited = endpoint in self._undialled
+        self._undialled.pop(endpoint, None)
+        return [] if waited or not self._needs(address) else [Disconnect(endpoint, self._gone(address))]
+
+    def _leaves(self, address: str) -> None:
+        _count_down(self._places, address)
+
+    def _gone(self, address: str) -> str:
+        """The address that is gone; empty if a node with it is at another endpoint."""
+        return "" if address in self._places else address
 
     def _expire(self, now: float) -> list[Action]:
-        gone = [(endpoint, address) for endpoint, (address, until) in self._peers.items() if now >= until]
-        actions: list[Action] = []
-        for endpoint, address in gone:
-            self._forget(endpoint)
-            actions += self._lost(endpoint, address)
-        return actions
-
-    def _forget(self, endpoint: str) -> None:
-        del self._peers[endpoint]
-        self.beacons.pop(endpoint, None)
+        gone = [endpoint for endpoint, (_, until) in self._peers.items() if now >= until]
+        return [action for endpoint in gone for action in self._lost(endpoint)]
 
     def _echo(self, now: float) -> list[Action]:
         """A tower heard us."""
@@ -257,13 +340,26 @@ class Discovery:
         return [Report(IdentityClash(identity, endpoint))]
 
 
-class TowerCore:
-    """The state of a tower; beacons that came without a host from this very machine get ``own_host``."""
+def _count_down(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
-    def __init__(self, own_host: str) -> None:
+
+class TowerCore:
+    """The state of a tower; beacons that came without a host from this very machine get ``own_host``.
+
+    Args:
+        guard: Judges whom members say to be, where connections have keys.
+    """
+
+    def __init__(self, own_host: str, guard: Guard | None = None) -> None:
         self._own_host = own_host
-        self._nodes: OrderedDict[str, tuple[bytes, float]] = OrderedDict()  # address -> endpoint, until
-        self._names: dict[bytes, str] = {}  # endpoint -> address
+        self._guard = guard
+        # By address and identity: the endpoint, and until when it counts. Nobody takes the place of another identity.
+        self._nodes: OrderedDict[tuple[str, str], tuple[bytes, float]] = OrderedDict()
+        self._names: dict[bytes, tuple[str, str]] = {}  # of endpoints
+        self._of_identity: Counter[str] = Counter()  # nodes of each
         self._replay_at = math.inf
         self._replayed_at = -math.inf
 
@@ -272,20 +368,25 @@ class TowerCore:
         self._expire(now)
         return len(self._nodes)
 
-    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
-        """A node's beacon; ``peer_host`` is where its connection comes from, or empty.
+    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float, who: str = "") -> list[Action]:
+        """A node's beacon; ``peer_host`` is where its connection comes from, or empty, and ``who`` its identity.
 
         Raises ProtocolError: it is not a beacon, or its endpoint cannot be one.
         """
         passed_on = beacon_of(frames, peer_host, self._own_host)
         kind, _, endpoint = passed_on
-        _, name, _ = parse_beacon(passed_on)
+        _, address, where = parse_beacon(passed_on)
+        if self._guard is not None and not self._guard.announces(who, identity_of(where)[1], verbs_of(address)):
+            return []
         self._expire(now)
-        if name.startswith(IDENTITY):
+        name = (address, who)
+        if address.startswith(IDENTITY):
             pass  # a claim is repeated every second, and its node has a beacon of its own
         elif kind == GOODBYE:
             self._forget(name)
-        elif name in self._nodes or len(self._nodes) < BEACONS_MAX:
+        elif name not in self._nodes and not self._has_room(who):
+            return []
+        else:
             former = self._names.get(endpoint, name)
             if former != name:
                 self._forget(former)  # it is dead, its port was taken over: a replay of it would do harm
@@ -293,6 +394,7 @@ class TowerCore:
                 self._forget(name)
             self._nodes[name] = (endpoint, now + BEACON_TIMEOUT_S)
             self._names[endpoint] = name
+            self._of_identity[who] += 1
         return [Forward(tuple(passed_on))]
 
     def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
@@ -311,8 +413,7 @@ class TowerCore:
         self._replayed_at = now
         self._expire(now)
         return [
-            Forward((BEACON, name.encode("utf-8", "surrogateescape"), endpoint))
-            for name, (endpoint, _) in self._nodes.items()
+            Forward((BEACON, encode_topic(address), endpoint)) for (address, _), (endpoint, _) in self._nodes.items()
         ]
 
     def next_timeout(self) -> float:
@@ -326,6 +427,14 @@ class TowerCore:
                 return
             self._forget(name)
 
-    def _forget(self, name: str) -> None:
+    def _has_room(self, who: str) -> bool:
+        """Whether one more node may be known, which is of this identity where connections have keys."""
+        if len(self._nodes) >= BEACONS_MAX:
+            return False
+        return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX
+
+    def _forget(self, name: tuple[str, str]) -> None:
         endpoint, _ = self._nodes.pop(name, (b"", 0.0))
-        self._names.pop(endpoint, None)
+        if endpoint:
+            del self._names[endpoint]
+            _count_down(self._of_identity, name[1])

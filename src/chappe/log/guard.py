@@ -15,6 +15,8 @@ what stores say of themselves        who says it may ``store`` something
 what a clock shows                   who asks may ``consume`` or ``store`` something; who says it may ``produce`` or
                                      ``store`` something
 what passes                          who asks may ``administer`` all topics; who tells may do anything in the log
+beacons                              who sends one names itself, and may do something in the log; one that produces, or
+                                     claims the identity of a producer, may ``produce`` something
 ===================================  ==========================================================================
 
 What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
@@ -73,6 +75,7 @@ LISTERS: Final[Verbs] = (CONSUME, STORE, PRODUCE, ADMINISTER)  # who may know th
 STORES: Final[Verbs] = (STORE,)
 PRODUCERS: Final[Verbs] = (PRODUCE,)
 ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
+ANNOUNCE: Final = "announce"  # what a beacon does; every identity may, for itself
 GIVERS: Final[Verbs] = (PRODUCE, STORE)  # from whom a consumer takes records
 # Of the version up to which somebody knows what a store has: its own bits, then some that change with the rules of the
 # store, and then some that change with those of who asks. What was left out by former rules is asked for again.
@@ -116,6 +119,19 @@ class Guard:
         self._changes = 0  # of what is decided, as far as it was seen
         self._boxes: dict[bytes, list[str]] = {}  # what is meant for one address: who listens, once for each time
         self._sorted: list[bytes] = []  # these
+
+    # -- beacons --------------------------------------------------------------------------------------
+
+    def announces(self, who: str, named: str, verbs: Verbs) -> bool:
+        """Whether a beacon of ``who`` counts that names an identity: its own, which may do one of these somewhere."""
+        if named != who:
+            self._refused(Refusal(who, ANNOUNCE, "", f"its beacon names {named or 'nobody'}"))
+            return False
+        return self._may_somewhere(who, verbs)
+
+    def may_announce(self, who: str, verbs: Verbs) -> bool:
+        """Whether an identity that a tower tells of may do one of these somewhere; nobody is told of a refusal."""
+        return bool(who) and self._decisions().may_somewhere(who, verbs)
 
     # -- messages -------------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from chappe.data.endpoint import identity_of
+from chappe.data.topic import decode_topic
+from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
 from chappe.log.beacon import BEACON, REPLAY_S, Discovery, beacon_of
 from chappe.log.events import ForwarderFound, ForwarderLost
@@ -54,8 +57,14 @@ class Introducer:
         return self._forwarders.met + self._nodes.met
 
     def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
-        """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError."""
-        return self._taken(self._nodes.handle_beacon(beacon_of(frames, peer_host, self._host), now), now)
+        """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
+
+        It comes without keys, so it is nobody's who has an identity.
+        """
+        beacon = beacon_of(frames, peer_host, self._host)
+        if identity_of(decode_topic(beacon[2]))[1]:
+            raise ProtocolError("a beacon that names an identity, without its key")
+        return self._taken(self._nodes.handle_beacon(beacon, now), now)
 
     def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
         """A program wants to hear beacons, or no longer: it is told of us at once."""

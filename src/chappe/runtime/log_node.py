@@ -537,7 +537,8 @@ class Node:
         self._gone(action.address)
 
     def _gone(self, address: str) -> None:
-        self.perform(self.role.handle_gone(address, time.monotonic()))
+        if address:  # else it is still there, at another endpoint
+            self.perform(self.role.handle_gone(address, time.monotonic()))
 
     def _halt(self, action: Halt) -> None:
         raise RuntimeError(action.reason)

@@ -15,12 +15,13 @@ from typing import Protocol
 import zmq
 
 from chappe.data.endpoint import identity_of
-from chappe.defaults import BEACONS_MAX, SUBSCRIPTION_BYTES_MAX
+from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
+from chappe.log.guard import Guard
 from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Member, Middle, is_handed_on
 from chappe.log.introducing import Introducer
 from chappe.log.leaving import Leaving
@@ -92,6 +93,10 @@ class Meets(Protocol):
     @property
     def address(self) -> str:
         """Of the node's core."""
+
+    @property
+    def guard(self) -> Guard | None:
+        """What judges others, where connections have keys."""
 
     def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """See ``Node.keep``."""
@@ -196,7 +201,6 @@ class _Listening:
         self._heard: dict[str, _Dialled] = {}  # by identity
         self._others: list[Dialled] = []
         self._wanted: dict[bytes, None] = {}  # prefixes
-        self._unknown: dict[str, Connect] = {}  # endpoints of identities that the permissions do not name
         self._leaving = Leaving()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
@@ -211,10 +215,6 @@ class _Listening:
     def connect(self, action: Connect) -> None:
         """See ``Meeting.connect``."""
         name = "" if self.gate is None else identity_of(action.endpoint)[1]
-        if self.gate is not None and name and not self.gate.knows(name):
-            if len(self._unknown) < BEACONS_MAX:
-                self._unknown[action.endpoint] = action
-            return
         if self._leaving.stay(action.endpoint):
             return
         heard = self._heard.get(name) or self._hear(name)
@@ -226,7 +226,6 @@ class _Listening:
 
     def disconnect(self, action: Disconnect) -> None:
         """See ``Meeting.disconnect``."""
-        self._unknown.pop(action.endpoint, None)
         if self._socket_of(action.endpoint) is None:
             return
         oldest = self._leaving.leave(action.endpoint, time.monotonic())
@@ -263,11 +262,6 @@ class _Listening:
 
     def look(self) -> None:
         """See ``Meeting.look``."""
-        if self.gate is not None and self._unknown:
-            known = [each for each in self._unknown.values() if self.gate.knows(identity_of(each.endpoint)[1])]
-            for each in known:
-                del self._unknown[each.endpoint]
-                self.connect(each)
         for dialled in self._others:
             dialled.look()
         for heard in self._heard.values():
@@ -329,7 +323,7 @@ class AtTowers(_Listening):
             self._permissions = Member(self.gate, lambda frames: self._send(frames), _word())
             for kind in self._permissions.kinds:
                 beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
-        self._discovery = Discovery(node.address, self._host, port, now=time.monotonic())
+        self._discovery = Discovery(node.address, self._host, port, now=time.monotonic(), guard=node.guard)
         # Both are refused together, which is told once.
         telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
         hearing = Dialled(beacon_sub, self.gate, node.report, INTRODUCE)

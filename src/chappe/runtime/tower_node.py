@@ -12,18 +12,20 @@ from chappe.defaults import BEACONS_MAX, HEARTBEAT_S
 from chappe.errors import ProtocolError
 from chappe.log.actions import Action, Forward, Relay
 from chappe.log.beacon import WELCOME, TowerCore
+from chappe.log.guard import Guard
 from chappe.log.handing_on import FRAME_BYTES_MAX, GROUPS, PERMISSIONS, Middle, is_handed_on
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
-from chappe.transports.gate import LOOK_S, Gate
+from chappe.transports.gate import LOOK_S, Gate, user_of
 from chappe.transports.zeromq import LINGER_MS, new_socket
 
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 4096  # beacons are small; larger messages close the connection
+QUEUED_MAX = 10 * BEACONS_MAX  # of a node that is slow: some seconds' beacons of everybody
 DRAIN_MAX = 256
 
 
@@ -42,7 +44,7 @@ class TowerNode:
         for each in (self._sub, self._pub):
             each.setsockopt(zmq.LINGER, LINGER_MS)
             each.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES)
-            each.setsockopt(zmq.SNDHWM, BEACONS_MAX)
+            each.setsockopt(zmq.SNDHWM, QUEUED_MAX)
             each.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
         self._permissions = None if gate is None else Middle(gate, self._hand_on)
         self._look_at = math.inf if gate is None else -math.inf  # whether permissions are to be handed on
@@ -63,7 +65,7 @@ class TowerNode:
             raise
         host = reachable_host(address.host)
         self.address = TowerAddress(host, sub_port, pub_port)
-        self.core = TowerCore(host)
+        self.core = TowerCore(host, None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal))
 
     def close(self) -> None:
         """Stop and release the ports."""
@@ -103,8 +105,9 @@ class TowerNode:
                 peer = str(frames[0].get("Peer-Address"))
             except zmq.ZMQError:
                 peer = ""
+            who = "" if self.gate is None else user_of(frames[0])
             try:
-                self._perform(self.core.handle_beacon([f.bytes for f in frames], peer, time.monotonic()))
+                self._perform(self.core.handle_beacon([f.bytes for f in frames], peer, time.monotonic(), who))
             except ProtocolError as error:
                 self.malformed += 1
                 logger.debug("dropped a malformed beacon: %s", error)

@@ -61,9 +61,8 @@ class NodeHost(Host):
         self.role = role
         self.address = role.address
         self.port = self.net.port()
-        self.endpoint = f"tcp://{HOST}:{self.port}"
+        self.endpoint = f"tcp://{HOST}:{self.port}{world.mark(name)}"
         self._open()
-        self.discovery: Any = world.discovery(self)
         self.wants: dict[bytes, int] = {}
         self.links: dict[str, Link] = {}  # what we listen to, by endpoint
         self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
@@ -74,6 +73,7 @@ class NodeHost(Host):
         self.halted: str | None = None
         self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
         self.guard: Guard | None = world.guard_of(self)  # where there are rules
+        self.discovery: Any = world.discovery(self)
         self._asked: dict[int, str] = {}  # whom, likewise
         self._dialogues: dict[str, Dialogue] = {}
         self._published = 0
@@ -210,6 +210,7 @@ class NodeHost(Host):
 
     def on_beacon(self, frames: list[bytes]) -> None:
         """A tower sent a beacon or a welcome."""
+        self.world.see("on_beacon", self, frames)
         actions = self.discovery.handle_beacon(frames, self.world.now)
         if actions:
             self.perform(actions)
@@ -301,7 +302,8 @@ class NodeHost(Host):
             oldest = self._leaving.leave(action.endpoint, self.world.now)
             if oldest is not None:
                 self.leaving.pop(oldest).close()
-        self.perform(self.role.handle_gone(action.address, self.world.now))
+        if action.address:
+            self.perform(self.role.handle_gone(action.address, self.world.now))
 
     def _take_over(self, action: TakeOver) -> None:
         link = self.links.pop(action.endpoint, None)

@@ -2,8 +2,8 @@
 
 Everybody has an identity, which is the name of the host. A change of the rules comes to each member at another time, up
 to two seconds later; who does not know of it yet does what it could. A rogue knows nothing of rules: one sends what it
-may not, also in the name of others, and one wants everything and may have one topic. Originals have no identity, so
-there are none.
+may not, also in the name of others, and beacons in their names; one wants everything and may have one topic.
+Originals have no identity, so there are none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from chappe.core import Report
 from chappe.data.topic import Filter
 from chappe.log.actions import Deliver
 from chappe.log.batch import encode_batch
+from chappe.log.beacon import BEACON, GOODBYE, IDENTITY
+from chappe.log.events import IdentityClash
 from chappe.log.guard import GIVERS, PRODUCERS, Guard, Refusal
 from chappe.log.messages import BatchMessage, Head, Message, Stored, encode
 from chappe.log.producer import LogProducer
@@ -34,6 +36,7 @@ from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.population import TOPICS
 from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.scenarios.log.stores import StoreHost
+from chappe.sim.scenarios.log.world import HOST
 from chappe.sim.world import Checker
 
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +45,8 @@ CALM_S: Final = 12.0  # after the last change nobody honest is refused any more
 KINDS: Final = {"store": STORE, "forwarder": STORE, "producer": PRODUCE, "consumer": CONSUME}
 HONEST: Final = tuple(f"{kind}{number}" for kind in KINDS for number in range(20))
 FORGER, READER, THIEF = "forger", "reader", "thief"
-ALLOWED: Final = "b.x"  # what the reader may have
+ALLOWED: Final = "b.x"  # what the reader may have, and the forger: enough to be listened to
+FORGED_PORT: Final = 9  # where nobody is
 
 
 class Rules(Log):
@@ -63,6 +67,7 @@ class Rules(Log):
         self._wide = Decisions(
             _permissions((Rule(True, frozenset([EVERYTHING]), frozenset(), frozenset("*"), ("*",)),)), NOW
         )
+        self.left: set[tuple[str, str]] = set()  # addresses and endpoints of those who have left
         self._stores: dict[str, str] = {}  # whose query socket an endpoint was
         self.net.judge = self
         self.ages = self.lasts = False  # whose members have other names
@@ -78,7 +83,7 @@ class Rules(Log):
             [Rule(False, frozenset([EVERYTHING]), frozenset(), frozenset(self._denied), ("*",))] if self._denied else []
         )
         rules += [Rule(True, frozenset([verb]), frozenset([kind]), frozenset(), ("*",)) for kind, verb in KINDS.items()]
-        rules.append(Rule(True, frozenset([CONSUME]), frozenset(), frozenset([READER]), (ALLOWED,)))
+        rules.append(Rule(True, frozenset([CONSUME]), frozenset(), frozenset([READER, FORGER]), (ALLOWED,)))
         return Decisions(_permissions(tuple(rules), revoked), NOW)
 
     def decisions_of(self, name: str) -> Decisions:
@@ -95,6 +100,25 @@ class Rules(Log):
             self.see("on_refused", name, refusal)
 
         return Guard(lambda: self.decisions_of(name), refused, PRODUCERS if isinstance(host, StoreHost) else GIVERS)
+
+    def tower_guard(self) -> Guard:
+        """See ``LogWorld.tower_guard``."""
+
+        def refused(refusal: Refusal) -> None:
+            self.trace(None, "a tower refuses: %s", refusal)
+            self.refusals["tower", refusal.who] += 1
+            self.see("on_refused", "a tower", refusal)
+
+        return Guard(lambda: self.decisions_of("tower"), refused)
+
+    def mark(self, name: str) -> str:
+        """See ``LogWorld.mark``."""
+        return f"#{name}"
+
+    def part(self, host: Any) -> None:
+        """See ``LogWorld.part``."""
+        super().part(host)
+        self.left.add((host.address, host.endpoint))
 
     def may_send(self, name: str, topic: str) -> bool:
         """See ``LogWorld.may_send``."""
@@ -218,6 +242,7 @@ class ForgerHost(NodeHost):
     def __init__(self, world: Rules) -> None:
         self.rng = Random(f"forger {world.seed}")
         self.member = ProducingMember("forger")
+        self.member.address = "forger"  # of a member of any kind
         self.part = LogProducers(world.address(), self.member.subscriptions)
         self.core = LogProducer(
             self.rng.choice(TOPICS), self.part.address, min_acks=1, limits=world.limits,
@@ -248,7 +273,22 @@ class ForgerHost(NodeHost):
                 frames = encode(message)
                 for link in list(self.listeners):
                     link.offer(frames[0], message)
+        self._announce()
         world.clock.after(self.rng.uniform(0.1, 1.0), self._work)
+
+    def _announce(self) -> None:
+        """Forge beacons: goodbyes, claims, and members that are not there."""
+        beacons = []
+        for each in self.world.alive(NodeHost):
+            if each is not self and each.name in HONEST:
+                beacons.append((GOODBYE, each.address, f"{each.port}#{each.name}"))
+                beacons.append((BEACON, f"invented by {each.name}", f"{FORGED_PORT}#{each.name}"))
+        for each in self.world.alive(ProducerHost):
+            for name in (each.name, FORGER):
+                beacons.append((BEACON, IDENTITY + each.key[1], f"{FORGED_PORT}#{name}"))
+        for kind, address, port in beacons:
+            for line in self.lines:
+                line.beacon((kind, address.encode(), HOST.encode(), port.encode()))
 
 
 class RogueReader(ConsumerHost):
@@ -277,6 +317,21 @@ class Refused(Checker[Rules]):
     def on_report(self, host: Any, event: object) -> None:
         """A member tells something."""
         assert not isinstance(event, Report)
+        if isinstance(event, IdentityClash):
+            self.fail(f"{host.name} gives way to a claim that was forged: {event}")
+
+    def on_beacon(self, host: Any, frames: list[bytes]) -> None:
+        """A member hears of another one."""
+        if len(frames) == 3 and host.name in HONEST:
+            kind, address, endpoint = (each.decode() for each in frames)
+            if f":{FORGED_PORT}#" in endpoint:
+                self.fail(f"{host.name} hears of what was forged: {address} at {endpoint}")
+            if (
+                kind == GOODBYE.decode()
+                and not address.startswith(IDENTITY)
+                and (address, endpoint) not in self.world.left
+            ):
+                self.fail(f"{host.name} hears a goodbye of {address} at {endpoint}, which is there")
 
     def on_refused(self, by: str, refusal: Refusal) -> None:
         """Somebody is refused: a rogue, or one of whom there was news lately."""
@@ -298,6 +353,8 @@ class Refused(Checker[Rules]):
 
     def unsettled(self) -> str | None:
         """Rogues were refused wherever they came; who may have something of what it wants gets that, and no refusal."""
+        if self.world.towers and not self.world.refusals["tower", FORGER]:
+            return f"no tower has refused anything to {FORGER}"
         for store in self.world.alive(StoreHost):
             for rogue in (FORGER, THIEF):
                 if not self.world.refusals[store.name, rogue]:

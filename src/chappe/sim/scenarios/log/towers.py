@@ -6,6 +6,7 @@ from typing import Any
 
 from chappe.log.actions import Action, Beacon, Forward, Relay
 from chappe.log.beacon import BEACON, WELCOME, TowerCore
+from chappe.log.guard import Guard
 from chappe.sim.network import Network
 from chappe.sim.world import World
 
@@ -58,7 +59,7 @@ class Line:
         if self.up and self.heard:
             tower = self.tower
             if tower.net.reachable(self.host.name, tower.name):
-                tower.world.clock.after(tower.net.delay(), tower.on_beacon, tower.life, list(frames))
+                tower.world.clock.after(tower.net.delay(), tower.on_beacon, tower.life, list(frames), self.host.name)
                 return
         self.tower.world.failed[Beacon] += 1
 
@@ -90,13 +91,14 @@ class Line:
 class Tower:
     """One tower; after a crash it begins with nothing."""
 
-    def __init__(self, world: World, net: Network, name: str) -> None:
+    def __init__(self, world: World, net: Network, name: str, guard: Guard | None = None) -> None:
         self.world = world
+        self.guard = guard
         self.net = net
         self.name = name
         self.alive = True
         self.life = 0
-        self.core = TowerCore("127.0.0.1")
+        self.core = TowerCore("127.0.0.1", self.guard)
         self.subscribed = False  # somebody listens to beacons, so members are asked for theirs
         self.lines: dict[Line, None] = {}
         self._timer_at = float("inf")
@@ -118,15 +120,16 @@ class Tower:
     def restart(self) -> None:
         """Begin anew."""
         self.alive = True
-        self.core = TowerCore("127.0.0.1")
+        self.core = TowerCore("127.0.0.1", self.guard)
         self.subscribed = False
         self._timer_at = float("inf")
         self.world.trace(self, "starts again")
 
-    def on_beacon(self, life: int, frames: list[bytes]) -> None:
+    def on_beacon(self, life: int, frames: list[bytes], name: str) -> None:
         """A member's beacon arrives."""
         if self.alive and life == self.life:
-            self.perform(self.core.handle_beacon(frames, "127.0.0.1", self.world.now))
+            who = name if self.guard is not None else ""
+            self.perform(self.core.handle_beacon(frames, "127.0.0.1", self.world.now, who))
 
     def perform(self, actions: list[Action]) -> None:
         """Carry out what the core wants."""

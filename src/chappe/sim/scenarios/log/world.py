@@ -189,13 +189,18 @@ class LogWorld(World):
         self.originals: dict[str, dict[Key, list[bytes]]] = {}  # what original stores have, by name
         self._addresses = 0
         towers = min(self.towers_max, self.rng.choice((1, 1, 2)))
-        self.towers = [Tower(self, self.net, f"tower{n}") for n in range(towers)]
+        self.towers = [Tower(self, self.net, f"tower{n}", self.tower_guard()) for n in range(towers)]
 
     # -- how hosts meet ---------------------------------------------------------------------------------------
 
     def discovery(self, host: Any) -> Any:
         """The core with which a new host meets others."""
-        return Discovery(host.role.address, HOST, host.port, now=self.now)
+        port = f"{host.port}{self.mark(host.name)}"
+        return Discovery(host.role.address, HOST, port, now=self.now, guard=host.guard)
+
+    def mark(self, name: str) -> str:
+        """What endpoints of a host end in: who it is, where there are rules."""
+        return ""
 
     def meet(self, host: Any) -> None:
         """A host begins."""
@@ -204,6 +209,10 @@ class LogWorld(World):
 
     def part(self, host: Any) -> None:
         """A host is dead."""
+
+    def tower_guard(self) -> Guard | None:
+        """What judges beacons at towers, likewise."""
+        return None
 
     def guard_of(self, host: Any) -> Guard | None:
         """What judges those who come to a host; None where there are no rules."""
