@@ -184,6 +184,7 @@ def test_beyond_this_machine_a_choice_has_to_be_made(shell: Shell, home: Path) -
         ("store", "data", "--listen", "0.0.0.0"),
         ("up", "data", "--tower", "0.0.0.0:0"),
         ("forward", "data", "--at", "0.0.0.0:0"),
+        ("forward", "data", "--at", "127.0.0.1:0", "--originals", "0.0.0.0:0"),
         ("produce", "x", "--listen", "0.0.0.0"),
         ("consume", "x", "--listen", "0.0.0.0"),
         ("topics", "--listen", "0.0.0.0"),

@@ -57,7 +57,8 @@ class Forwarder(Store):
         self._security = security
         tower = None if originals is None else TowerAddress.parse(originals)
         address = ForwarderAddress.parse(listen)
-        check_listening(security, address.host, "forwarder")
+        for host in (address.host, *(() if tower is None else (tower.host,))):
+            check_listening(security, host, "forwarder")
         gate = gate_of(keys_of(security))
         self._meeting = AsForwarder(address, ForwarderAddress.parse_many(peers), tower, gate)
         self._open(directory, self._meeting, retention, forwards=True)
