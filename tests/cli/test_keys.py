@@ -101,6 +101,43 @@ def test_rules_that_somebody_wrote_are_in_force_once_they_are_signed(shell: Shel
     assert (done.returncode, b"keys/permissions.toml: it is not TOML" in done.stderr) == (2, True)
 
 
+def test_a_rule_that_denies_nobody_is_refused_or_told(shell: Shell) -> None:
+    keys(shell, "init")
+    keys(shell, "add", "sensor", "--role", "producer")
+    path = shell.directory / "keys" / "permissions.toml"
+    text = path.read_text()
+    assert 'names = ["*"] is everybody' in text
+
+    def deny(whom: str) -> None:
+        made = f'[[rules]]\ndeny = ["produce"]\n{whom}\ntopics = ["secret/*"]\n\n[[rules]]'
+        path.write_text(text.replace("[[rules]]", made, 1))
+
+    line = text[: text.index("[[rules]]")].count("\n") + 1
+    deny('roles = ["*"]')
+    refused = shell.run("permissions", "sign")
+    assert refused.returncode == 2
+    assert (
+        f'keys/permissions.toml: line {line}: there is no role "*": names = ["*"] is everybody'
+        in refused.stderr.decode()
+    )
+    assert shell.run("permissions", "check", "sensor", "produce", "x").returncode == 2  # nothing was signed
+
+    deny('roles = ["sensors"]')
+    signed = shell.run("permissions", "sign")
+    assert signed.returncode == 0
+    assert f"line {line} denies less than it may seem: no identity has the role sensors" in signed.stderr.decode()
+    told = check(shell, "sensor", "produce", "secret/1")
+    assert told[0] == 0
+    assert f"line {line} does not deny this as it may seem: no identity has the role sensors" in told[1]
+    assert "may seem" not in check(shell, "sensor", "produce", "orders")[1]
+    deny('names = ["sensro"]')
+    facts = json.loads(shell.run("permissions", "sign", "--json").stdout)
+    assert facts["warnings"] == [f"line {line} denies less than it may seem: there is no identity sensro"]
+    deny('names = ["*"]')
+    assert json.loads(shell.run("permissions", "sign", "--json").stdout)["warnings"] == []
+    assert check(shell, "sensor", "produce", "secret/1")[0] == 1
+
+
 def test_who_is_revoked_may_nothing_and_its_name_stays_taken(shell: Shell) -> None:
     keys(shell, "init")
     keys(shell, "add", "sensor", "--role", "producer")

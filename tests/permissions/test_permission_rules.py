@@ -38,6 +38,31 @@ def test_nothing_is_allowed_where_no_rule_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("denial", "before", "why"),
+    [
+        (rule("deny", "*", names="*"), None, []),
+        (rule("deny", "*", roles="consumer"), None, []),
+        (rule("deny", "*", roles="*"), None, ['there is no role "*": names = ["*"] is everybody']),
+        (rule("deny", "*", roles="producer consumers"), None, ["no identity has the role consumers"]),
+        (rule("deny", "*", names="ann eve"), None, ["there is no identity eve"]),
+        (rule("deny", "a/b", names="ann"), rule("allow", "a/*", names="*", line=3), ["line 3"]),
+        (rule("deny", "a/b", names="ann"), rule("allow", "a/*", roles="producer"), []),
+        (rule("deny", "a/*", names="ann"), rule("allow", "a/b", names="*"), []),
+        (rule("deny", "a/b", names="ann"), rule("allow", "a/*", names="*", verbs="consume"), []),
+        (rule("deny", "a/b", names="ann", verbs=EVERYTHING), rule("allow", "a/*", names="*"), []),
+        (rule("deny", "a/b", names="*"), rule("allow", "a/*", names="ann"), []),
+        (rule("allow", "*", roles="*"), None, []),
+    ],
+    ids=str,
+)
+def test_denials_that_deny_less_than_they_may_seem(denial: Rule, before: Rule | None, why: list[str]) -> None:
+    found = permissions(*([] if before is None else [before]), denial).idle_denials()
+
+    assert len(found) == len(why)
+    assert all(text in told and each is denial for (each, told), text in zip(found, why, strict=True))
+
+
+@pytest.mark.parametrize(
     ("name", "verb", "topic", "allowed", "line"),
     [
         ("ann", "produce", "orders", True, 3),

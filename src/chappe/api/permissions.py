@@ -46,7 +46,7 @@ issued = {issued}
 expires = {expires}
 
 # The first rule that fits decides, so the most special stands first; what no rule fits is denied.
-# allow or deny: verbs, or "everything". To whom: roles, or names; "*" is everybody.
+# allow or deny: verbs, or "everything". To whom: roles, or names; names = ["*"] is everybody.
 # topics: "orders", or "orders/*" for all that begin so, or "*" for all.
 # The verbs: produce, consume, store, introduce (run a tower), administer;
 # publish, subscribe, forward, attach-master, attach-clone, write.
@@ -242,8 +242,11 @@ def read(directory: str | Path) -> Permissions:
 def sign(path: str | Path) -> Permissions:
     """Sign what somebody has written into a file of permissions, as the next version.
 
+    Rules that deny nothing to anybody, or not to all whom they name, are signed: ``idle_denials`` of what is returned
+    has them.
+
     Raises:
-        ConfigError: It is malformed; the text names the line.
+        ConfigError: It is malformed, or has ``roles = ["*"]``, which is nobody; the text names the line.
         UsageError: The authority's key is not beside it.
     """
     file = Path(path)
@@ -251,6 +254,7 @@ def sign(path: str | Path) -> Permissions:
         body, _ = texts.split(_read(file))
         try:
             found = texts.parse(body)
+            texts.check_meant(found)
             return _write(file.parent, body.decode(), found.version + 1, file)
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import tell
+from chappe.cli.console import tell, warn
 from chappe.cli.keys import DIRECTORY, Directory, also
 from chappe.errors import UsageError
 from chappe.security import permissions_file
@@ -34,7 +34,7 @@ def check(
 ) -> None:
     """Say whether an identity may do something, and which line decides; exit code 1 is no."""
     from chappe.api import permissions
-    from chappe.permissions.rules import VERBS
+    from chappe.permissions.rules import EVERYTHING, VERBS
 
     if verb not in VERBS:
         raise UsageError(f"there is no verb {verb!a}; there are {', '.join(VERBS)}")
@@ -45,11 +45,16 @@ def check(
     facts = {"identity": identity, "verb": verb, "topic": topic, "allowed": decision.allowed, "why": decision.why}
     where = f" ({path}, line {decision.line})" if decision.line else f" ({path})"
     line = decision.line or None
+    notes = [
+        f"line {rule.line} does not deny this as it may seem: {why}"
+        for rule, why in found.idle_denials()
+        if not rule.verbs.isdisjoint({verb, EVERYTHING}) and rule.touches(topic.removesuffix("*"))
+    ]
     text = f"{'yes' if decision.allowed else 'no'}: {decision.why}{where}"
     if as_json:
-        tell(True, {**facts, "line": line, "file": str(path), "version": found.version}, "")
+        tell(True, {**facts, "line": line, "file": str(path), "version": found.version, "notes": notes}, "")
     else:
-        print(text)
+        print("\n".join([text, *notes]))
     if not decision.allowed:
         raise typer.Exit(REFUSED)
 
@@ -105,4 +110,8 @@ def sign(
     path = permissions_file(directory) if file is None else file
     made = permissions.sign(path)
     text = f"signed {path}: version {made.version}, {len(made.rules)} rules; every machine needs it{also(path.parent)}"
-    tell(as_json, {"file": str(path), "version": made.version, "rules": len(made.rules)}, text)
+    warnings = [f"line {rule.line} denies less than it may seem: {why}" for rule, why in made.idle_denials()]
+    for each in warnings:
+        warn(f"{path}, {each}")
+    facts = {"file": str(path), "version": made.version, "rules": len(made.rules), "warnings": warnings}
+    tell(as_json, facts, text)

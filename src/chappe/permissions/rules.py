@@ -40,6 +40,7 @@ VERBS: Final[Mapping[str, str]] = {
 }
 EVERYTHING: Final = "everything"  # all verbs, those to come included
 EVERYBODY: Final = "*"
+ROLES_OF_ALL: Final = 'there is no role "*": names = ["*"] is everybody'
 CLOCK_SKEW: Final = timedelta(hours=1)  # not all clocks agree
 
 
@@ -102,6 +103,15 @@ class Rule:
             elif pattern == topic and not subtree:
                 return True
         return False
+
+    def decides_before(self, other: Rule) -> bool:
+        """Whether it fits all that another one fits, which decides nothing if it stands behind."""
+        everybody = EVERYBODY in self.names
+        return (
+            (EVERYTHING in self.verbs or other.verbs <= self.verbs)
+            and (everybody or (other.names <= self.names and other.roles <= self.roles))
+            and all(self.covers(each.removesuffix("*"), subtree=each.endswith("*")) for each in other.topics)
+        )
 
     def touches(self, prefix: str) -> bool:
         """Whether it is about some topic that begins so."""
@@ -191,6 +201,24 @@ class Permissions:
             if subtree and not rule.allow and rule.touches(topic):
                 return Decision(False, "the rule denies some of these topics", rule.line)
         return Decision(False, "no rule allows it")
+
+    def idle_denials(self) -> list[tuple[Rule, str]]:
+        """Rules that deny something and deny it to nobody, or not to all whom they name, and why."""
+        roles = {each.role for each in self.identities.values()}
+        found: list[tuple[Rule, str]] = []
+        for number, rule in enumerate(self.rules):
+            if rule.allow:
+                continue
+            if EVERYBODY in rule.roles:
+                found.append((rule, ROLES_OF_ALL))
+            found += [(rule, f"no identity has the role {each}") for each in sorted(rule.roles - roles - {EVERYBODY})]
+            unknown = rule.names - self.identities.keys() - {EVERYBODY}
+            found += [(rule, f"there is no identity {each}") for each in sorted(unknown)]
+            first = next((each for each in self.rules[:number] if each.allow and each.decides_before(rule)), None)
+            if first is not None:
+                at = f" in line {first.line}" if first.line else ""
+                found.append((rule, f"the rule{at}, which stands before it, allows all that it denies"))
+        return found
 
     def server(self, verb: str, host: str, now: datetime, name: str = "") -> Identity | str:
         """Who is to be dialled at a host: ``name``, or the only one that may do this; else why nobody is."""

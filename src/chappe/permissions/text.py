@@ -8,7 +8,7 @@
 
     [[rules]]                        # the first that fits decides; what no rule fits is denied
     allow = ["produce", "publish"]   # or deny; verbs, or "everything"
-    roles = ["producer"]             # and names = ["sensor"]; "*" is everybody
+    roles = ["producer"]             # and names = ["sensor"]; names = ["*"] is everybody
     topics = ["*"]                   # "orders", or "orders/*" for all that begin so
 
     [identities.sensor]
@@ -23,7 +23,7 @@
     [[sealed]]                       # topics that only a group can read; the first that fits decides
     group = "ward"
     topics = ["patients/*"]
-    roles = ["doctor"]               # and names = ["monitor"]; "*" is everybody
+    roles = ["doctor"]               # and names = ["monitor"]; names = ["*"] is everybody
 
     # signed: ecdsa-p256-sha256 MEUC...
 
@@ -45,7 +45,16 @@ from uuid import UUID
 import msgspec
 
 from chappe.errors import ConfigError, UsageError
-from chappe.permissions.rules import EVERYBODY, EVERYTHING, VERBS, Group, Identity, Permissions, Rule
+from chappe.permissions.rules import (
+    EVERYBODY,
+    EVERYTHING,
+    ROLES_OF_ALL,
+    VERBS,
+    Group,
+    Identity,
+    Permissions,
+    Rule,
+)
 
 FILE_BYTES_MAX: Final = 1 << 20
 IDENTITIES_MAX: Final = 4_000
@@ -172,6 +181,19 @@ def parse(body: bytes) -> Permissions:
     if len({each.name for each in groups}) < len(groups):
         raise ConfigError("two groups have one name: write all topics of a group into one [[sealed]]")
     return Permissions(file.version, _utc(file.issued), _utc(file.expires), identities, rules, by_curve, groups)
+
+
+def check_meant(found: Permissions) -> None:
+    """Raise ConfigError for what is well formed and cannot be meant: somebody would take it for everybody.
+
+    Asked before a text that people wrote is signed, and not of what is in force: revoking must not wait for it.
+    """
+    for rule in found.rules:
+        if EVERYBODY in rule.roles:
+            raise ConfigError(f"{_at(rule.line)}{ROLES_OF_ALL}")
+    for group in found.sealed:
+        if EVERYBODY in group.roles:
+            raise ConfigError(f"of the group {group.name}: {ROLES_OF_ALL}")
 
 
 def check_name(name: str, what: str = "an identity") -> str:
