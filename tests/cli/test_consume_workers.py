@@ -52,6 +52,19 @@ def test_it_follows_until_it_is_stopped(shell: Shell, how: signal.Signals) -> No
     )
 
 
+def test_programs_are_not_told_the_passphrase_of_our_keys(shell: Shell) -> None:
+    shell.up()
+    send(shell, "1")
+    shell.env |= {"CHAPPE_KEY_PASSPHRASE": "secret", "CHAPPE_DASHBOARD_TOKEN": "sixteen-characters"}
+    program = "sh -c 'env > told-$CHAPPE_WORKER; while read -r line; do echo ok; done'"
+    shell.run("consume", "t", "--workers", "1", "--exec", program, "--until-end")
+
+    told = "".join(each.read_text() for each in shell.directory.glob("told-*"))
+    assert "CHAPPE_WORKER=" in told
+    assert "secret" not in told
+    assert "sixteen" not in told
+
+
 def test_a_record_that_no_worker_does_ends_it(shell: Shell) -> None:
     shell.up()
     send(shell, "1", "poison")

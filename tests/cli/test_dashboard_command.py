@@ -195,6 +195,21 @@ def test_who_connects_and_asks_for_nothing_keeps_nobody_out(shell: Shell) -> Non
         each.close()
 
 
+def test_a_token_that_was_given_is_asked_for_and_not_printed(shell: Shell) -> None:
+    shell.env["CHAPPE_DASHBOARD_TOKEN"] = "sixteen-characters"
+    process = shell.start("dashboard", "--at", "0", "--tower", "127.0.0.1:1", "--json")
+    url = said(process)["url"]
+    assert "sixteen" not in url
+    with pytest.raises(urllib.error.HTTPError):
+        fetched(url)
+    request = urllib.request.Request(f"{url}snapshot.json", headers={"Authorization": "Bearer sixteen-characters"})
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        assert json.load(answer)["problems"] is not None
+    process.terminate()
+    _, errors = process.communicate()
+    assert b"sixteen" not in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "code", "text"),
     [

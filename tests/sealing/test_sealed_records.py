@@ -140,6 +140,16 @@ def test_what_somebody_seals_after_its_revocation_is_refused_at_once() -> None:
     assert outcome == Refused("bob was revoked before it sealed them")
 
 
+def test_what_was_sealed_before_its_sender_expired_is_opened_and_nothing_later() -> None:
+    group = Group()
+    raw = group.sealed("bob")
+    group.identities["bob"] = replace(group.identities["bob"], expires=group.now - timedelta(seconds=1))
+    assert group.opened(raw, "ann") == Refused("bob had expired when it sealed them")
+    group.identities["bob"] = replace(group.identities["bob"], expires=group.now + timedelta(seconds=1))
+    group.pass_time(2)
+    assert text_of(group.opened(raw, "ann")) == TEXT
+
+
 def test_who_has_left_opens_what_it_could_and_nothing_later() -> None:
     group = Group()
     before = group.sealed()

@@ -95,6 +95,45 @@ def test_permissions_of_another_authority_are_none(home: Path, tmp_path_factory:
     assert read_permissions(home).version == 2
 
 
+def test_a_program_that_runs_keeps_to_the_authority_that_it_began_with(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    permissions.init(other)
+    for _ in range(5):
+        permissions.sign(other / "permissions.toml")  # a higher version than that in force
+    watched = watched_permissions(home)
+    public = curve_keys(Keys(home / "one")).public
+
+    for name in ("authority.pem", "permissions.toml"):
+        (home / name).write_bytes((other / name).read_bytes())
+
+    assert not watched.refresh()
+    assert not isinstance(watched.holder(public), str)
+    assert "authority.pem is another one than when this program began" in caplog.text
+    assert watched_permissions(home) is watched  # nor by who begins in the same program
+    assert not watched.offer((other / "permissions.toml").read_bytes())
+    assert isinstance(WatchedPermissions(home).holder(public), str)  # a program that starts goes by it
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_keys_that_others_may_replace_are_refused(home: Path, mode: int) -> None:
+    home.chmod(mode)
+    for use in (
+        lambda: read_permissions(home),
+        lambda: WatchedPermissions(home),
+        lambda: curve_keys(Keys(home / "one")),
+        lambda: permissions.renew(home, "one"),
+    ):
+        with pytest.raises(UsageError, match=f"others may write to {home}, which decides whom to trust: chmod go-w"):
+            use()
+    home.chmod(0o755)
+    read_permissions(home)
+    (home / "authority.pem").chmod(0o664)
+    with pytest.raises(UsageError, match=r"others may write to .*authority\.pem"):
+        read_permissions(home)
+
+
 def test_an_authority_that_has_expired_signs_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not as the authority signed it"):
         permissions.init(tmp_path / "old", days=-1)

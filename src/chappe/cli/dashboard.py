@@ -78,7 +78,8 @@ def dashboard(
     from chappe.dashboard.server import listening, new_token, secured, serve, url
 
     tls, office = secured(host, security)
-    token = new_token(host, os.environ.get(TOKEN) or None, changes=allow_changes)
+    given = os.environ.get(TOKEN) or None
+    token = new_token(host, given, changes=allow_changes)
     hear_warnings(tower)
     log_security: LogSecurity = "plain" if trust.plain and IDENTITY not in os.environ else None
     with ExitStack() as ending:
@@ -127,10 +128,12 @@ def dashboard(
             changes = Changes(log, producer, meshed.endpoint, entries, security=log_security)
             ending.callback(changes.close)
         looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
-        where = url(host, listener.getsockname()[1], token, tls=tls is not None)
+        # What is printed may be kept: in journals, in logs of CI. Who set the token has it.
+        where = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
+        hint = f", with ?token= and what {TOKEN} says" if given else ""
 
         def ready() -> None:
-            tell(as_json, {"url": where}, f"dashboard at {where}; Ctrl-C stops")
+            tell(as_json, {"url": where}, f"dashboard at {where}{hint}; Ctrl-C stops")
 
         with suppress(KeyboardInterrupt):
             serve(looks, listener, token, ready, tls, office)

@@ -31,14 +31,16 @@ class InForce:
         self._check = check
         self._useless: set[int] = set()  # hashes of what was no newer file: a signature takes a tenth of a millisecond
 
-    def replace(self, other: InForce) -> bool:
-        """Take what our own machine has, unless it is older; returns whether it was taken."""
-        if other.permissions.version < self.permissions.version:
-            return False
-        self._take(other.raw, other.permissions)
-        self._check = other._check
-        self._useless.clear()
-        return True
+    def replace(self, raw: bytes) -> Permissions:
+        """Take what our own machine has, unless it is older; returns what it has.
+
+        Raises ConfigError: the authority that counts here, which is that of the beginning, has not signed it so.
+        """
+        found = verified(raw, self._check)
+        if found.version >= self.permissions.version:
+            self._take(raw, found)
+            self._useless.clear()
+        return found
 
     def offer(self, raw: bytes) -> bool:
         """Take a file that somebody hands on, if the authority has signed it and it is newer; returns whether it is.

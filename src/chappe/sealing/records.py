@@ -252,6 +252,8 @@ def untimely(ring: Ring, who: Identity, epoch: int, at: int) -> str:
         return f"they say to be sealed on {sealed_at:%Y-%m-%d %H:%M} UTC, when epoch {epoch} was not in use"
     if who.revoked is not None and sealed_at > who.revoked:
         return f"{who.name} was revoked before it sealed them"
+    if sealed_at >= who.expires:
+        return f"{who.name} had expired when it sealed them"
     return ""
 
 

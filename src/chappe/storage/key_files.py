@@ -41,8 +41,26 @@ class CurveKeys:
     secret: bytes = field(repr=False)
 
 
+def check_unchangeable(path: Path) -> None:
+    """Raise UsageError if others than its owner may write to a file, or put other files into a directory.
+
+    Whoever may can have programs take another authority, or use other keys. In a directory with a sticky bit, such as
+    ``/tmp``, files of others stay.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # whoever reads it says so
+    if mode & 0o022 and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        raise UsageError(f"others may write to {path}, which decides whom to trust: chmod go-w {path}")
+
+
 def check_private(path: Path) -> None:
-    """Raise UsageError if others than its owner can read a file; a group may if it is root's, as for services."""
+    """Raise UsageError if others than its owner can read a file; a group may if it is root's, as for services.
+
+    So it does if they may put another one in its place.
+    """
+    check_unchangeable(path.parent)
     try:
         found = path.stat()
     except OSError:
@@ -95,17 +113,29 @@ def read_in_force(directory: Path) -> InForce:
         ConfigError: They are not signed so, too large or malformed.
         ChappeError: The package cryptography or blake3 is missing.
     """
-    path = permissions_file(directory)
+    return _in_force(directory, read_authority(directory))
+
+
+def read_authority(directory: Path) -> Check:
+    """What tells signatures of the authority of a directory of keys. Raises UsageError, ChappeError."""
     authority = authority_file(directory)
+    check_unchangeable(directory)
+    check_unchangeable(authority)
     try:
-        check = authority_check(_read(authority, KEY_FILE_BYTES_MAX, "`chappe keys init` makes one"))
+        return authority_check(_read(authority, KEY_FILE_BYTES_MAX, "`chappe keys init` makes one"))
     except ValueError:
         raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
-    raw = _read(path, FILE_BYTES_MAX + 1, "`chappe keys init` makes it")
+
+
+def _read_raw(directory: Path) -> bytes:
+    return _read(permissions_file(directory), FILE_BYTES_MAX + 1, "`chappe keys init` makes it")
+
+
+def _in_force(directory: Path, check: Check) -> InForce:
     try:
-        return InForce(raw, check)
+        return InForce(_read_raw(directory), check)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{permissions_file(directory)}: {error}") from None
 
 
 def authority_check(certificates: bytes) -> Check:
@@ -199,19 +229,24 @@ def _read(path: Path, bytes_max: int, hint: str) -> bytes:
 class WatchedPermissions:
     """The permissions in a directory, looked at again whenever their file has changed, and newer ones from others.
 
+    The authority is read once: another one counts for programs that start later. So whoever can replace both files
+    cannot turn a program that runs.
     Versions only grow: a file that is older than the one in force, or not signed, changes nothing and is logged once.
     A newer one that somebody handed on is written into the directory, if we may write there and the authority's key is
     elsewhere: where that is, people write versions. Any thread may call.
 
     Attributes:
         changes: Rises whenever others are in force.
+        check: What tells signatures of the authority.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
         self._stamp = stamp_of(permissions_file(self.directory))
-        self._now = read_in_force(directory)
+        self._authority = stamp_of(authority_file(directory))
+        self.check = read_authority(directory)
+        self._now = _in_force(directory, self.check)
 
     @property
     def permissions(self) -> Permissions:
@@ -255,19 +290,25 @@ class WatchedPermissions:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
+        path, former = permissions_file(self.directory), self.permissions.version
         try:
-            found = read_in_force(self.directory)
+            found = self._now.replace(_read_raw(self.directory)).version
+        except ConfigError as error:
+            logger.warning("%s: %s%s; what was in force stays so", path, error, self._other_authority())
+            return False
         except ChappeError as error:
             logger.warning("%s; what was in force stays so", error)
             return False
-        former = self.permissions.version
-        if not self._now.replace(found):
-            path = permissions_file(self.directory)
-            logger.warning(
-                "%s has version %d and version %d is in force: it stays so", path, found.permissions.version, former
-            )
-            return False
-        return True
+        if found < former:
+            logger.warning("%s has version %d and version %d is in force: it stays so", path, found, former)
+        return found >= former
+
+    def _other_authority(self) -> str:
+        """What to do if the authority was replaced, as a part of a sentence."""
+        path = authority_file(self.directory)
+        if stamp_of(path) == self._authority:
+            return ""
+        return f". {path} is another one than when this program began, which counts for programs that start from now on"
 
     def _keep(self, raw: bytes) -> None:
         """Have the file for the next start, too."""
@@ -293,10 +334,12 @@ def watched_permissions(directory: Path) -> WatchedPermissions:
     home = directory.resolve()
     with _guard:
         found = _watched.get(home)
-        if found is None or not permissions_file(home).exists():
+        if found is None:
             found = _watched[home] = WatchedPermissions(directory)
         else:
-            found.refresh()  # who begins now may have been added a moment ago
+            _read_raw(directory)  # who begins now is told if it is gone
+            check_unchangeable(directory)
+            found.refresh()  # ... and may have been added a moment ago
         return found
 
 

@@ -25,10 +25,9 @@ from chappe.sealing.messages import MessageSealer
 from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
 from chappe.sealing.shelf import KeyShelf
-from chappe.security import Keys, authority_file, authority_key_file, sealed_file
+from chappe.security import Keys, authority_key_file, sealed_file
 from chappe.storage.key_files import (
     Stamp,
-    authority_check,
     curve_keys,
     put_beside,
     signing_key,
@@ -71,8 +70,8 @@ class WatchedGroups:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._check = authority_check(authority_file(directory).read_bytes())
         self._permissions = watched_permissions(directory)
+        self._check = self._permissions.check
         self._lock = threading.Lock()
         self._shelf = KeyShelf(self._check)
         self._stamps: dict[str, Stamp | None] = {}

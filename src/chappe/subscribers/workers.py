@@ -14,6 +14,7 @@ from typing import Final
 
 from chappe.errors import WorkerFailed
 from chappe.log.batch import Record
+from chappe.security import SECRETS
 from chappe.subscribers.shares import Shares
 from chappe.subscribers.work import Ear, Misbehaved, Work
 
@@ -27,6 +28,11 @@ STUCK_S: Final = 30.0  # a worker that gets nothing done for so long is told of
 START_S: Final = 60.0  # one that has not imported its function yet has so much patience at least
 LAST_S: Final = 1.0  # from the end of its output to its own
 FAREWELL_S: Final = 10.0  # workers get so long to end when nothing is left to do
+
+
+def _environment(work: Work) -> dict[str, str]:
+    """What a worker is told: without our secrets if it is a program, and not a function of our own."""
+    return {key: text for key, text in os.environ.items() if work.own_pipe or key not in SECRETS}
 
 
 class _Worker:
@@ -49,7 +55,7 @@ class _Worker:
                 stdin=subprocess.PIPE,
                 stdout=None if work.own_pipe else subprocess.PIPE,
                 pass_fds=(theirs,) if work.own_pipe else (),
-                env=os.environ | {"CHAPPE_WORKER": str(number)},
+                env=_environment(work) | {"CHAPPE_WORKER": str(number)},
                 process_group=0,  # Ctrl-C is the reader's: what a worker has begun is finished
             )
         except BaseException:
