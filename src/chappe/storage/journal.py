@@ -31,7 +31,7 @@ from chappe.defaults import SEGMENT_BYTES
 from chappe.errors import ProtocolError, StorageError, StorageFormat, StorageFull
 from chappe.log.batch import HEADER, Batch, Record
 from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
-from chappe.system.disk import sync_data, sync_directory, sync_file
+from chappe.system.disk import open_private, sync_data, sync_directory, sync_file
 from chappe.system.limits import need_descriptors
 
 logger = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Journal:
     def _rotate(self) -> None:
         """Begin a new file; the old one stays as it is if that fails."""
         path = self._directory / f"{self.next_offset:020d}.journal"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             sync_directory(self._directory)
         except BaseException:
@@ -227,7 +227,7 @@ class Pending:
     def __init__(self, path: Path, next_offset: int) -> None:
         self.records: list[Record] = []  # found, in order from ``next_offset`` on ...
         self.sealed: list[bytes] = []  # ... or, if the first of them is sealed, as batches
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
             self._size = self._load(path.read_bytes(), next_offset)
             os.ftruncate(self._file, self._size)

@@ -37,6 +37,7 @@ from chappe.errors import (
 )
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
 from chappe.kv.entity import Entity
+from chappe.system.disk import PRIVATE_DIRECTORY, keep_private, make_private
 from chappe.system.forking import own
 
 Synchronous = Literal["OFF", "NORMAL", "FULL", "EXTRA"]
@@ -182,7 +183,8 @@ class SqliteBackend(_Backend):
 
     def _open(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            make_private(self.path)
             database = sqlite3.connect(
                 self.path, timeout=0.0, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS
             )
@@ -299,7 +301,8 @@ class RocksdbBackend(_Backend):
         self._failed = False  # the last commit
         self.path = Path(path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            keep_private(self.path)
             self._open()
             self._check()
         except StorageError:

@@ -15,6 +15,7 @@ from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.exactly_once.staged import Intent, SinkState
 from chappe.storage.segments.files import FileOps, storage_error
 from chappe.system import time
+from chappe.system.disk import make_private
 from chappe.system.forking import own
 
 DATABASE: Final = "sinks.sqlite"
@@ -136,6 +137,7 @@ class SinkDatabase:
             return self._database
         path = os.path.join(self._folder, DATABASE)
         try:
+            make_private(path)
             database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
             self._database = database
             database.execute("PRAGMA journal_mode = WAL")
@@ -146,6 +148,9 @@ class SinkDatabase:
             if format_ < FORMAT:
                 database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
                 self._ops.sync_directory(self._folder)
+        except OSError as error:
+            self.close()
+            raise storage_error(error, f"open {path}") from error
         except sqlite3.Error as error:
             self.close()
             raise _database_error(error, f"open {path}") from error

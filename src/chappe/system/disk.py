@@ -1,17 +1,58 @@
-"""Having files on the disk, and to oneself: what differs between Linux and macOS is here."""
+"""Having files on the disk, and to oneself: what differs between Linux and macOS is here.
+
+What programs keep is made for their own user alone, whatever the umask: directories of 0700, files of 0600.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from chappe.system import machine
 from chappe.system.forking import own
 
+logger = logging.getLogger(__name__)
+
+PRIVATE_FILE: Final = 0o600
+PRIVATE_DIRECTORY: Final = 0o700
+LOCKS: Final = "/proc/locks"  # where Linux says who holds which file
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # there is no room
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file, closed on exec; one that is made is its owner's alone. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def make_private(path: str | Path) -> None:
+    """Make an empty file that is its owner's alone, or have the one that is there be so. Raises OSError.
+
+    That one is not opened: closing it would let go of locks that SQLite has on it in this process.
+    """
+    try:
+        os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        keep_private(path)
+
+
+def keep_private(path: str | Path) -> None:
+    """Take away what everybody may with a file or directory of ours, as earlier versions and other programs made it.
+
+    One that only a group was let into stays so: somebody chose that.
+    """
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & 0o007:
+            try:
+                os.chmod(path, mode & PRIVATE_DIRECTORY)
+            except OSError as error:
+                logger.warning("%s is open to other users, and cannot be closed: %s", path, error.strerror)
 
 
 def sync_file(fd: int) -> None:
@@ -62,8 +103,11 @@ class FileLock:
     """
 
     def __init__(self, path: str | Path, *, wait: bool = False) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.fd = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
+            if stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o077:  # whoever can read it could hold it
+                with suppress(OSError):
+                    os.fchmod(self.fd, PRIVATE_FILE)
             fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BaseException:
             self.close()
@@ -89,6 +133,39 @@ class FileLock:
 
 
 def held_by(path: str | Path) -> str:
-    """The process id that a holder wrote into the file of its lock."""
-    with open(path, "rb") as file:
-        return file.read(32).decode("ascii", "replace").strip() or "unknown"
+    """Who holds a lock that could not be had: ``process 12``, or ``another process`` where nobody can say.
+
+    The number that a holder wrote into the file counts where the system does not say, and if that process is there:
+    whoever holds it now need not have written.
+    """
+    number = _holder(path) or _written(path)
+    return f"process {number}" if number and _is_there(number) else "another process"
+
+
+def _holder(path: str | Path) -> int:
+    """As Linux has it; 0 if it is not known."""
+    with suppress(OSError, ValueError):
+        found = os.stat(path)
+        where = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        with open(LOCKS, encoding="ascii") as locks:
+            for line in locks:
+                words = line.split()
+                if len(words) > 5 and words[1] == "FLOCK" and words[5] == where:
+                    return int(words[4])
+    return 0
+
+
+def _written(path: str | Path) -> int:
+    with suppress(OSError, ValueError), open(path, "rb") as file:
+        return int(file.read(32))
+    return 0
+
+
+def _is_there(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except PermissionError:
+        return True  # it is another user's
+    except (OSError, OverflowError):
+        return False
+    return number > 0

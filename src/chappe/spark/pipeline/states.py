@@ -20,7 +20,7 @@ from typing import Any, Final
 import platformdirs
 
 from chappe.errors import ChappeError
-from chappe.system.disk import FileLock
+from chappe.system.disk import PRIVATE_DIRECTORY, FileLock, keep_private
 
 STATE_BYTES_MAX: Final = 1 << 20
 SAME_START_S: Final = 2.0  # start times are told by a clock that may be set
@@ -83,7 +83,8 @@ class States:
         Raises:
             PipelineRunning: There is one already.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        keep_private(self.directory)
         with self._locked():
             other = self._load(self._path(state.name))
             if other is not None:

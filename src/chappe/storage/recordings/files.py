@@ -14,7 +14,7 @@ from pathlib import Path
 from chappe.errors import StorageLocked
 from chappe.storage.recordings.codec import HEADER
 from chappe.storage.segments.files import trying
-from chappe.system.disk import FileLock
+from chappe.system.disk import PRIVATE_DIRECTORY, FileLock
 
 ID_FILE = "id.txt"
 TOPICS_FILE = "topics.txt"
@@ -39,7 +39,7 @@ class RecordingFiles:
     def __init__(self, directory: str | Path, endpoint_id: str, forwarding: bool) -> None:
         self.directory = Path(directory)
         with trying(f"record into {directory}"):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             try:
                 self._messages = FileLock(self.directory / MESSAGES_FILE)  # whoever records has it open
             except BlockingIOError:

@@ -39,7 +39,7 @@ from typing import Final
 from chappe.data.topic import decode_topic
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.storage.segments.files import FileOps, checksum, encode_name, logged, trying
-from chappe.system.disk import FileLock, held_by
+from chappe.system.disk import FileLock, held_by, keep_private
 
 logger: Final = logging.getLogger(__name__)
 FORMAT: Final = 2
@@ -229,6 +229,7 @@ class StoreDirectory:
             if not exists(self.path) and not _OURS.issuperset(entries):
                 raise StorageFormat(f"{self.path} holds other files and no store; choose an empty or new directory")
             self._lock()
+            keep_private(self.path)
         with trying(f"use {self.path} as a store", self.close):
             self.store_id, self.proved = self._identify()
             ops.make_directories(self.topics)
@@ -249,7 +250,7 @@ class StoreDirectory:
             self._held = FileLock(path)
         except BlockingIOError as error:
             raise StorageLocked(
-                f"the store in {self.path} is used by process {held_by(path)}; stop it or use another directory"
+                f"the store in {self.path} is used by {held_by(path)}; stop it or use another directory"
             ) from error
         os.ftruncate(self._held.fd, 0)
         os.pwrite(self._held.fd, f"{os.getpid()}\n".encode(), 0)

@@ -18,7 +18,15 @@ from typing import Final
 from crc32c import crc32c
 
 from chappe.errors import IdentityInUse, StorageError, StorageFormat, StorageFull
-from chappe.system.disk import FULL, FileLock, sync_data, sync_file
+from chappe.system.disk import (
+    FULL,
+    PRIVATE_DIRECTORY,
+    FileLock,
+    keep_private,
+    open_private,
+    sync_data,
+    sync_file,
+)
 from chappe.system.limits import EXHAUSTED, TEXT
 
 logger: Final = logging.getLogger(__name__)
@@ -32,8 +40,8 @@ class FileOps:
     """What the storage asks of the operating system; every method raises OSError as ``os`` does."""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file; closed on exec."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        """Open a file; closed on exec, and its owner's alone if it is made."""
+        return open_private(path, flags)
 
     def close(self, fd: int) -> None:
         """Close a file."""
@@ -70,8 +78,8 @@ class FileOps:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory that does not exist yet."""
-        os.mkdir(path)
+        """Make a directory that does not exist yet, of its owner alone."""
+        os.mkdir(path, PRIVATE_DIRECTORY)
 
     def drop_cache(self, fd: int, position: int, size: int) -> None:
         """Have the next read of these bytes come from the disk, as far as the system lets us ask for it."""
@@ -248,6 +256,7 @@ def hold_identity(ops: FileOps, directory: Path, whose: str, doing: str) -> File
     """The lock of an identity's directory, which is made. Raises IdentityInUse, and StorageError as ``trying``."""
     with trying(f"use {directory} for the identity of a {whose}"):
         ops.make_directories(str(directory.absolute()))
+        keep_private(directory)
         try:
             return FileLock(directory / "lock")
         except BlockingIOError:
