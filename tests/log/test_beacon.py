@@ -294,7 +294,6 @@ def test_only_identities_that_may_do_so_are_met() -> None:
     assert made.handle_beacon(PEER, 0.0) == []
     assert made.handle_beacon(named("stranger", "STORE", 6000), 0.0) == []
     assert made.handle_beacon(named("idle", "STORE", 6000), 0.0) == []
-    assert made.handle_beacon(named("reader", PRODUCING + "P", 6000), 0.0) == []
     assert made.handle_beacon(named("hub", "STORE", 6000), 0.0)[0] == Connect("tcp://127.0.0.1:6000#hub", "STORE")
     assert made.handle_beacon(named("sensor", PRODUCING + "P", 6001), 0.0)[0] == Connect(
         "tcp://127.0.0.1:6001#sensor", PRODUCING + "P"

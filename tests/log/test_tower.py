@@ -185,10 +185,7 @@ def test_who_may_nothing_in_the_log_announces_nothing_and_only_producers_claim_i
 
     assert core.handle_beacon([b"B", b"ANY", b"h", b"1#idle"], "", 0.0, "idle") == []
     assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#reader"], "", 0.0, "reader") == []
-    assert core.handle_beacon([b"B", b"producing-P", b"h", b"1#reader"], "", 0.0, "reader") == []
-    assert [(each.who, each.verb) for each in refused] == [
-        ("idle", "consume"), ("reader", "produce"), ("reader", "produce")
-    ]  # fmt: skip
+    assert [(each.who, each.verb) for each in refused] == [("idle", "consume"), ("reader", "produce")]
     assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#sensor"], "", 0.0, "sensor")
     assert core.handle_beacon([b"B", b"consuming-C", b"h", b"1#reader"], "", 0.0, "reader")
 

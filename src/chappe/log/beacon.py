@@ -70,8 +70,11 @@ def kind_of(address: str) -> str:
 
 
 def verbs_of(address: str) -> Verbs:
-    """The rights of which a member that announces this address needs one, where connections have keys."""
-    return PRODUCERS if address.startswith((PRODUCING, IDENTITY)) else LISTERS
+    """The rights of which a member that announces this address needs one, where connections have keys.
+
+    A node needs no more than any right in the log: whom it meets refuses what it may not, and says so by topic.
+    """
+    return PRODUCERS if address.startswith(IDENTITY) else LISTERS
 
 
 def parse_beacon(frames: list[bytes]) -> tuple[bytes, str, str]:

@@ -15,8 +15,8 @@ what stores say of themselves        who says it may ``store`` something
 what a clock shows                   who asks may ``consume`` or ``store`` something; who says it may ``produce`` or
                                      ``store`` something
 what passes                          who asks may ``administer`` all topics; who tells may do anything in the log
-beacons                              who sends one names itself, and may do something in the log; one that produces, or
-                                     claims the identity of a producer, may ``produce`` something
+beacons                              who sends one names itself, and may do something in the log; who claims the
+                                     identity of a producer may ``produce`` something
 ===================================  ==========================================================================
 
 What a query wants is in ``asks``. Without keys there is no guard, and nothing is asked.
