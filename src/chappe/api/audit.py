@@ -13,7 +13,7 @@ from typing import Final
 
 from chappe.api.faces import Closeable
 from chappe.api.log.producer import Producer
-from chappe.defaults import KEYS_COME_S, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import KEYS_COME_S
 from chappe.errors import BufferFull, ChappeError, Sealed, UsageError
 from chappe.permissions.rules import PRODUCE
 from chappe.runtime.log_seats import Where
@@ -57,8 +57,8 @@ class Audit(Closeable):
         self,
         topic: str,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         forwarders: str | Sequence[str] | None = None,
         security: LogSecurity = None,
     ) -> None:

@@ -35,7 +35,7 @@ class Sender:
     """A producer whose records wait in a journal while stores are away, and what it has sent in this run."""
 
     def __init__(
-        self, topic: str, tower: str, listen: str, min_acks: int, identity: str, directory: str | Path | None,
+        self, topic: str, tower: str, listen: str | None, min_acks: int, identity: str, directory: str | Path | None,
         security: LogSecurity,
     ) -> None:  # fmt: skip
         if min_acks < 1:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from chappe.api.kv.map_store import MapStore, Typed
 from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, Sender, TopicNow, place_of
 from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BufferFull, ChappeError, Closed, Sealed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
 from chappe.security import LogSecurity
-from chappe.system import time
+from chappe.system import settings, time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class DataStoreToTopic(Keeper):
     Args:
         store: A master or a clone; or a shared map, or subtrees of one, see ``api.kv.map_store``.
         topic: The topic of the log; its records are to be those of this store alone.
-        tower: ``HOST[:PORT]``, several separated by commas.
+        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
         listen: Interface of the producer.
         min_acks: Stores that must have each record, at least 1.
         compact_s: Compacted by key: of several changes of a key that wait only the last is written, and everything
@@ -74,8 +73,8 @@ class DataStoreToTopic(Keeper):
         store: DataStore | SharedMap[Any],
         topic: str,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         min_acks: int = 1,
         compact_s: float | None = None,
         identity: str | None = None,
@@ -83,6 +82,7 @@ class DataStoreToTopic(Keeper):
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        tower = settings.tower(tower)
         if compact_s is not None and not compact_s > 0:
             raise UsageError(f"compact_s is a number of seconds above 0, or None, not {compact_s!r}")
         if topic.endswith("*"):

@@ -23,14 +23,13 @@ from chappe.api.pace import SHOW_S, Pace
 from chappe.api.times import as_micros
 from chappe.bridges.form import Played, unpack
 from chappe.data.topic import decode_topic
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.bounds import Bound, Moment, Reading, bounded
 from chappe.reading.fetch import read_blocks
 from chappe.reading.offsets import EARLIEST, LATEST, Range
 from chappe.reading.selection import Selection
 from chappe.security import LogSecurity
-from chappe.system import time
+from chappe.system import settings, time
 
 Start: TypeAlias = Literal["earliest"] | int | datetime
 PIECE: Final = 1024  # messages published at once
@@ -62,7 +61,8 @@ class Player:
     Args:
         endpoint: Of the mesh; peers are its user's affair.
         topic: Of the log.
-        tower: ``HOST[:PORT]`` of the towers that know the stores, separated by commas.
+        tower: ``HOST[:PORT]`` of the towers that know the stores, separated by commas; by default what the settings
+            say, as of ``Consumer``.
         start: ``"earliest"``; an offset, in each partition; or a datetime with a time zone.
         end: None for everything, or a datetime: messages from then on are not played.
         speed: 1.0 is the original speed, 10.0 ten times that; None: as fast as the peers take it.
@@ -78,7 +78,7 @@ class Player:
         endpoint: Endpoint,
         topic: str,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
+        tower: str | None = None,
         start: Start = EARLIEST,
         end: datetime | None = None,
         speed: float | None = 1.0,
@@ -91,7 +91,13 @@ class Player:
         starting = _bound(start)
         ending: Bound = LATEST if end is None else Moment(as_micros(end))
         self._wanted = Reading(
-            Selection.of_topics([topic]), (), tower, starting, ending, fail_on_data_loss=False, security=security
+            Selection.of_topics([topic]),
+            (),
+            settings.tower(tower),
+            starting,
+            ending,
+            fail_on_data_loss=False,
+            security=security,
         )
         self._waiting = self._plan(start if isinstance(start, int) else None)
         last = max([at for _, at, _ in self._waiting], default=0)

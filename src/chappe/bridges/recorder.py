@@ -14,11 +14,11 @@ from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.pace import SHOW_S
 from chappe.bridges.form import fits, pack
 from chappe.bridges.keeping import LOOK_S, Sender
-from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull, Closed, Sealed, UsageError
 from chappe.mesh.messages import Message
 from chappe.security import LogSecurity
-from chappe.system import time
+from chappe.system import settings, time
 from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Recorder:
         endpoint: Of the mesh; peers are its user's affair.
         topics: Prefixes of topics in the mesh.
         to: The topic of the log.
-        tower: ``HOST[:PORT]``, several separated by commas.
+        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
         listen: Interface of the producer.
         min_acks: Stores that must have each record, at least 1.
         identity: Under which journal and partition are kept; by default made of ``topics`` and ``to``.
@@ -72,8 +72,8 @@ class Recorder:
         endpoint: Endpoint,
         *topics: str,
         to: str,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         min_acks: int = 1,
         identity: str | None = None,
         directory: str | Path | None = None,
@@ -82,6 +82,7 @@ class Recorder:
         bytes_max: int = SUBSCRIBER_BYTES_MAX,
     ) -> None:
         own(self)
+        tower = settings.tower(tower)
         if not topics:
             raise UsageError("name at least one topic of the mesh to record, or '' for all")
         name = identity or f"record-{hashlib.sha256(repr((to, sorted(topics))).encode()).hexdigest()[:24]}"

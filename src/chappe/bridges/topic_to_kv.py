@@ -14,10 +14,9 @@ from chappe.api.log.consumer import Consumer
 from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, TopicNow, place_of
 from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
 from chappe.data.topic import Filter
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import BackendFailure, InvalidData, OffsetOutOfRange, UsageError
 from chappe.security import LogSecurity
-from chappe.system import time
+from chappe.system import settings, time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class TopicToDataStore(Keeper):
     Args:
         store: The master; or a shared map, see ``api.kv.map_store``: what cannot be in it is left out and counted.
         topic: The topic of the log.
-        tower: ``HOST[:PORT]``, several separated by commas.
+        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
         listen: Interface of the consumer.
         security: Who it is in the log, as of ``Consumer``.
 
@@ -70,11 +69,12 @@ class TopicToDataStore(Keeper):
         store: DataStore | SharedMap[Any],
         topic: str,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        tower = settings.tower(tower)
         if not isinstance(store, SharedMap) and store.role != "master":
             raise UsageError(f"a topic is kept in the master of a store; here {store.name!r} is a clone")
         if Filter.parse(topic).prefix:

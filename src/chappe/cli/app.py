@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 
 from chappe.cli import (
     archive,
-    auditing,
     benchmark,
     chain,
     config,
@@ -38,6 +37,7 @@ from chappe.cli import (
 )
 from chappe.cli.console import allow_files, debugging, drop_stdout, exit_code, obey_sigterm, replace_closed, warn
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
+from chappe.system.settings import CONFIG
 
 WRONG_USE = UsageError
 FILES_MIN = 64  # open at once; below, ZeroMQ ends the process without a word of ours
@@ -99,8 +99,10 @@ def program(
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
     context.obj = config.load(config_file)
     context.default_map = config.defaults_of_commands(context.obj)
+    if config_file is not None:
+        os.environ[CONFIG] = os.path.abspath(os.path.expanduser(config_file))  # for what the commands make and start
     if context.invoked_subcommand != "config":
-        for key in ("identity", "audit", *auditing.REACH):
+        for key in ("identity", "audit"):
             if key in context.obj.values:
                 os.environ.setdefault(f"CHAPPE_{key.upper()}", context.obj.values[key])
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final
+from typing import Any
 
 from chappe.cli import options
 from chappe.errors import UsageError
 from chappe.security import Keys
-
-REACH: Final = ("tower", "listen", "forwarders")  # settings that say where the log is
+from chappe.system import settings
 
 
 def audited(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -23,9 +22,9 @@ def audited(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def command(*args: Any, **given: Any) -> None:
-            topic = _setting("audit")
+            topic = os.environ.get("CHAPPE_AUDIT")  # where ``app`` puts that of the file
             keys = _keys(given)
-            if topic is None or keys is None:
+            if not topic or keys is None:
                 function(*args, **given)
                 return
             from chappe.api.audit import Audit
@@ -38,29 +37,23 @@ def audited(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-def _setting(key: str) -> str | None:
-    """Of the environment, where ``app`` puts those of the file."""
-    return os.environ.get(f"CHAPPE_{key.upper()}") or None
-
-
 def _keys(given: dict[str, Any]) -> Keys | None:
     """Who the command will be: by ``--as`` or ``--tls``, unless a word says that it has no keys."""
     if given.get("plain") or given.get("anonymous"):
         return None
     tls = given.get("tls")
     acting = given.get("acting") if tls is None else str(tls[0] / tls[1])
-    return options.keys_of(acting or os.environ.get("CHAPPE_IDENTITY") or None)
+    return options.keys_of(acting or settings.identity())
 
 
 def _where(given: dict[str, Any], at: str, keys: Keys) -> dict[str, Any]:
     """How it reaches the log: itself, as the command says, or as the settings say."""
     if not at:
-        found = {"listen": _setting("listen") or options.LISTEN}
-        if (forwarders := _setting("forwarders")) is not None:
-            return found | {"forwarders": forwarders}
-        return found | {"tower": given.get("tower") or _setting("tower") or options.TOWER}
+        if (forwarders := settings.forwarders()) is not None:
+            return {"forwarders": forwarders}
+        return {"tower": given.get("tower")}
     host, colon, rest = str(given[at]).partition(":")
     if not host or "[" in host:
         raise UsageError(f"{given[at]!r}: refusals are written where it listens, which has to be a name or IPv4")
     here = f"{keys.name}@{'127.0.0.1' if host in ('*', '0.0.0.0') else host}{colon}{rest}"
-    return {"forwarders": here} if at == "at" else {"tower": here, "listen": _setting("listen") or host}
+    return {"forwarders": here} if at == "at" else {"tower": here, "listen": settings.listen(default=host)}

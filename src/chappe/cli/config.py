@@ -1,24 +1,20 @@
 """The configuration file and the environment: where options come from when the command line does not give them.
 
-Precedence: command line, environment, file, default. The file is the first of: ``--config FILE`` or
-``CHAPPE_CONFIG``, ``chappe.toml`` in the current directory, ``chappe.toml`` in the user's configuration directory.
-Every setting ``section.name`` is the option ``--name`` of the command ``section`` and the variable
-``CHAPPE_SECTION_NAME``; ``tower`` and ``listen`` belong to every command.
+Precedence: command line, environment, file, default; ``system/settings.py`` finds the file, and reads for the library
+the settings that belong to everybody. Every setting ``section.name`` is the option ``--name`` of the command
+``section`` and the variable ``CHAPPE_SECTION_NAME``; those without a section belong to every command.
 
 A file that cannot be read, or says something unknown, is an error that names the line; it is never half used.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
-import re
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 import typer
@@ -26,23 +22,11 @@ import typer
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
 from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import ConfigError, UsageError
-
-FILE_NAME: Final = "chappe.toml"
-FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a configuration
-_PLAIN: Final = {
-    "int": "whole number",
-    "str": "text",
-    "object": "section",
-    "float": "decimal number",
-    "bool": "true or false",
-}
+from chappe.system.settings import find_file
+from chappe.system.settings_file import Common
+from chappe.system.toml import Section, TomlFile
 
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
-
-
-class Section(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
-    """A section of a file."""
 
 
 class _Place(Section, frozen=True):
@@ -78,12 +62,7 @@ class _Retention(Section, frozen=True):
     records: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class _File(Section, frozen=True):
-    tower: str | None = None
-    listen: str | None = None
-    forwarders: str | None = None
-    identity: str | None = None
-    audit: str | None = None
+class _File(Common, frozen=True):
     store: _Place = _Place()
     forward: _Forward = _Forward()
     map: _Map = _Map()
@@ -91,10 +70,6 @@ class _File(Section, frozen=True):
     consume: _Consume = _Consume()
     demo: _Place = _Place()
     retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
-
-
-_S = TypeVar("_S", bound=Section)
-_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,93 +129,6 @@ class Config:
     retention: tuple[RetentionRule, ...] = ()
 
 
-def find_file(explicit: str | None) -> Path | None:
-    """The configuration file to use, or None; raises ConfigError if the one asked for is missing."""
-    if explicit:
-        path = Path(explicit).expanduser()
-        if not path.is_file():
-            raise ConfigError(f"there is no configuration file {explicit}")
-        return path
-    here = Path(FILE_NAME)
-    if here.is_file():
-        return here
-    import platformdirs  # only when it is needed: it costs milliseconds of every start
-
-    users = platformdirs.user_config_path("chappe") / FILE_NAME
-    return users if users.is_file() else None
-
-
-@dataclass(frozen=True, slots=True)
-class TomlFile:
-    """A TOML file: its text, and what it says. Its errors name the line."""
-
-    path: Path
-    text: str
-    tables: dict[str, Any]
-
-    @classmethod
-    def read(cls, path: Path) -> TomlFile:
-        """Read a file; raises ConfigError."""
-        try:
-            if path.stat().st_size > FILE_BYTES_MAX:
-                raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes, this is not a configuration file")
-            text = path.read_bytes().decode()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            line = error.object[: error.start].count(b"\n") + 1
-            raise ConfigError(f"{path}, line {line}: not UTF-8 text") from error
-        try:
-            return cls(path, text, tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            from chappe.spark.pipeline.model import toml_problem
-
-            line, problem = toml_problem(str(error), text)
-            raise ConfigError(f"{path}, line {line}: {problem}") from error
-
-    def wrong(self, keys: tuple[str, ...], problem: object) -> ConfigError:
-        """What to raise about ``keys``."""
-        from chappe.spark.pipeline.model import Lines
-
-        return ConfigError(f"{self.path}, line {Lines(self.text).of(keys)}: {problem}")
-
-    def convert(self, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
-        """What the file, or a section of it, says; raises ConfigError, also for keys that mean nothing."""
-        if isinstance(value, dict):
-            self._check_known(value, kind, above)
-        try:
-            return msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            problem, _, where = str(error).partition(" - at `$")
-            keys = (*above, *re.findall(r"[^.`]+", re.sub(r"\[[^]]*\]", "", where)))
-            problem = re.sub(r"`([\w |]+)`", lambda names: _plain(names[1]), problem)
-            raise self.wrong(keys, f"{'.'.join(keys)}: {problem}") from error
-
-    def parsed(self, keys: tuple[str, ...], parse: Callable[[Any], _V], value: object) -> _V | None:
-        """A value that is more than its type; None stays. Raises ConfigError for what ``parse`` refuses."""
-        try:
-            return None if value is None else parse(value)
-        except UsageError as error:
-            raise self.wrong(keys, f"{'.'.join(keys)}: {error}") from error
-
-    def _check_known(self, table: dict[str, Any], kind: type[Section], above: tuple[str, ...]) -> None:
-        known = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
-        for key, value in table.items():
-            keys = (*above, key)
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(sorted(known))}"
-                what = "section" if isinstance(value, dict) else "key"
-                raise self.wrong(keys, f"unknown {what} {'.'.join(keys)!r}; {hint}")
-            section = next((each for each in (known[key], *get_args(known[key])) if _is_section(each)), None)
-            if section is not None and isinstance(value, dict):
-                self._check_known(value, section, keys)
-
-
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
 def load(explicit: str | None = None) -> Config:
     """Read the configuration file, if there is one.
 
@@ -269,11 +157,6 @@ def load(explicit: str | None = None) -> Config:
             values[setting.key] = str(value)
     source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
     return Config(path, values, tuple(rules))
-
-
-def _plain(types: str) -> str:
-    """The names of msgspec's types in the words of TOML."""
-    return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
 MAP_COMMANDS: Final = ("get", "set", "delete", "watch", "dump", "load", "serve", "witness")

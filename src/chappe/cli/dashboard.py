@@ -19,7 +19,8 @@ from typer import Option
 from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ChappeError, UsageError
-from chappe.security import IDENTITY, LogSecurity
+from chappe.security import LogSecurity
+from chappe.system import settings
 
 if TYPE_CHECKING:
     from chappe.dashboard.sources import Source
@@ -81,7 +82,7 @@ def dashboard(
     given = os.environ.get(TOKEN) or None
     token = new_token(host, given, changes=allow_changes)
     hear_warnings(tower)
-    log_security: LogSecurity = "plain" if trust.plain and IDENTITY not in os.environ else None
+    log_security: LogSecurity = "plain" if trust.plain and settings.identity() is None else None
     with ExitStack() as ending:
         listener = ending.enter_context(listening(host, port))
         from chappe.dashboard.entries import Entries

@@ -12,9 +12,9 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
-from chappe.cli.options import PASSPHRASE
 from chappe.errors import UsageError
 from chappe.security import (
+    PASSPHRASE,
     Keys,
     authority_file,
     authority_key_file,

@@ -13,10 +13,9 @@ from typer import Option
 
 from chappe.cli import options
 from chappe.cli.console import check_reader, say, warn
-from chappe.cli.options import PASSPHRASE
 from chappe.defaults import MESH_PORT
 from chappe.errors import ChappeError, UsageError
-from chappe.security import Keys, is_loopback, permissions_file
+from chappe.security import PASSPHRASE, Keys, is_loopback, permissions_file
 
 if TYPE_CHECKING:
     from chappe import Endpoint

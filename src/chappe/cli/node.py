@@ -16,9 +16,9 @@ from typer import Argument, Option
 
 from chappe.cli import dashboard, mesh, network, options, tap
 from chappe.cli.auditing import audited
-from chappe.cli.config import Section, TomlFile
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ConfigError, UsageError
+from chappe.system.toml import Section, TomlFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
-from typer import Option
+from typer import Context, Option
 
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.security import Keys
+from chappe.security import IDENTITY, PASSPHRASE, Keys
+from chappe.system.settings import DEFAULT_LISTEN, DEFAULT_TOWER, NONE
 
-TOWER: Final = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
-LISTEN: Final = TOWER_HOST
+TOWER: Final = DEFAULT_TOWER
+LISTEN: Final = DEFAULT_LISTEN
+_CONTEXT: Final = "of_command"  # the parameter by which typer hands over where options come from
+_SOURCES: Final = ("COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")  # the first counts most
 
 InputFormat = Literal["lines", "json", "length", "records"]
 OutputFormat = Literal["text", "raw", "json", "length"]
@@ -41,9 +43,9 @@ OnStale: TypeAlias = Annotated[
 def be(acting: str | None, plain: bool = False) -> None:
     """Have all of this process be that identity, or none if ``plain``; what it starts included: readers, Spark."""
     if plain:
-        os.environ.pop("CHAPPE_IDENTITY", None)  # readers that are no members go by it
+        os.environ[IDENTITY] = NONE  # readers that are no members go by it; the file's identity does not count
     elif acting:
-        os.environ["CHAPPE_IDENTITY"] = acting
+        os.environ[IDENTITY] = acting
 
 
 Acting: TypeAlias = Annotated[
@@ -61,7 +63,6 @@ Plain: TypeAlias = Annotated[
 Chain: TypeAlias = Annotated[
     Path | None, Option("--chain", metavar="FILE", help="The configuration of a chain of stores, for ordered topics.")
 ]
-PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
 
 
@@ -85,6 +86,11 @@ class Reach:
     def __post_init__(self) -> None:
         be(self.acting, self.plain)
 
+    def heed(self, context: Context) -> Reach:
+        """The same without forwarders where a source that counts more than theirs named a tower."""
+        before = _rank(context, "tower") < _rank(context, "forwarders")
+        return replace(self, forwarders=None) if before or self.forwarders == NONE else self
+
     @property
     def arguments(self) -> dict[str, Any]:
         """What producers, consumers and ``discover`` take."""
@@ -104,16 +110,22 @@ class Reach:
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
 
+def _rank(context: Context, option: str) -> int:
+    source = context.get_parameter_source(option)
+    return len(_SOURCES) if source is None else _SOURCES.index(source.name)
+
+
 def keys_of(acting: str | None) -> Keys | None:
     """What ``--as`` names; its passphrase comes from the environment."""
-    return None if acting is None else Keys(acting, os.environ.get(PASSPHRASE))
+    return None if acting in (None, NONE) else Keys(acting, os.environ.get(PASSPHRASE))
 
 
 def with_groups(function: Callable[..., None]) -> Callable[..., None]:
     """A command whose parameters that are dataclasses stand for the options that are their fields.
 
     Typer knows no groups of options, so it is shown a signature in which each group is spelled out. The help shows a
-    group in the panel that its ``PANEL`` names, if it has one.
+    group in the panel that its ``PANEL`` names, if it has one. A group with a method ``heed`` is asked by it what it
+    becomes, given the context that tells which source each option comes from.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -130,10 +142,17 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
                 info.rich_help_panel = info.rich_help_panel or getattr(group, "PANEL", None)
             shown[option.name] = each.replace(name=option.name, default=option.default, annotation=kinds[option.name])
 
+    heeding = [name for name, group in groups.items() if hasattr(group, "heed")]
+    if heeding:
+        shown[_CONTEXT] = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+
     @wraps(function)
     def command(**given: Any) -> None:
+        context = given.pop(_CONTEXT, None)
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group) if each.name in given})
+        for name in heeding if context is not None else ():
+            given[name] = given[name].heed(context)
         function(**given)
 
     setattr(command, "__signature__", inspect.Signature(list(shown.values())))  # noqa: B010

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of
 from chappe.cli.units import human_bytes, parse_moment, parse_start
 from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
-from chappe.security import IDENTITY
+from chappe.system import settings
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -243,7 +242,7 @@ def replay(
 
 def _log_security(trust: mesh.Trust) -> Literal["plain"] | None:
     """What the log beside a mesh takes: an identity of the environment's also where the mesh is plain."""
-    return "plain" if trust.plain and IDENTITY not in os.environ else None
+    return "plain" if trust.plain and settings.identity() is None else None
 
 
 def _refuse(group: Any, why: str, **more: object) -> None:

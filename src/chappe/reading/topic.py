@@ -8,16 +8,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from chappe.api.log.discovery import discover
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS, polars, pyarrow, schema
 from chappe.data.given import several
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
-from chappe.errors import UsageError
+from chappe.errors import TimedOut, UsageError
 from chappe.reading.bounds import Bound, Moment, Reading, bounded
 from chappe.reading.fetch import read_task
 from chappe.reading.offsets import EARLIEST, LATEST, sort_offsets
 from chappe.reading.selection import Selection
+from chappe.reading.view import DISCOVER_S
 from chappe.security import LogSecurity
+from chappe.system import settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +44,8 @@ def read_topic(
 
     Args:
         topic: ``name``, or ``prefix*`` for all topics that start so; or several of them.
-        tower: ``HOST[:PORT]`` of the towers that know the stores, separated by commas.
+        tower: ``HOST[:PORT]`` of the towers that know the stores, separated by commas; by default what the settings
+            say, as of ``Consumer``.
         stores: Query endpoints of stores, instead of a tower.
         start: ``"earliest"``, ``"latest"``, a datetime with a time zone, or ``{topic: {partition: offset}}``, where
             partitions that are not named begin at their first record. Of a moment: at the first record of each
@@ -133,8 +136,20 @@ def reached(
         if not each.startswith("tcp://") or not each.partition("#")[0].rpartition(":")[2].isdigit():
             raise UsageError(f"a store is tcp://host:port, and not {each!r}")
     if not endpoints and tower is None:
-        tower = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
+        forwarders = settings.forwarders()
+        if forwarders is None:
+            tower = settings.tower()
+        else:
+            endpoints = _behind(forwarders, security)
     return Reading(Selection.of_topics(topics), endpoints, tower, security=security)
+
+
+def _behind(forwarders: str, security: LogSecurity) -> tuple[str, ...]:
+    """The query endpoints of the stores at forwarders; raises TimedOut if there are none."""
+    found = discover(None, DISCOVER_S, forwarders=forwarders, security=security)
+    if not found:
+        raise TimedOut(f"no forwarder answers at {forwarders}; start one or correct the address")
+    return tuple(each.endpoint for each in found)
 
 
 def _batches(wanted: Reading, apart: bool) -> Iterator[pa.RecordBatch]:

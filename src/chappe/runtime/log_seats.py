@@ -33,7 +33,7 @@ from chappe.runtime.log_node import Node
 from chappe.runtime.meeting import AtForwarders, AtTowers, Gatherer, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
 from chappe.security import Keys, LogSecurity
-from chappe.system import machine, time
+from chappe.system import machine, settings, time
 from chappe.system.forking import own
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
@@ -293,15 +293,25 @@ class Where:
 
     @classmethod
     def parse(
-        cls, tower: str, listen: str, forwarders: str | Sequence[str] | None, security: LogSecurity = None
+        cls,
+        tower: str | None = None,
+        listen: str | None = None,
+        forwarders: str | Sequence[str] | None = None,
+        security: LogSecurity = None,
     ) -> Where:
-        """Raises UsageError for anything that is not an address, or not an identity, or listens without a word."""
+        """What is not given comes from the settings (``chappe.system.settings``).
+
+        Raises UsageError for anything that is not an address, or not an identity, or listens without a word.
+        """
         keys = keys_of(security)
+        if tower is None and forwarders is None:
+            forwarders = settings.forwarders()
         if forwarders is not None:
             found = ForwarderAddress.parse_many(forwarders)
             if not found:
                 raise UsageError("no forwarder is named: HOST:PORT is wanted, or several of these")
             return cls(forwarders=tuple(found), said=",".join(map(str, found)), keys=keys)
+        tower, listen = settings.tower(tower), settings.listen(listen)
         check_listening(security, listen, "program")
         return cls(tuple(TowerAddress.parse_many(tower)), listen, said=tower, keys=keys)
 

@@ -18,13 +18,13 @@ from uuid import UUID
 from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
 from chappe.data.topic import check_topic
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.reading.bounds import Bound, Moment, Reading
 from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
 from chappe.security import Keys, LogSecurity
+from chappe.system import settings
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -129,7 +129,7 @@ def place_of(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
             raise UsageError(f"`stores` wants tcp://host:port,... and not {each!r}")
     if stores and towers:
         raise UsageError("give `stores` or `towers`, not both")
-    return tuple(dict.fromkeys(stores)), towers or (None if stores else f"{TOWER_HOST}:{TOWER_SUB_PORT}")
+    return tuple(dict.fromkeys(stores)), towers or (None if stores else settings.tower())
 
 
 def identity_of(options: Mapping[str, str]) -> LogSecurity:

@@ -18,7 +18,6 @@ from chappe.api.ages import OnStale
 from chappe.api.faces import Closeable
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer, ResetLike
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import Closed, MemberStopped, ProtocolError, UsageError, WorkerFailed
 from chappe.log.batch import Record
 from chappe.security import LogSecurity
@@ -99,8 +98,8 @@ class ShardedConsumer(Closeable):
         tries: int = TRIES,
         patience_s: float | None = None,
         form: Form = "json",
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         forwarders: str | Sequence[str] | None = None,
         reset: ResetLike = "earliest",
         directory: str | Path | None = None,

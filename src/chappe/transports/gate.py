@@ -30,9 +30,9 @@ from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.log.guard import Refusal
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import Identity
-from chappe.security import IDENTITY, PASSPHRASE, Keys, LogSecurity, is_loopback, permissions_file
+from chappe.security import PASSPHRASE, Keys, LogSecurity, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
-from chappe.system import machine, time
+from chappe.system import machine, settings, time
 from chappe.transports.doubled import doubled
 from chappe.transports.refusals import Refusals
 
@@ -403,13 +403,13 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def keys_of(security: LogSecurity) -> Keys | None:
-    """The identity to be: what is given, or what the environment names; None for plain connections.
+    """The identity to be: what is given, or what the settings name; None for plain connections.
 
     Raises:
-        UsageError: It is neither an identity nor a word that is known.
+        UsageError: It is neither an identity nor a word that is known; or the configuration file cannot be used.
     """
     if security is None:
-        place = os.environ.get(IDENTITY) if machine.current() is machine.SYSTEM else None
+        place = settings.identity()
         return Keys(place, os.environ.get(PASSPHRASE)) if place else None
     if security == "plain":
         return None

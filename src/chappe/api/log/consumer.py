@@ -19,7 +19,6 @@ from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
 from chappe.data.given import as_index, as_text, pairs, two
 from chappe.data.topic import Filter, as_topic
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Record
@@ -46,10 +45,11 @@ class Consumer(Closeable):
 
     Args:
         topics: ``name``, or ``prefix*`` for all topics that start so.
-        tower: ``HOST[:PORT]``, several separated by commas.
-        listen: Host to listen on; ``*`` for all interfaces.
+        tower: ``HOST[:PORT]``, several separated by commas. By default what the settings say, as for every command:
+            ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
+        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
         forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program.
+            has to reach this program. By default what the settings say, if ``tower`` is not given.
         reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
             which begins once stores were found, see ``wait_ready``; ``last-value``, the newest record of each key that
             is there, and then what comes; an offset; or a datetime with a time zone, which is the first record of each
@@ -62,7 +62,7 @@ class Consumer(Closeable):
         on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
-            names, if it is set.
+            or ``chappe.toml`` names, if one does.
 
     Raises:
         IdentityInUse: Another consumer uses the identity.
@@ -74,8 +74,8 @@ class Consumer(Closeable):
     def __init__(
         self,
         *topics: str,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         forwarders: str | Sequence[str] | None = None,
         reset: ResetLike = "earliest",
         identity: str | None = None,

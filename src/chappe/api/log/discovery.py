@@ -25,7 +25,7 @@ class StoreAddress:
 
 
 def discover(
-    tower: str,
+    tower: str | None,
     timeout: float = 2.0,
     *,
     listen: str = TOWER_HOST,

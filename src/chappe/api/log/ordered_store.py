@@ -11,7 +11,7 @@ from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.server import ChainServer
 from chappe.api.chain.status import ChainServerStatus
 from chappe.api.log.store import Store
-from chappe.defaults import MIB, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import MIB
 from chappe.errors import UsageError
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
@@ -56,8 +56,8 @@ class OrderedStore(Store):
         *,
         chain: ChainConfiguration | str | Path,
         name: str,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
         security: LogSecurity = None,
     ) -> None:

@@ -24,7 +24,7 @@ from chappe.api.times import as_micros
 from chappe.arrow import from_arrow
 from chappe.data.given import several
 from chappe.data.topic import check_topic
-from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_batch, as_headers
@@ -54,10 +54,11 @@ class Producer(Closeable):
 
     Args:
         topic: Where records go that do not say otherwise; at most 255 bytes, no NUL. None: each ``send`` says it.
-        tower: ``HOST[:PORT]``, several separated by commas.
-        listen: Host to listen on; ``*`` for all interfaces.
+        tower: ``HOST[:PORT]``, several separated by commas. By default what the settings say, as for every command:
+            ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
+        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
         forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program.
+            has to reach this program. By default what the settings say, if ``tower`` is not given.
         min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for those who
             missed them and waits for nobody.
         buffer_bytes: Records not yet acknowledged, of all topics; at this bound ``send`` blocks or raises.
@@ -69,7 +70,7 @@ class Producer(Closeable):
             they hold the partition, at the latest after 3 s. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
-            names, if it is set.
+            or ``chappe.toml`` names, if one does.
 
     Raises:
         IdentityInUse: Another producer uses the identity.
@@ -82,8 +83,8 @@ class Producer(Closeable):
         self,
         topic: str | None = None,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         forwarders: str | Sequence[str] | None = None,
         min_acks: int = 1,
         buffer_bytes: int = PRODUCER_BUFFER_BYTES,

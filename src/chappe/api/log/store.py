@@ -9,7 +9,6 @@ from pathlib import Path
 
 from chappe.api.faces import Closeable, happened
 from chappe.api.identity import log_event, new_address
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.storage import Hole, Retention
 from chappe.permissions.rules import STORE
@@ -18,6 +17,7 @@ from chappe.runtime.store_node import StoreNode
 from chappe.security import LogSecurity
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
+from chappe.system import settings
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress
@@ -51,8 +51,8 @@ class Store(Closeable):
 
     Args:
         directory: Made if it is not there; one store at a time.
-        tower: ``HOST[:PORT]``, several separated by commas.
-        listen: Host to listen on; ``*`` for all interfaces.
+        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
+        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
         security: As of ``Tower``.
 
@@ -68,12 +68,13 @@ class Store(Closeable):
         self,
         directory: str | Path,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        tower, listen = settings.tower(tower), settings.listen(listen)
         check_listening(security, listen, "store")
         gate = gate_of(keys_of(security))
         self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from chappe.api.faces import Closeable
-from chappe.defaults import TOWER_HOST, TOWER_SUB_PORT
 from chappe.permissions.rules import INTRODUCE
 from chappe.runtime.tower_node import TowerNode
 from chappe.security import LogSecurity
+from chappe.system import settings
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
@@ -16,10 +16,12 @@ class Tower(Closeable):
     """Introduces members to each other; carries no records.
 
     Args:
-        listen: ``HOST[:PORT[:PORT]]``, loopback and the original's ports 5556 and 5557 by default; port 0 lets
-            the operating system choose both.
-        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` names. Who is
-            somebody lets in only those whom the permissions know. Beyond this machine a choice has to be made.
+        listen: ``HOST[:PORT[:PORT]]``; port 0 lets the operating system choose both. By default where the settings
+            (``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``) say that the tower is, or else loopback and the original's
+            ports 5556 and 5557.
+        security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` or
+            ``chappe.toml`` names. With an identity it lets in only those whom the permissions know. Beyond this machine
+            a choice has to be made.
 
     Raises:
         AddressInUse: A port is taken.
@@ -27,9 +29,9 @@ class Tower(Closeable):
         UsageError: Nobody may listen there without a word, or something is wrong with the identity.
     """
 
-    def __init__(self, listen: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}", *, security: LogSecurity = None) -> None:
+    def __init__(self, listen: str | None = None, *, security: LogSecurity = None) -> None:
         own(self)
-        address = TowerAddress.parse(listen)
+        address = TowerAddress.parse(settings.tower(listen))
         check_listening(security, address.host, "tower")
         gate = gate_of(keys_of(security))
         if gate is not None:

@@ -31,13 +31,14 @@ import pyarrow as pa
 from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
 from chappe.arrow_rows import WRITTEN, Part, parts, plain
-from chappe.defaults import KIB, TOWER_HOST, TOWER_SUB_PORT
+from chappe.defaults import KIB
 from chappe.errors import StorageFormat, TimedOut, UsageError
 from chappe.reading.kept import Unsealing
 from chappe.security import LogSecurity
 from chappe.spark.archive.manifest import Manifest, load, path_of
 from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
 from chappe.spark.encode import now_us
+from chappe.system import settings
 from chappe.system.disk import sync_file
 
 FORMAT: Final = 1
@@ -107,8 +108,8 @@ class Replay:
         directory: Path,
         order: Order,
         *,
-        tower: str = f"{TOWER_HOST}:{TOWER_SUB_PORT}",
-        listen: str = TOWER_HOST,
+        tower: str | None = None,
+        listen: str | None = None,
         security: LogSecurity = None,
         anew: bool = False,
         state: Path | None = None,
@@ -118,6 +119,7 @@ class Replay:
         if order.to is not None and len(topics) > 1:
             raise UsageError(f"one target for the topics {', '.join(topics)} would mix them: name one with --topic")
         self._order = order
+        tower = settings.tower(tower)
         self._state = (state or platformdirs.user_data_path("chappe") / "replays") / _name(manifest, order)
         if anew:
             shutil.rmtree(self._state, ignore_errors=True)
@@ -187,7 +189,7 @@ class Replay:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def _open(self, topic: str, tower: str, listen: str, security: LogSecurity) -> None:
+    def _open(self, topic: str, tower: str, listen: str | None, security: LogSecurity) -> None:
         target = self._order.to or topic
         identity = hashlib.sha256(target.encode()).hexdigest()[:16]
         producer = Producer(

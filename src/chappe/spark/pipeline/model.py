@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from chappe.errors import UsageError
+from chappe.system.toml import Keys, Lines
 
 Kind: TypeAlias = Literal["topic", "table", "parquet", "console"]
 Mode: TypeAlias = Literal["append", "update", "complete"]
@@ -26,10 +27,6 @@ _UNITS: Final = {
     "d": 86_400_000, "day": 86_400_000, "days": 86_400_000,
 }  # fmt: skip
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
-_NAME: Final = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
-_HEADER: Final = re.compile(rf"\s*(\[\[?)\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*\]")
-_ASSIGNMENT: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=\s*(.*)")
-_PART: Final = re.compile(r""""([^"]*)"|'([^']*)'|([\w-]+)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,82 +146,3 @@ def duration_ms(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a duration; write it as 500 ms, 10 seconds, 1 minute or 2h")
     return round(float(match[1]) * _UNITS[match[2]])
-
-
-Keys: TypeAlias = tuple[str | int, ...]
-
-
-class Lines:
-    """The lines of a valid TOML text's keys, which ``tomllib`` does not tell.
-
-    An element of an array of tables is named by its number, from 0. Lines inside multi-line strings are passed over,
-    since SQL has lines that look like keys and sections.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._lines: dict[Keys, int] = {}
-        self._texts: dict[Keys, int] = {}
-        self._counts: dict[Keys, int] = {}
-        self._scan(text)
-
-    def of(self, keys: Keys) -> int:
-        """The line that sets ``keys``, or what they lie in; 1 if it cannot be told."""
-        for length in range(len(keys), 0, -1):
-            if keys[:length] in self._lines:
-                return self._lines[keys[:length]]
-        return 1
-
-    def of_text(self, keys: Keys) -> int:
-        """The line on which the text begins that ``keys`` is set to: the next one if it begins with a line break."""
-        return self._texts.get(keys, self.of(keys))
-
-    def _scan(self, text: str) -> None:
-        section: Keys = ()
-        closing = ""
-        for number, line in enumerate(text.splitlines(), 1):
-            if closing:
-                closing = "" if closing in line else closing
-                continue
-            header = _HEADER.match(line)
-            if header:
-                section = self._section(header[2], array=header[1] == "[[")
-                self._note(section, number)
-                continue
-            assignment = _ASSIGNMENT.match(line)
-            if assignment is None:
-                continue
-            keys = (*section, *_parts(assignment[1]))
-            self._note(keys, number)
-            value = assignment[2]
-            for quotes in ('"""', "'''"):
-                if value.startswith(quotes):
-                    rest = value[3:]
-                    closing = "" if quotes in rest else quotes
-                    self._texts[keys] = number + (not rest.strip())
-
-    def _note(self, keys: Keys, number: int) -> None:
-        for length in range(1, len(keys) + 1):
-            self._lines.setdefault(keys[:length], number)
-
-    def _section(self, text: str, *, array: bool) -> Keys:
-        found: Keys = ()
-        parts = _parts(text)
-        for index, part in enumerate(parts):
-            found = (*found, part)
-            if array and index == len(parts) - 1:
-                self._counts[found] = self._counts.get(found, -1) + 1
-            if found in self._counts:
-                found = (*found, self._counts[found])
-        return found
-
-
-def _parts(text: str) -> list[str]:
-    return [part[0] or part[1] or part[2] for part in _PART.findall(text)]
-
-
-def toml_problem(message: str, text: str) -> tuple[int, str]:
-    """Line and sentence of what ``tomllib`` complains about."""
-    match = re.search(r"\s*\((?:at line (\d+), column \d+|at end of document)\)", message)
-    if match is None:
-        return 1, message
-    return int(match[1] or len(text.splitlines()) or 1), message[: match.start()].strip()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from chappe.errors import UsageError
-from chappe.spark.pipeline.model import Keys, Lines, Problem
+from chappe.spark.pipeline.model import Problem
+from chappe.system.toml import Keys, Lines
 
 T = TypeVar("T")
 
