@@ -35,7 +35,16 @@ from chappe.cli import (
     topics,
     values,
 )
-from chappe.cli.console import allow_files, debugging, drop_stdout, exit_code, obey_sigterm, replace_closed, warn
+from chappe.cli.console import (
+    allow_files,
+    debugging,
+    drop_stdout,
+    encode_all,
+    exit_code,
+    obey_sigterm,
+    replace_closed,
+    warn,
+)
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
 from chappe.system.settings import CONFIG
 
@@ -128,6 +137,7 @@ app.add_typer(benchmark.app)
 def run() -> int:
     """Run the program and return its exit code: 2 for wrong use, 1 for any other failure; one line says why."""
     replace_closed()
+    encode_all()
     try:
         app(prog_name="chappe")
     except SystemExit as stop:

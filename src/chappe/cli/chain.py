@@ -90,9 +90,9 @@ def status(file: File, timeout: Timeout = WAIT_S, acting: options.Acting = None,
     if as_json:
         print(json.dumps({name: None if each is None else _facts(each) for name, each in found.items()}))
     else:
-        from rich.console import Console
+        from chappe.cli.screen import People
 
-        Console().print(_table(configuration, found))
+        People().print(_table(configuration, found))
     if not any(found.values()):
         where = ", ".join(configuration.servers.values())
         raise NoChain(
@@ -133,14 +133,12 @@ def _configuration(file: Path, acting: str | None) -> ChainConfiguration:
 
 def _follow(server: Any, title: str, as_json: bool) -> None:
     """Show how it fares until Ctrl-C. Raises MemberStopped if it met a defect."""
-    from rich.console import Console
-
-    from chappe.cli.screen import Screen
+    from chappe.cli.screen import People, Screen
 
     looked_at = time.monotonic()
     report_at = looked_at + REPORT_S
     committed = server.status().committed
-    with Screen(Console(stderr=True), quiet=as_json) as screen:
+    with Screen(People(stderr=True), quiet=as_json) as screen:
         while True:
             server.wait(STEP_S)
             for event in server.events():

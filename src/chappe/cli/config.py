@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, get_args
 import msgspec
 import typer
 
+from chappe.cli.console import show
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
 from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
@@ -214,17 +215,19 @@ def config(context: typer.Context, as_json: Json = False) -> None:
         retention = [asdict(rule) for rule in found.retention]
         print(json.dumps({"file": str(found.path) if found.path else None, "settings": rows, "retention": retention}))
         return
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from chappe.cli.screen import People, cell
 
     table = Table("setting", "value", "from", "meaning", box=None)
     for row in rows:
-        table.add_row(row["key"], row["value"], row["source"], row["help"])
-    Console().print(table)
+        table.add_row(row["key"], cell(row["value"]), cell(row["source"]), Text(row["help"]))
+    People().print(table)
     for rule in found.retention:
         kept = [
             human_age(rule.age_s) if rule.age_s is not None else "",
             exact_bytes(rule.bytes) if rule.bytes is not None else "",
             f"{rule.records:,} records" if rule.records is not None else "",
         ]
-        print(f"retention of {rule.topics}: {', '.join(filter(None, kept)) or 'everything'}")
+        show(f"retention of {rule.topics}: {', '.join(filter(None, kept)) or 'everything'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
@@ -18,6 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from chappe.data import terminal
 from chappe.defaults import TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.log.events import TowerFound, TowerLost
@@ -48,14 +50,19 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def say(text: str) -> None:
-    """Print one line for people; a closed standard error is not an error."""
+    """Print for people on standard error, harmless to a terminal; a closed standard error is not an error."""
     with suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(terminal.lines(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Say what is wrong or needs attention."""
-    say(f"chappe: {text}")
+    """Say what is wrong or needs attention, on one line."""
+    say(f"chappe: {terminal.line(text)}")
+
+
+def show(text: str) -> None:
+    """Print a line for people on standard output, harmless to a terminal."""
+    print(terminal.line(text))
 
 
 class _ToPeople(logging.Handler):
@@ -98,6 +105,11 @@ def hear_warnings(tower: str | None = None, tell: Callable[[str], None] = warn) 
     root.handlers = [_ToPeople(tower, tell)]
 
 
+def show_json(facts: dict[str, Any]) -> None:
+    """Print a line of JSON, for a machine or whoever looks at it, on standard output."""
+    print(terminal.json_line(json.dumps(facts).encode()).decode(), flush=True)
+
+
 def debugging() -> bool:
     """Whether errors come with their traceback (``CHAPPE_DEBUG=1``)."""
     return os.environ.get("CHAPPE_DEBUG", "") not in ("", "0")
@@ -106,7 +118,7 @@ def debugging() -> bool:
 def tell(as_json: bool, facts: dict[str, Any], text: str) -> None:
     """Print what was done or has begun: the facts for a machine on standard output, or the text for people."""
     if as_json:
-        print(json.dumps(facts), flush=True)
+        show_json(facts)
     else:
         say(text)
 
@@ -151,6 +163,26 @@ class _Closed(io.TextIOBase):
     @property
     def buffer(self) -> Any:
         raise self._problem
+
+
+# Characters of bars, curves and frames, and their like in ASCII.
+_LIKE: Final = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉…━─│╸╺→·", "_.-:=+*#---====~--|-->.")
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of codecs: what a terminal's encoding lacks as characters that look like it, or as escapes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_LIKE)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+def encode_all() -> None:
+    """Let standard output and error take every character, whatever the terminal's encoding."""
+    codecs.register_error("chappe.plainly", _plainly)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="chappe.plainly")
 
 
 def replace_closed() -> None:

@@ -60,11 +60,12 @@ def doctor(
     as_json: options.Json = False,
 ) -> None:
     """Check versions, ports, Java, disk and clock, and say how to mend what is wrong."""
-    from rich.console import Console
     from rich.text import Text
 
+    from chappe.cli.screen import People
+
     failed = False
-    console = Console(soft_wrap=True)
+    console = People(soft_wrap=True)
     for check in all_checks(directory, tower, listen):
         failed = failed or check.status == "failed"
         if as_json:

@@ -18,7 +18,8 @@ import msgspec
 
 from chappe.api.log.lines import as_json, as_length, as_raw, iso_time
 from chappe.api.times import as_micros
-from chappe.cli.values import CONTROLS, message_texts
+from chappe.cli.values import message_texts
+from chappe.data import terminal
 from chappe.data.json import dumps_message
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import InvalidData, RecordTooLarge, UnsupportedValue, UsageError
@@ -204,13 +205,13 @@ def as_text(record: Record) -> bytes:
 
 
 def _line(record: Record, text: str) -> bytes:
-    where = f"{iso_time(record.timestamp)}  {record.topic}/{record.partition[:8]}@{record.offset}"
-    return f"{where}  {text}\n".encode("utf-8", "backslashreplace")
+    name = terminal.line(f"{record.topic}/{record.partition[:8]}")
+    return f"{iso_time(record.timestamp)}  {name}@{record.offset}  {text}\n".encode()
 
 
 def readable(raw: bytes) -> str:
-    """Bytes as text on one line that moves no cursor."""
-    return raw.decode("utf-8", "backslashreplace").translate(CONTROLS)
+    """Bytes as text on one line that is harmless to a terminal."""
+    return terminal.line(raw.decode("utf-8", "backslashreplace"))
 
 
 def message_as_text(record: Record) -> bytes:
@@ -219,7 +220,7 @@ def message_as_text(record: Record) -> bytes:
         shown = "; ".join(message_texts(record.value or b""))
     except InvalidData:
         return as_text(record)
-    return _line(record, f"{readable(record.key or b'')}  {shown.translate(CONTROLS)}")
+    return _line(record, f"{readable(record.key or b'')}  {terminal.line(shown)}")
 
 
 def message_as_json(record: Record) -> bytes:

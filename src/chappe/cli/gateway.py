@@ -128,16 +128,14 @@ def _security(said: DomainSection) -> Any:
 
 def _follow(running: Gateway, statuses: Sequence[Any], title: str, as_json: bool) -> None:
     """Show how it is until Ctrl-C or SIGTERM; tell events. Raises the error that stops the gateway."""
-    from rich.console import Console
-
-    from chappe.cli.screen import Screen
+    from chappe.cli.screen import People, Screen
 
     tellers = [mesh.Teller(come_and_go=True, quiet=as_json) for _ in statuses]
     watches = [node.Watch(running.endpoint(domain)) for domain in running.domains]
     passed = [0.0, 0.0]  # messages a second
     before, looked_at = [0, 0], time.monotonic()
     report_at = looked_at + node.REPORT_S
-    with Screen(Console(stderr=True), quiet=as_json) as screen:
+    with Screen(People(stderr=True), quiet=as_json) as screen:
         while True:
             time.sleep(node.STEP_S)
             for heard, teller in zip(statuses, tellers, strict=True):

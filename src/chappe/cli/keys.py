@@ -202,13 +202,14 @@ def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> No
     if as_json:
         tell(True, {"version": found.version, "expires": found.expires.isoformat(), "identities": rows}, "")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from chappe.cli.screen import People, cell
 
     table = Table("name", "role", "state", "expires", "endpoint id", box=None)
     for row in rows:
-        table.add_row(row["name"], row["role"], row["state"], row["expires"][:10], row["endpoint"] or "any")
-    Console().print(table)
+        table.add_row(cell(row["name"]), cell(row["role"]), row["state"], row["expires"][:10], row["endpoint"] or "any")
+    People().print(table)
 
 
 def _tell_group(made: GroupKeys, directory: Path, as_json: bool, text: str) -> None:

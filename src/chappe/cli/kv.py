@@ -18,6 +18,7 @@ from chappe.cli import mesh, options, values
 from chappe.cli.console import hear_warnings, tell, warn
 from chappe.cli.kv_serve import Teller, follow, serve
 from chappe.cli.units import parse_age
+from chappe.data import terminal
 from chappe.data.order import same
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
 
@@ -79,7 +80,7 @@ def get(store: Store, key: Key, where: Clone, as_text: values.Text = False, as_j
     found = [each.typed.value for each in entries if same(each.typed.key, wanted)]
     if not found:
         raise _no_such_key(store, key, wanted, [each.typed.key for each in entries])
-    line = f"{values.typed(found[0])}\n".encode("utf-8", "surrogateescape")
+    line = terminal.json_line(f"{values.typed(found[0])}\n".encode("utf-8", "surrogateescape"))
     _print([line if as_json else values.line_of(found[0], as_text=as_text)])
 
 

@@ -19,6 +19,7 @@ from chappe.cli.console import Bar, exit_code, hear_warnings, say, warn, write_o
 from chappe.cli.formats import readable
 from chappe.cli.maps_serve import MODEL, NAME, serve, witness
 from chappe.cli.units import human_bytes, parse_age
+from chappe.data import terminal
 from chappe.defaults import MAP_PORT, MAP_SUBTREE_BYTES_MAX, TOWER_HOST
 from chappe.errors import NoMaster, NoSuchKey, StoreError, UsageError
 
@@ -228,7 +229,7 @@ def as_line(row: Row) -> bytes:
 def _json(facts: dict[str, Any]) -> bytes:
     import msgspec
 
-    return msgspec.json.encode(facts) + b"\n"
+    return terminal.json_line(msgspec.json.encode(facts)) + b"\n"
 
 
 def _raw(text: str) -> bytes:
@@ -258,9 +259,10 @@ def _print(lines: Iterable[bytes]) -> None:
 def _print_table(found: Iterable[Row]) -> None:
     """Sorted by key; a row is cut where the terminal ends, and nowhere else."""
     from rich.cells import cell_len, set_cell_size
-    from rich.console import Console
 
-    console = Console()
+    from chappe.cli.screen import People
+
+    console = People()
     shown = [(readable(key), value) for key, value, _ in sorted(found)]
     width = min(KEY_WIDTH, max([3, *(cell_len(key) for key, _ in shown)]))
     most = console.width - 1 if console.is_terminal else None

@@ -12,6 +12,7 @@ from typer import Option
 
 from chappe.cli import mesh
 from chappe.cli.console import warn
+from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import UsageError
 
@@ -83,7 +84,7 @@ def show(how: Map, security: Security | Keys, endpoint_id: str | None, peers: li
     else:
         over = [f"{mesh.shown(at)} ({each[: found.short()]})" for each, at in dialled.items()]
         for line in lines(found, ", ".join(over), None if how.whole else _width()):
-            print(line)
+            print(terminal.line(line))
 
 
 def look(endpoint: Endpoint, peers: Iterable[str]) -> Network:

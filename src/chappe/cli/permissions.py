@@ -80,8 +80,9 @@ def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> Non
         dates = {"issued": found.issued.isoformat(), "expires": found.expires.isoformat()}
         tell(True, {"version": found.version, **dates, "identities": len(found.identities), "rules": rules}, "")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from chappe.cli.screen import People, cell
 
     refusal = found.refusal(datetime.now(UTC))
     print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {len(found.identities)} identities")
@@ -90,8 +91,10 @@ def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> Non
     table = Table("line", "", "verbs", "roles", "names", "topics", box=None)
     for each in found.rules:
         listed = [", ".join(sorted(part)) for part in (each.verbs, each.roles, each.names)]
-        table.add_row(str(each.line or ""), "allow" if each.allow else "deny", *listed, ", ".join(each.topics))
-    Console().print(table)
+        table.add_row(
+            str(each.line or ""), "allow" if each.allow else "deny", *map(cell, listed), cell(", ".join(each.topics))
+        )
+    People().print(table)
 
 
 @app.command()

@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import dashboard, options
-from chappe.cli.console import say, tell, warn
+from chappe.cli.console import say, show_json, tell, warn
 
 if TYPE_CHECKING:
     from chappe.spark.pipeline.model import Pipeline
@@ -101,11 +101,10 @@ def list_running(as_json: options.Json = False) -> None:
     if not running:
         print("no pipeline runs; start one with: chappe pipeline run FILE")
         return
-    from rich.markup import escape
     from rich.table import Table
 
     from chappe.cli.pipeline_run import PIPE_WIDTH, seconds
-    from chappe.cli.screen import wide_console
+    from chappe.cli.screen import cell, wide_console
     from chappe.spark.pipeline.progress import Numbers
 
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -115,13 +114,13 @@ def list_running(as_json: options.Json = False) -> None:
         numbers = [Numbers.from_dict(query) for query in each.queries]
         lags = [n.lag_s for n in numbers]
         table.add_row(
-            escape(each.name),
+            cell(each.name),
             each.stage,
             str(each.pid),
             each.began,
             f"{sum(n.rows_processed_s for n in numbers):,.0f}",
             seconds(None if None in lags else max(filter(None, lags), default=0.0)),
-            escape(each.file),
+            cell(each.file),
         )
     wide_console(PIPE_WIDTH).print(table)
 
@@ -205,6 +204,8 @@ def _problems(as_json: bool) -> Iterator[None]:
         yield
     except PipelineInvalid as invalid:
         problems = [{"file": str(each.file), "line": each.line, "text": each.text} for each in invalid.problems]
-        text = "\n".join(f"chappe: {each}" for each in invalid.problems)
-        tell(as_json, {"ok": False, "problems": problems}, text)
+        if as_json:
+            show_json({"ok": False, "problems": problems})
+        for each in () if as_json else invalid.problems:
+            warn(str(each))
         raise typer.Exit(2) from None

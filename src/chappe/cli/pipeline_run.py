@@ -24,9 +24,10 @@ from chappe.api.log.lines import readable_name
 from chappe.api.serving import Office
 from chappe.cli.console import Terminated, exit_code, say, warn
 from chappe.cli.metrics import MetricsServer
-from chappe.cli.screen import Fitting, Screen
+from chappe.cli.screen import Fitting, People, Screen
 from chappe.cli.units import human_bytes
 from chappe.dashboard.sources.pipelines import query_of
+from chappe.data import terminal
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.observing import snapshot
 from chappe.observing.numbers import of_pipelines
@@ -137,7 +138,7 @@ class Run:
             began=_now(),
             log=str(log),
         )
-        console = Console(file=sys.stderr)
+        console = People(file=sys.stderr)
         try:
             with self.states.claim(state), self._stops_noted():
                 say(f"starting pipeline {state.name}; Ctrl-C ends it after the batch under way")
@@ -232,7 +233,7 @@ class Run:
                 continue
             for row in event.rows:
                 head = f'{{"event": "row", "query": {json.dumps(event.query)}, "row": ' if self.json else ""
-                print(f"{head}{row}{'}' if head else ''}", flush=True)
+                print(terminal.json_line(f"{head}{row}{'}' if head else ''}".encode()).decode(), flush=True)
             if event.more:
                 warn(f"{event.query}: {event.more} more rows of this batch are not printed")
 

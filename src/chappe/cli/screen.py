@@ -15,12 +15,32 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
+from chappe.data import terminal
+
 GAP = 2  # characters between two columns
+
+
+class People(Console):
+    """Prints for people: whatever a table, picture or line holds is harmless to a terminal.
+
+    Line breaks are left to what lays out, so a name goes through ``terminal.line`` before it becomes a cell.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield segments as ``Console`` does, their text without control characters."""
+        for each in super().render(renderable, options):
+            plain = each.control or each.text == (text := terminal.lines(each.text))
+            yield each if plain else Segment(text, each.style)
+
+
+def cell(text: str) -> Text:
+    """A name or another text from elsewhere as a cell of a table."""
+    return Text(terminal.line(text))
 
 
 def wide_console(width: int) -> Console:
     """Standard output, which is as wide as this where no terminal says how wide it is."""
-    console = Console()
+    console = People()
     if not console.is_terminal:
         console.width = width
     return console
@@ -45,7 +65,8 @@ class Fitting:
     style: str = field(default="bold")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        cells = [self.columns, *self.rows]
+        rows = [[terminal.line(text) for text in row] for row in self.rows]
+        cells = [self.columns, *rows]
         widths = {name: max(cell_len(row[n]) for row in cells) for n, name in enumerate(self.columns)}
         for name in self.spare:
             if sum(widths.values()) + GAP * (len(widths) - 1) <= options.max_width:
@@ -54,9 +75,9 @@ class Fitting:
         made = Table(box=None, header_style=self.style, pad_edge=False, padding=(0, GAP, 0, 0))
         for name in widths:
             made.add_column(name, justify="left" if name in self.left else "right", no_wrap=True)
-        for row in self.rows:
+        for row in rows:
             shown = zip(self.columns, row, strict=True)
-            made.add_row(*(Text(cell) for name, cell in shown if name in widths))
+            made.add_row(*(Text(text) for name, text in shown if name in widths))
         yield made
 
 
@@ -105,7 +126,7 @@ class Screen:
         elif not self._quiet and time.monotonic() >= self._lines_at:
             self._lines_at = time.monotonic() + LINES_EVERY_S
             for line in lines():
-                self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+                self._console.print(terminal.line(line), soft_wrap=True, highlight=False, markup=False)
 
 
 class _Picture:

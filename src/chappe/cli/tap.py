@@ -16,7 +16,7 @@ from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
 from chappe.cli.units import human_bytes
-from chappe.cli.values import CONTROLS
+from chappe.data import terminal
 from chappe.errors import InvalidData, UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _print(tap: Tap, count: int | None, seconds: float | None, as_json: bool) ->
                 lines.append(dump(_subscription(each) if isinstance(each, Subscribed) else _message(each)))
             else:
                 text = wanted_line(each) if isinstance(each, Subscribed) else line(each)
-                lines.append(text.encode("utf-8", "backslashreplace"))
+                lines.append(terminal.line(text).encode())
         missed += shown.missed
         if missed and time.monotonic() >= tell_at:
             tell_at = time.monotonic() + TELL_S
@@ -120,7 +120,7 @@ def _print(tap: Tap, count: int | None, seconds: float | None, as_json: bool) ->
             else:
                 warn(f"{missed:,} messages or more passed that are not shown")
             missed = 0
-        write_out(b"".join(each + b"\n" for each in lines))
+        write_out(b"".join(terminal.json_line(each) + b"\n" for each in lines))
         if not lines:
             check_reader()
         if count is not None:
@@ -151,7 +151,7 @@ def _subscription(each: Subscribed) -> dict[str, Any]:
 
 def name(topic: bytes) -> str:
     """A topic for people."""
-    return topic.decode("utf-8", "backslashreplace").translate(CONTROLS)
+    return terminal.line(topic.decode("utf-8", "backslashreplace"))
 
 
 def line(each: Passed) -> str:
@@ -181,7 +181,7 @@ def content(each: Passed) -> str:
             text = "; ".join(message_texts(each.content)) if each.kind == "data" else ""
         except InvalidData:
             return ""
-    text = text.translate(CONTROLS)
+    text = terminal.line(text)
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
@@ -282,12 +282,10 @@ class _Topic:
 
 
 def _watch(tap: Tap, where: str, seconds: float | None) -> None:
-    from rich.console import Console
-
-    from chappe.cli.screen import Screen
+    from chappe.cli.screen import People, Screen
 
     picture = Picture(where)
-    with Screen(Console()) as screen:
+    with Screen(People()) as screen:
         for shown in _looks(tap, seconds):
             picture.add(shown, time.monotonic())
             screen.show(picture, _no_lines)

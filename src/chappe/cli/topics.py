@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import groupby
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from typer import Argument, Option
 
-from chappe.api.log.lines import iso_time, readable_name
+from chappe.api.log.lines import iso_time
 from chappe.cli import options
-from chappe.cli.console import answers, hear_warnings, warn
+from chappe.cli.console import answers, hear_warnings, show, show_json, warn
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic, UsageError
@@ -149,16 +148,16 @@ def topics(
         _say_none(filters, reach, quiet=as_json)
     elif as_json:
         for row in rows:
-            print(json.dumps(row))
+            show_json(row)
     else:
         _print_table(rows, partitions)
         for store, at in sorted(held.scrubbed.items()):
             when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
-            print(f"store {store[:8]} last had all it keeps read and checked: {when}")
+            show(f"store {store[:8]} last had all it keeps read and checked: {when}")
         for store, refusals in sorted(held.refusals.items()):
             for who, verb, count in refusals:
                 times = f"{count:,} time{'' if count == 1 else 's'}"
-                print(f"store {store[:8]} has refused since its start: {who} may not {verb}, {times}")
+                show(f"store {store[:8]} has refused since its start: {who} may not {verb}, {times}")
 
 
 def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = False) -> None:
@@ -187,10 +186,9 @@ def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str,
 
 
 def _print_table(rows: Sequence[dict[str, Any]], by_partition: bool) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
-    from chappe.cli.screen import wide_console
+    from chappe.cli.screen import cell, wide_console
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("topic", overflow="fold")
@@ -201,8 +199,8 @@ def _print_table(rows: Sequence[dict[str, Any]], by_partition: bool) -> None:
         table.add_column(name)
     for row in rows:
         table.add_row(
-            escape(readable_name(row["topic"])),
-            escape(row["partition"]) if by_partition else f"{row['partitions']:,}",
+            cell(row["topic"]),
+            cell(row["partition"]) if by_partition else f"{row['partitions']:,}",
             f"{row['records']:,}",
             f"{row['head']:,}",
             human_bytes(row["bytes"]),

@@ -23,6 +23,7 @@ from typer import Option
 from typer.core import TyperCommand
 
 from chappe.cli.console import warn
+from chappe.data import terminal
 from chappe.data.json import dumps, dumps_message, dumps_plain, loads, loads_message, loads_plain, scalar_text
 from chappe.data.order import TYPE_NAMES
 from chappe.data.text import from_text, to_text
@@ -35,8 +36,6 @@ Text: TypeAlias = Annotated[
     bool, Option("--text", help="Values are typed and printed in Broker's text form: 5m, 10.0.0.0/8, {1, 2}, T.")
 ]
 
-# What would move the cursor or end the line early: control characters, but not the tab.
-CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != 9} | {10: "\\n"}
 _SPACE: Final = " \t\r\n"  # JSON's
 _SCALAR: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null", re.ASCII)
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+(?:Z|[+-][0-9:]+)?", re.ASCII)
@@ -152,7 +151,7 @@ def _of_type(kind: str, text: str) -> Value:
 def shown(value: object, *, as_text: bool = False) -> str:
     """A value on one line, as ``read`` reads it; with ``as_text`` as Broker's text form, which loses types."""
     if as_text:
-        return to_text(value).translate(CONTROLS)
+        return terminal.line(to_text(value))
     if type(value) is str:
         return value if _is_bare(value) else dumps_plain(value)
     return _typed(value) or dumps_plain(value)
@@ -196,12 +195,12 @@ def _legal(write: Callable[..., str], value: object) -> str:
 
 def entry_as_text(key: object, value: object, *, as_text: bool = False) -> bytes:
     """An entry as a line for people."""
-    return f"{shown(key, as_text=as_text)} -> ".encode("utf-8", "backslashreplace") + line_of(value, as_text=as_text)
+    return terminal.line(f"{shown(key, as_text=as_text)} -> ").encode() + line_of(value, as_text=as_text)
 
 
 def entry_as_json(key: object, value: object) -> bytes:
     """An entry as a line of JSON: what stands in the JSON of a table."""
-    return f'{{"key":{typed(key)},"value":{typed(value)}}}\n'.encode("utf-8", "surrogateescape")
+    return terminal.json_line(f'{{"key":{typed(key)},"value":{typed(value)}}}\n'.encode("utf-8", "surrogateescape"))
 
 
 def read_entry(line: bytes) -> tuple[Value, Value]:
@@ -249,7 +248,7 @@ def message_texts(payload: bytes, *, broker: bool = False) -> list[str]:
 
 
 def _message_line(topic: str, text: str) -> bytes:
-    return f"{topic}  {text}".translate(CONTROLS).encode("utf-8", "backslashreplace") + b"\n"
+    return terminal.line(f"{topic}  {text}").encode() + b"\n"
 
 
 def message_as_json(topic: str, payload: bytes) -> bytes:
@@ -259,7 +258,8 @@ def message_as_json(topic: str, payload: bytes) -> bytes:
     """
     from chappe.data.binary import decode
 
-    return _legal(partial(dumps_message, topic), decode(payload)).encode("utf-8", "surrogateescape") + b"\n"
+    text = _legal(partial(dumps_message, topic), decode(payload))
+    return terminal.json_line(text.encode("utf-8", "surrogateescape")) + b"\n"
 
 
 def read_message(topic: str | None, line: bytes) -> tuple[str, Value]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from chappe.data import terminal
+
 if TYPE_CHECKING:
     from chappe.log.batch import Record
 
@@ -41,7 +43,7 @@ def as_json(record: Record, *, with_headers: bool = True) -> bytes:
         "value": json_value(record.value),
         "headers": [[name, json_value(value)] for name, value in record.headers] if with_headers else None,
     }
-    return _json.encode(fields) + b"\n"
+    return terminal.json_line(_json.encode(fields)) + b"\n"
 
 
 def json_value(raw: bytes | None) -> Any:
@@ -55,8 +57,10 @@ def json_value(raw: bytes | None) -> Any:
 
 
 def readable_name(name: str) -> str:
-    """The name of a topic or partition with bytes that are not UTF-8 as ``\\x`` and two digits."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """The name of a topic or partition for people and JSON, on one line: whatever a terminal could act on, and bytes
+    that are not UTF-8, as escapes.
+    """
+    return terminal.line(name)
 
 
 def iso_time(timestamp_us: int) -> str:

@@ -1,0 +1,45 @@
+"""Text that others chose, made harmless for a terminal.
+
+A name or value may hold sequences that move the cursor, clear the screen, set the window's title or write to the
+clipboard (C0, DEL and C1 controls), line breaks that forge lines of output, and bidirectional marks that show text in
+another order than it has. Whatever a program prints for people goes through here; each of these characters is shown as
+the escape that Python writes for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Marks, embeddings, overrides and isolates of bidirectional text, and the line breaks that are not ASCII.
+_ORDER: Final = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+# What cannot be encoded: bytes that are not UTF-8 (surrogate escapes), and halves of pairs.
+_BYTES: Final = range(0xDC80, 0xDD00)
+_HALVES: Final = (*range(0xD800, 0xDC80), *range(0xDD00, 0xE000))
+
+_TEXT: Final = (
+    {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
+    | {code: f"\\u{code:04x}" for code in (*_ORDER, *_HALVES)}
+    | {code: f"\\x{code - 0xDC00:02x}" for code in _BYTES}
+)
+_LINE: Final = _TEXT | {10: "\\n"}
+_IN_JSON: Final = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"  # the same characters in UTF-8
+)
+
+
+def line(text: str) -> str:
+    """A text as one line; tabs stay."""
+    return text if text.isprintable() else text.translate(_LINE)
+
+
+def lines(text: str) -> str:
+    """A text whose line breaks stay."""
+    return text if text.isprintable() else text.translate(_TEXT)
+
+
+def json_line(raw: bytes) -> bytes:
+    """JSON in UTF-8 that says the same, with what is left of these characters in its strings as escapes of JSON."""
+    if raw.isascii() and b"\x7f" not in raw:
+        return raw
+    return _IN_JSON.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), raw)
