@@ -291,7 +291,7 @@ GATEWAY_WANTED_BYTES_MAX: Final = 32 * KIB
 GATEWAY_DEPTH_MAX: Final = 128  # gateways between a domain and the root of their tree; a message passes twice as many
 
 # -- shared maps (Clustered Hashmap Protocol) ------------------------------------------------------
-MAP_PORT: Final = 5556  # snapshots; updates are published on the next one, and written on the one after
+MAP_PORT: Final = 5570  # snapshots; updates go out on the next one, writes come in on the one after; the tower has 5556
 WITNESS_PORT: Final = 5576  # of pairs of servers
 MAP_KEY_BYTES_MAX: Final = 16 * KIB  # the Guide's programs tell keys apart up to 255
 MAP_SUBTREE_BYTES_MAX: Final = 480  # what a subscription can be (SUBSCRIPTION_BYTES_MAX), with what ZeroMQ adds

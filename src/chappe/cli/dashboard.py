@@ -20,7 +20,7 @@ from chappe.cli import mesh, options
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ChappeError, UsageError
 from chappe.security import LogSecurity
-from chappe.system import settings
+from chappe.system import settings, started
 
 if TYPE_CHECKING:
     from chappe.dashboard.sources import Source
@@ -94,7 +94,12 @@ def dashboard(
         from chappe.dashboard.watching import Watching
 
         named = f"the forwarder at {forwarders}" if forwarders else f"the tower at {tower}"
-        command = "chappe forward" if forwarders else "chappe up"
+        command = started.command(f"tower {':'.join(tower.split(':')[:2])}", f"chappe up --tower {tower}")
+        if forwarders:
+            command = " and ".join(
+                started.command(f"forwarder {at}", f"chappe forward DIRECTORY --at {at}")
+                for at in forwarders.split(",")
+            )
         log = LogSource(
             tower,
             listen=listen,

@@ -16,7 +16,9 @@ from chappe.cli import mesh, node, options
 from chappe.cli.auditing import audited
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.values import shown, typed
+from chappe.data import terminal
 from chappe.errors import UsageError
+from chappe.system import started
 
 if TYPE_CHECKING:
     from chappe import DataStore, DataStoreEvent
@@ -79,7 +81,7 @@ def follow(
 def _as_text(event: DataStoreEvent, *, as_text: bool) -> bytes:
     change: Any = event.typed  # with all types
     shows = "" if event.kind in ("erase", "expire") else f" -> {shown(change.value, as_text=as_text)}"
-    return f"{event.kind} {shown(change.key, as_text=as_text)}{shows}\n".encode("utf-8", "backslashreplace")
+    return f"{event.kind} {terminal.line(shown(change.key, as_text=as_text) + shows)}\n".encode()
 
 
 def _as_json(event: DataStoreEvent) -> bytes:
@@ -93,7 +95,7 @@ def _as_json(event: DataStoreEvent) -> bytes:
         parts.append(f'"expiry_s":{event.expiry_s}')
     if event.publisher is not None:
         parts.append(f'"publisher":"{event.publisher}"')
-    return f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape")
+    return terminal.json_line(f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape"))
 
 
 @audited()
@@ -163,6 +165,7 @@ def serve(
             what = f"master {name}"
             facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
         title = f"{what} of store {store} at {', '.join(facts['listen'])}"
+        started.note(f"data store {store}", *(f"endpoint {each}" for each in facts["listen"]))
         tell(as_json, facts, f"{title}, {entries:,} entries; Ctrl-C stops")
         teller = _master_teller(as_json)
         try:

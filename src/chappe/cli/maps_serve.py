@@ -18,6 +18,7 @@ from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
 from chappe.defaults import MAP_PORT, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
+from chappe.system import started
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,6 +108,7 @@ def serve(
         status = server.status()
         facts = {"address": server.address, "backend": backend, "path": None if path is None else str(path)}
         title = f"map server at {server.address}"
+        started.note(f"map server {server.address}")
         with suppress(KeyboardInterrupt):  # the proper end
             tell(as_json, facts | {"keys": status.keys}, f"{title}, {status.keys:,} keys; Ctrl-C stops")
             if partner is None:
@@ -141,13 +143,11 @@ def witness(
 
 def _follow(server: MapServer, first: int, title: str, as_json: bool) -> None:
     """Show how it fares until Ctrl-C. Raises MemberStopped if it met a defect."""
-    from rich.console import Console
-
-    from chappe.cli.screen import Screen
+    from chappe.cli.screen import People, Screen
 
     looked_at, sequence = time.monotonic(), first
     report_at = looked_at + REPORT_S
-    with Screen(Console(stderr=True), quiet=as_json) as screen:
+    with Screen(People(stderr=True), quiet=as_json) as screen:
         while True:
             server.wait(STEP_S)
             for event in server.events():

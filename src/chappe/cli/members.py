@@ -16,6 +16,7 @@ from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
+from chappe.system import started
 from chappe.system.priority import give_way
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def tower(
     options.be(acting)
     hear_warnings(listen)
     with Tower(listen, security="plain" if plain else None) as running:
+        started.note(_of_tower(running.address))
         tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
         _until_stopped(running)
         say(f"tower stopped; {running.nodes()} members were connected")
@@ -169,6 +171,7 @@ def forward(
             facts["originals"] = running.originals
         if tapped is not None:
             facts["tap"] = shown((tapped[0], running.tap(*tapped)))
+        started.note(f"forwarder {running.address}", *_of_store(running))
         tell(as_json, facts, f"forwarder at {running.address}, keeping records in {directory}; Ctrl-C stops")
         _until_stopped(running)
         _account("forwarder", running)
@@ -179,6 +182,15 @@ def _retention(config: Config | None) -> list[tuple[str, Retention]]:
 
     rules = config.retention if config is not None else ()
     return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
+
+
+def _of_tower(address: str) -> str:
+    """How a dashboard names it: by what members are told, without the second port."""
+    return f"tower {':'.join(address.split(':')[:2])}"
+
+
+def _of_store(running: Store) -> tuple[str, str]:
+    return f"store {running.store_id}", f"store {running.endpoint}"
 
 
 def _account(what: str, store: Store) -> None:
@@ -212,6 +224,7 @@ def _keep(
         if url is not None:
             facts["dashboard"] = url
             text = f"dashboard at {url}\n{text}"
+        started.note(*_of_store(running), *(_of_tower(each.address) for each in beside))
         give_way()
         tell(as_json, facts, text)
         _until_stopped(*beside, running)
@@ -249,6 +262,7 @@ def _keep_ordered(
             "server": running.chain_address,
         }
         text = f"store {name} of the chain in {chain}, at {running.chain_address}, keeping records in {directory}"
+        started.note(*_of_store(running))
         tell(as_json, facts, f"{text}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops")
         _until_stopped(running)
         _account("store", running)

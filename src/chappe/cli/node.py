@@ -18,6 +18,7 @@ from chappe.cli import dashboard, mesh, network, options, tap
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ConfigError, UsageError
+from chappe.system import started
 from chappe.system.toml import Section, TomlFile
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def node(
             clients = 0 if server is None else server.clients
             return ("", {}) if server is None else (f"{clients} WebSocket clients", {"websocket_clients": clients})
 
+        started.note(*(f"endpoint {each}" for each in facts["listen"]))
         with suppress(KeyboardInterrupt):  # the proper end, as soon as somebody knows that it runs
             tell(as_json, facts, f"{title}; Ctrl-C stops")
             follow(endpoint, statuses, mesh.Teller(come_and_go=True, quiet=as_json), title, as_json, more)
@@ -284,13 +286,11 @@ def follow(
 
     Raises Closed if the endpoint halts.
     """
-    from rich.console import Console
-
-    from chappe.cli.screen import Screen
+    from chappe.cli.screen import People, Screen
 
     watch = Watch(endpoint)
     report_at = time.monotonic() + REPORT_S
-    with Screen(Console(stderr=True), quiet=as_json) as screen:
+    with Screen(People(stderr=True), quiet=as_json) as screen:
         while True:
             time.sleep(STEP_S)  # waiting for an event would make this thread drive, in the way of the web's event loop
             for event in statuses.poll():

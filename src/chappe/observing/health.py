@@ -5,6 +5,7 @@ Sources tell of what only they can know, such as a store that does not answer; h
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -30,14 +31,14 @@ def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]
     found += _few(_stale(parts), "clones are stale", "look at data stores")
     found += _few(_masterless(parts), "data stores have no master", "look at data stores")
     members = [each for part in parts for each in part.members]
-    heard = any(each.kind == "tower" and each.level == "good" for each in members)
-    if heard and not any(each.kind == "store" for each in members):
+    tower = next((each for each in members if each.kind == "tower" and each.level == "good"), None)
+    if tower is not None and not any(each.kind == "store" for each in members):
         found.append(
             Problem(
                 "no store",
                 "warning",
                 "The tower knows no store: records are passed on live, and nobody keeps them.",
-                "Start one: chappe store DIRECTORY",
+                f"Start one: chappe store DIRECTORY{f' --tower {tower.address}' if tower.address else ''}",
             )
         )
     return found
@@ -107,8 +108,12 @@ def _failed(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
                 f"failed {pipeline.name}",
                 "failed",
                 f"Pipeline {pipeline.name} ended with an error: {pipeline.error}",
-                f"Mend that and start it again: chappe pipeline run {pipeline.file}",
+                f"Mend that and start it again: chappe pipeline run {shlex.quote(pipeline.file)}",
             )
+
+
+def _serve(name: str) -> str:
+    return f"chappe kv serve {shlex.quote(name)}, with the options that it had"
 
 
 def _masterless(parts: Sequence[Part]) -> Iterable[Problem]:
@@ -119,5 +124,5 @@ def _masterless(parts: Sequence[Part]) -> Iterable[Problem]:
                     f"masterless {each.name}",
                     "failed",
                     f"Data store {each.name} has clones and no master in reach: it can be read, not written.",
-                    f"Start its master again: chappe kv serve {each.name}, or link the endpoint that has it.",
+                    f"Start its master again: {each.mend or _serve(each.name)}; or link the endpoint that has it.",
                 )

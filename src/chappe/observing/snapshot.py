@@ -145,6 +145,7 @@ class Keeping(msgspec.Struct, frozen=True):
         entries: How many there are, where the master told; else None.
         ages: Of each of the copies for how many seconds it has not been up to date, 0 if it is; None: nobody told.
         note: How it is, where that is known.
+        mend: The command that starts a master which is missed, where that is known.
     """
 
     kind: Literal["data store", "map", "chain"]
@@ -154,6 +155,7 @@ class Keeping(msgspec.Struct, frozen=True):
     entries: int | None = None
     note: str = ""
     ages: tuple[float | None, ...] = ()
+    mend: str = ""
 
 
 class Lag(msgspec.Struct, frozen=True):

@@ -52,8 +52,8 @@ class MapServer(NodeHost):
     """Orders what is written to a shared map, and serves it to any number of ``SharedMap`` and programs of the Guide's.
 
     Args:
-        listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and the Guide's port 5556 by default;
-            port 0: three free ones in a row.
+        listen: ``HOST:PORT``; the two ports behind it are used too. Loopback and port 5570 by default, where the
+            Guide's has 5556, which is a tower's here; port 0: three free ones in a row.
         backend: Where the map is kept: ``memory`` (while this is open), ``sqlite`` or ``rocksdb``.
         path: Of the backend's file or folder; made if it is not there. One server at a time.
         model: How programs of the Guide's write: 5, they push to one server, or 6, they publish to a pair. By default 6

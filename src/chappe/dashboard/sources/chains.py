@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from chappe import Chain, ChainConfiguration, ChainServerStatus
@@ -109,7 +110,7 @@ def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) ->
             f"chain {configuration.name}",
             "failed",
             f"No server of the chain {configuration.name} answers: nothing can be written or read.",
-            f"Start them: chappe chain serve {file} --name NAME",
+            f"Start them: chappe chain serve {quote(str(file))} --name NAME, of each of {', '.join(silent)}",
         )
         return
     for name in silent:
@@ -117,5 +118,5 @@ def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) ->
             f"chain {configuration.name} {name}",
             "failed",
             f"Server {name} of the chain {configuration.name} does not answer: the others go on without it.",
-            f"Start it again: chappe chain serve {file} --name {name}",
+            f"Start it again: chappe chain serve {quote(str(file))} --name {name}",
         )

@@ -34,7 +34,7 @@ from chappe.reading.offsets import Key, Known
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
-from chappe.system import machine
+from chappe.system import machine, started
 
 GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
 POSITIONS_BYTES_MAX: Final = 1 << 20
@@ -263,6 +263,11 @@ class LogSource:
         reports = self._watch.reports(KEPT_S + 2 * rounds)
         return Passing(nodes, reports, every_s=rounds, encrypted=self._watch.encrypted)
 
+    def _store(self, named: str) -> str:
+        """What starts a store, by its id or endpoint."""
+        kind = "forward" if self._forwarders else "store"
+        return started.command(f"store {named}", f"chappe {kind} DIRECTORY, with the options that it had")
+
     def _problems(self) -> Iterator[Problem]:
         if self._watch.lost:
             yield Problem(
@@ -276,14 +281,14 @@ class LogSource:
                 f"left {store_id}",
                 "warning",
                 f"Store {_short(store_id)}, which was at {endpoint}, has left: what it alone has cannot be read.",
-                "If that was not meant to be, start it again with: chappe store DIRECTORY",
+                f"If that was not meant to be, start it again with: {self._store(store_id)}",
             )
         for endpoint in sorted({*self._view.away, *self._missed.silent()}):
             yield Problem(
                 f"store {endpoint}",
                 "failed",
                 f"The store at {endpoint} does not answer: what it alone has cannot be read.",
-                "Look whether its process runs and its disk has room; start it again with: chappe store DIRECTORY",
+                f"Look whether its process runs and its disk has room; start it again with: {self._store(endpoint)}",
             )
 
 

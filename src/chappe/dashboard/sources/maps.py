@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from chappe import SharedMap
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem
 from chappe.security import LogSecurity
+from chappe.system import started
 
 OBSERVER = "maps of this dashboard"
 
@@ -52,10 +53,11 @@ class MapSource:
                             f"map server {at}",
                             "failed",
                             f"The map server at {at} does not answer: the other one of the pair serves alone.",
-                            f"Start it again with what it was started with: chappe map serve --at {at}",
+                            f"Start it again: {started.command(f'map server {at}', _serve(at))}",
                         )
                     )
-            servers = tuple(f"map {at.strip()}" for at in name.split(","))
+            found = [at.strip() for at in name.split(",")]
+            servers = tuple(f"map {at}" for at in found)
             links += [Link((servers[0], other), "copies", note="a pair") for other in servers[1:]]
             state = each.state
             keepings.append(
@@ -69,7 +71,7 @@ class MapSource:
                         f"map {name}",
                         "failed",
                         f"No server of the map at {name} answers: it cannot be written, and what is shown may be old.",
-                        "Start it: chappe map serve",
+                        f"Start it: {' and '.join(started.command(f'map server {at}', _serve(at)) for at in found)}",
                     )
                 )
         return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
@@ -78,6 +80,11 @@ class MapSource:
         """See ``Source``."""
         for each in self.maps.values():
             each.close()
+
+
+def _serve(at: str) -> str:
+    """What can be said of a server's command where nobody noted it."""
+    return f"chappe map serve --at {at.rpartition('@')[2]}, with the options that it had"
 
 
 def _same(one: str, other: str) -> bool:

@@ -23,6 +23,7 @@ from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, 
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
 from chappe.security import Keys, Security
+from chappe.system import started
 
 RETRY_S: Final = 2.0
 KEEPINGS_MAX: Final = 1_000
@@ -97,7 +98,7 @@ class MeshSource:
                 f"peer {each.address[0]}:{each.address[1]}",
                 "warning",
                 f"No endpoint of the mesh answers at {each.address[0]}:{each.address[1]}.",
-                "Start it: chappe node, or name another with --peer HOST:PORT",
+                f"Start it: {_node(*each.address)}; or name another with --peer HOST:PORT",
             )
             for each in peers
             if each.id is None and self._named
@@ -243,8 +244,15 @@ def data_stores(network: Network) -> list[Keeping]:
     for name in sorted(masters.keys() | copies.keys()):
         has = masters.get(name, [])  # a master listens as clones do, too
         clones = [each for each in copies.get(name, ()) if each not in has]
-        stores.append(Keeping("data store", readable(name), tuple(has), tuple(clones)))
+        mend = started.command(f"data store {name}", "") if clones and not has else ""
+        stores.append(Keeping("data store", readable(name), tuple(has), tuple(clones), mend=mend))
     return stores
+
+
+def _node(host: str, port: int) -> str:
+    """What starts an endpoint that listens there."""
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return started.command(f"endpoint {at}", f"chappe node --listen {at}")
 
 
 def copying(stores: Iterable[Keeping]) -> Iterator[Link]:
