@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -24,8 +25,10 @@ from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
+from chappe.cli.produce_partition import Kept, kept_producer
 from chappe.cli.topics import new_beside
 from chappe.cli.units import human_bytes, parse_moment
+from chappe.data.markup import many
 from chappe.data.topic import check_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 
@@ -82,8 +85,6 @@ def produce(
     as_json: options.Json = False,
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
-    from chappe import OrderedProducer, Producer
-
     if chain is None and partitions is not None:
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
@@ -93,24 +94,18 @@ def produce(
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
-        topic = check_topic(topic)
-        if chain is not None:
-            security = reach.arguments["security"]
-            with OrderedProducer(topic, chain=chain, partitions=partitions, security=security) as ordered:
-                bar = Bar("connecting", quiet=not sys.stderr.isatty())
-                run = _Run(_Ordered(ordered), input_format, extras, as_json, 1, bar, size, lasting=False)
-                with bar, _Watch(run, timeout):
-                    code = run.all_of(source)
-            if code:
-                raise typer.Exit(code)
-            return
-        with Producer(topic, **reach.arguments, min_acks=min_acks, identity=identity) as producer:
-            if identity is not None and producer.stored < producer.next_offset:
-                left = producer.next_offset - producer.stored
-                say(f"going on after {producer.next_offset:,} records; the last {left:,} of them are sent again")
-            bar = Bar("connecting", quiet=not sys.stderr.isatty())
-            run = _Run(producer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
-            with bar, _newness(topic, producer.partition, reach), _Watch(run, timeout):
+        check_topic(topic)
+        if not topic.isascii() and any("\ud800" <= each <= "\udfff" for each in topic):
+            raise UsageError(
+                f"the topic {topic!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"
+            )
+        writer = _Writer(topic, reach, identity, min_acks, chain, partitions)
+        bar = Bar("connecting", quiet=not sys.stderr.isatty())
+        with writer, bar:
+            if identity is not None:
+                writer.open()  # an earlier run may have left something to be stored
+            run = _Run(writer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
+            with _Watch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -167,9 +162,93 @@ class _Ordered:
         return self._producer.stored
 
 
+class _Writer:
+    """Makes the producer when the first record is there, so that input that fails names no topic; a context."""
+
+    def __init__(
+        self,
+        topic: str,
+        reach: options.Reach,
+        identity: str | None,
+        min_acks: int,
+        chain: Path | None,
+        partitions: int | None,
+    ) -> None:
+        self.topic = topic
+        self.producer: Producer | _Ordered | None = None
+        self.began_at = 0  # the offset of the first record of this run
+        self._reach = reach
+        self._identity = identity
+        self._min_acks = min_acks
+        self._chain, self._partitions = chain, partitions
+        self._kept: Kept | None = None
+        self._ending = ExitStack()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._ending.__exit__(*error)
+
+    def open(self) -> Producer | _Ordered:
+        """The producer, made if it is not there yet."""
+        if self.producer is None:
+            self.producer = made = self._made()
+            self.began_at = made.next_offset
+        return self.producer
+
+    def _made(self) -> Producer | _Ordered:
+        from chappe import OrderedProducer, Producer
+
+        enter = self._ending.enter_context
+        if self._chain is not None:
+            security = self._reach.arguments["security"]
+            return _Ordered(
+                enter(OrderedProducer(self.topic, chain=self._chain, partitions=self._partitions, security=security))
+            )
+        if self._identity is None:
+            producer, self._kept = enter(kept_producer(self.topic, self._reach, self._min_acks))
+        else:
+            arguments = self._reach.arguments
+            producer = enter(Producer(self.topic, **arguments, min_acks=self._min_acks, identity=self._identity))
+            if producer.stored < producer.next_offset:
+                left = producer.next_offset - producer.stored
+                say(f"going on after {many(producer.next_offset, 'record')}; the last {left:,} of them are sent again")
+        enter(_newness(self.topic, producer.partition, self._reach))
+        return producer
+
+    @property
+    def partition(self) -> str | None:
+        """Where records went; None if there was none."""
+        return None if self.producer is None else self.producer.partition
+
+    @property
+    def next_offset(self) -> int:
+        return 0 if self.producer is None else self.producer.next_offset
+
+    @property
+    def stored(self) -> int:
+        return 0 if self.producer is None else self.producer.stored
+
+    def flush(self, timeout: float) -> None:
+        """Wait until everything is stored; raises TimedOut."""
+        if self.producer is not None:
+            self.producer.flush(timeout=timeout)
+
+    def finish(self) -> None:
+        """All is stored: the next run may go on in the same partition."""
+        if self._kept is not None:
+            self._kept.finished = True
+
+    def close(self) -> None:
+        """Close without waiting for what is not stored."""
+        if self.producer is not None:
+            self.producer.close(timeout=0)
+
+
 @dataclass
 class _Run:
-    producer: Producer | _Ordered
+    writer: _Writer
     form: options.InputFormat
     extras: Whole
     as_json: bool
@@ -185,28 +264,27 @@ class _Run:
     def __post_init__(self) -> None:
         self._look = self.form == "json"  # whether the first line is one of ``consume``
         self._plain = not self.extras.has_key and not self.extras.headers
-        self._first = self.producer.next_offset
         self._end = threading.Lock()  # taken by whatever ends the run
 
     @property
     def _sent(self) -> int:
-        return self.producer.next_offset - self._first
+        return self.writer.next_offset - self.writer.began_at
 
     @property
     def _stored(self) -> int:
-        return self._sent if self.min_acks == 0 else max(0, self.producer.stored - self._first)
+        return self._sent if self.min_acks == 0 else max(0, self.writer.stored - self.writer.began_at)
 
     def unstored(self) -> tuple[int, int]:
         """How many records are stored, those of an earlier run among them, and how many wait for it."""
-        stored, ahead = self.producer.stored, self.producer.next_offset
+        stored, ahead = self.writer.stored, self.writer.next_offset
         return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
     def stalled(self, waiting: int) -> str:
-        if isinstance(self.producer, _Ordered):
-            return f"the chain has not confirmed the last {waiting} records; still trying"
+        if isinstance(self.writer.producer, _Ordered):
+            return f"the chain has not confirmed the last {many(waiting, 'record')}; still trying"
         stores = "no store has" if self.min_acks == 1 else f"fewer than {self.min_acks} stores have"
         return (
-            f"{stores} acknowledged the last {waiting} records; still trying (start a store with: "
+            f"{stores} acknowledged the last {many(waiting, 'record')}; still trying (start a store with: "
             "chappe store; one that is there may have no space left, which it says itself)"
         )
 
@@ -223,9 +301,13 @@ class _Run:
                 time.sleep(FLUSH_STEP_S)  # the time is over as well, and its interrupt is on its way
         except KeyboardInterrupt as stop:
             return self._interrupted(stop)
+        self.writer.finish()
+        if problem is not None and self.writer.producer is None:
+            warn(str(problem))
+            return 1
         self._account("stored" if self.min_acks else "sent")
         if problem is not None:
-            warn(f"{problem}; the {self._sent} records before it are stored")
+            warn(f"{problem}; the {many(self._sent, 'record')} before it {_are(self._sent)} stored")
             return 1
         return 0
 
@@ -244,15 +326,16 @@ class _Run:
 
     def _send(self, records: Sequence[Item]) -> None:
         if records:
+            producer = self.writer.open()
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
             if self._plain and all(type(each) is bytes for each in records):
-                self.producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
+                producer.send_many(cast("Sequence[bytes]", records), timestamp=self.extras.timestamp)
                 self.sent_bytes += sum(map(len, cast("Sequence[bytes]", records)))
             else:
                 for each in records:
-                    self._send_one(each)
+                    self._send_one(producer, each)
         self._show()
 
     def _show(self) -> None:
@@ -260,13 +343,13 @@ class _Run:
         text = f"{self._sent:,} sent, {self._stored:,} stored, {rate:,.0f} records/s"
         self.bar.update(text, self.read, self.size or None)
 
-    def _send_one(self, record: Item) -> None:
+    def _send_one(self, producer: Producer | _Ordered, record: Item) -> None:
         extras = self.extras
         if isinstance(record, bytes):
-            self.producer.send(record, extras.key, extras.headers, extras.timestamp)
+            producer.send(record, extras.key, extras.headers, extras.timestamp)
             self.sent_bytes += len(record)
             return
-        self.producer.send(
+        producer.send(
             record.value,
             record.key if record.has_key else extras.key,
             extras.headers if record.headers is None else record.headers,
@@ -278,7 +361,7 @@ class _Run:
         stored = False
         while not stored:
             with suppress(TimedOut):
-                self.producer.flush(timeout=FLUSH_STEP_S)
+                self.writer.flush(timeout=FLUSH_STEP_S)
                 stored = True
             self._show()
 
@@ -289,39 +372,50 @@ class _Run:
     def _interrupted(self, stop: KeyboardInterrupt) -> int:
         if self.too_late is None:
             with suppress(ChappeError, KeyboardInterrupt):
-                self.producer.flush(timeout=INTERRUPTED_FLUSH_S)
+                self.writer.flush(timeout=INTERRUPTED_FLUSH_S)
         lost = self._sent - self._stored
         self._account("stored" if self.min_acks else "sent")
         how = "terminated" if isinstance(stop, Terminated) else "interrupted"
         if self.too_late is not None:
             how = f"{self.too_late:g} s have passed" + ("" if lost else ", and the input has not ended")
         if lost and self.lasting:
-            warn(f"{how}: {lost} of {self._sent} records are not stored yet; the same --identity sends them again")
+            of = many(self._sent, "record")
+            warn(f"{how}: {lost:,} of {of} {_are(self._sent)} not stored yet; the same --identity sends them again")
         elif lost:
-            warn(f"{how}: {lost} of {self._sent} records are not stored")
+            warn(f"{how}: {lost:,} of {many(self._sent, 'record')} {_are(self._sent)} not stored")
+        elif self._sent == 1:
+            warn(f"{how}: the 1 record read until then is {'stored' if self.min_acks else 'sent'}")
         else:
-            warn(f"{how}: all {self._sent} records read until then are {'stored' if self.min_acks else 'sent'}")
+            warn(f"{how}: all {self._sent:,} records read until then are {'stored' if self.min_acks else 'sent'}")
+        if not lost:
+            self.writer.finish()
         with suppress(ChappeError):
-            self.producer.close(timeout=0)
+            self.writer.close()
         return exit_code(stop) if self.too_late is None else 1
 
     def _account(self, done: str) -> None:
         seconds = time.monotonic() - self.began
         facts: dict[str, Any] = {
-            "topic": self.producer.topic,
-            "partition": self.producer.partition,
-            "first": self._first,
+            "topic": self.writer.topic,
+            "partition": self.writer.partition,
+            "first": self.writer.began_at,
             "records": self._sent,
             "stored": self._stored,
             "bytes": self.sent_bytes,
             "seconds": round(seconds, 6),
         }
-        text = f"{done} {self._stored} records, {human_bytes(self.sent_bytes)}, in {seconds:.2f} s "
-        tell(
-            self.as_json,
-            facts,
-            f"{text}({rate_of(self._stored, seconds):,.0f} records/s) in partition {self.producer.partition}",
-        )
+        text = f"{done} {many(self._stored, 'record')}"
+        if self._stored < self._sent:
+            text += f" of {self._sent:,}"
+        else:
+            text += f", {human_bytes(self.sent_bytes)},"
+        text += f" in {seconds:.2f} s ({rate_of(self._stored, seconds):,.0f} records/s)"
+        where = "" if self.writer.partition is None else f" in partition {self.writer.partition}"
+        tell(self.as_json, facts, text + where)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 class _Watch:
