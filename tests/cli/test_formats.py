@@ -19,6 +19,7 @@ from chappe.cli.formats import (
     consumed_lines,
     json_lines,
     length_prefixed,
+    looks_consumed,
     split_lines,
 )
 from chappe.defaults import RECORD_BYTES_MAX
@@ -136,3 +137,20 @@ def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
 def test_random_lines_are_records_or_refused(raw: bytes) -> None:
     with suppress(ChappeError):
         split(consumed_lines, raw, 10)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"a":1e999}', b"-1e999", b"9" * 5000, b'{"a":1.10,"a":0.1234567890123456789012345}']
+)
+def test_json_is_kept_as_it_is_whatever_its_numbers(line: bytes) -> None:
+    (records,) = json_lines([line + b"\n" + line + b"\n"])
+    assert records == [line, line]
+    assert not looks_consumed(records[0])
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_a_line_that_is_not_utf8_is_no_json_wherever_it_stands(before: int) -> None:
+    lines = b'{"a":1}\n' * before + b'{"a":"\xff"}\n{"b":2}\n'
+    with pytest.raises(BadInput, match=f"line {before + 1} of the input is not JSON: not UTF-8 at byte 7") as caught:
+        list(json_lines([lines]))
+    assert caught.value.records == [b'{"a":1}'] * before

@@ -94,6 +94,10 @@ def json_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
     """Lines that must be JSON, and are kept as they are. Raises BadInput or RecordTooLarge."""
 
     def parse(line: bytes) -> bytes:
+        try:
+            line.decode()  # msgspec passes over what it need not decode
+        except UnicodeDecodeError as error:
+            raise UsageError(f"not UTF-8 at byte {error.start + 1} of the line") from None
         msgspec.json.decode(line, type=msgspec.Raw)
         return line
 
@@ -161,8 +165,11 @@ def _micros(stamp: str | int) -> int:
 
 def looks_consumed(item: Item) -> bool:
     """Whether a JSON line is what ``consume --output json`` prints."""
-    found = msgspec.json.decode(item) if isinstance(item, bytes) else None
-    return isinstance(found, dict) and list(found)[: len(CONSUMED)] == list(CONSUMED)
+    try:
+        found = msgspec.json.decode(item, type=dict[str, msgspec.Raw]) if isinstance(item, bytes) else {}
+    except msgspec.ValidationError:  # JSON, and no object
+        return False
+    return list(found)[: len(CONSUMED)] == list(CONSUMED)
 
 
 def length_prefixed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -6,6 +6,7 @@ What comes out is plain text, to be escaped by whoever shows it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Literal, TypeAlias, get_args
@@ -20,6 +21,10 @@ FORMS: Final[tuple[Form, ...]] = get_args(Form)
 SHOWN_BYTES: Final = 64 * 1024  # of one value
 ROW_CHARACTERS: Final = 160  # of a value in a table
 HEX_WIDTH: Final = 16
+INDENT_MAX: Final = 32  # levels; what lies deeper is not indented further
+_OPEN: Final = ("{", "[")
+_CLOSE: Final = ("}", "]")
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 def shown(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str:
@@ -41,7 +46,7 @@ def shown(raw: bytes | None, form: Form = "auto", *, typed: bool = False) -> str
                 return typed_text(raw)
         if form == "json" or (form == "auto" and raw[:1] in (b"{", b"[")):
             with suppress(ValueError, RecursionError):
-                return json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
+                return _pretty(raw.decode())
     try:
         text = part.decode("utf-8", "ignore" if cut else "strict")
     except UnicodeDecodeError:
@@ -71,6 +76,28 @@ def typed_text(raw: bytes) -> str:
         else to_text(each.to_value())  # type: ignore[attr-defined]
         for each in messages
     )
+
+
+def _pretty(text: str) -> str:
+    """JSON on lines of its own for each member, its tokens as they were sent; raises ValueError if it is no JSON.
+
+    So numbers keep their digits, strings their escapes, and members that come twice are there twice.
+    """
+    json.loads(text, parse_float=str, parse_int=str)
+    parts: list[str] = []
+    depth = 0
+    before = ""
+    for token in _TOKEN.findall(text):
+        if token in _CLOSE:
+            depth -= 1
+        empty = before in _OPEN and token in _CLOSE
+        if (before in _OPEN or before == "," or token in _CLOSE) and not empty:
+            parts.append("\n" + "  " * min(depth, INDENT_MAX))
+        parts.append(": " if token == ":" else token)
+        if token in _OPEN:
+            depth += 1
+        before = token
+    return "".join(parts)
 
 
 def _is_binary(text: str) -> bool:
