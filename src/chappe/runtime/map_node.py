@@ -23,6 +23,7 @@ from chappe.runtime.map_rules import MapRules
 from chappe.runtime.socket_node import Frames, SocketNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
+from chappe.transports import resolving
 from chappe.transports.gate import Gate
 from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
 from chappe.transports.zeromq import open_socket
@@ -348,7 +349,7 @@ class MapClientNode(SocketNode):
             if sock is None:
                 sock = self._writing[action.server] = open_socket(zmq.PUSH)
                 sock.setsockopt(zmq.SNDHWM, UPDATES_MAX)
-                sock.connect(self._servers[action.server].endpoint(2))
+                resolving.connect(sock, self._servers[action.server].endpoint(2))
             try:
                 send(sock, action.frames)
             except zmq.Again:
@@ -363,7 +364,7 @@ class MapClientNode(SocketNode):
     def _open_publisher(self, place: int) -> None:
         made = self._writing[place] = open_socket(zmq.XPUB)
         made.setsockopt(zmq.SNDHWM, UPDATES_MAX)
-        made.connect(self._servers[place].endpoint(2))
+        resolving.connect(made, self._servers[place].endpoint(2))
         self._unsent[place] = deque(maxlen=UPDATES_MAX)
         self.watch(made, lambda frames: self._on_reached(place, frames))
 

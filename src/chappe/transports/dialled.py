@@ -18,6 +18,7 @@ from chappe.data.endpoint import identity_of
 from chappe.errors import UsageError
 from chappe.log.events import ConnectionRefused
 from chappe.system import time
+from chappe.transports import resolving
 from chappe.transports.gate import Gate, monitor_of
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Dialled:
         self._report = report
         self._verb = verb
         self._wanted: dict[str, str] = {}  # endpoint: what is connected to, or nothing
+        self._places: dict[str, list[str]] = {}  # what is connected to: by which of its addresses
         self._again_at: dict[str, float] = {}  # what is connected to: when it is dialled again
         self._told_at: dict[tuple[str, str], float] = {}
         self._changes = 0 if gate is None else gate.changes
@@ -64,7 +66,7 @@ class Dialled:
             if name:
                 self._tell(where, f"it has keys: give us an identity as well, as it has {name}")
                 return
-            self._sock.connect(where)
+            self._places[endpoint] = resolving.connect(self._sock, where)
             return
         self._wanted[endpoint] = ""
         self._dial(endpoint)
@@ -72,12 +74,14 @@ class Dialled:
     def disconnect(self, endpoint: str) -> None:
         """Dial it no more; raises ZMQError if it never was connected."""
         if self._gate is None:
-            self._sock.disconnect(identity_of(endpoint)[0])
+            for each in self._places.pop(endpoint, [identity_of(endpoint)[0]]):
+                self._sock.disconnect(each)
             return
         where = self._wanted.pop(endpoint, "")
         if where:
             self._again_at.pop(where, None)
-            self._sock.disconnect(where)
+            for each in self._places.pop(where, [where]):
+                self._sock.disconnect(each)
 
     def listen(self) -> zmq.Socket[bytes] | None:
         """Hear of refusals without keys, too: what to watch, and when to ``look``. None where there is a gate."""
@@ -120,7 +124,7 @@ class Dialled:
                 if at == where:  # of who was there before, with another key
                     self._end(where)
                     self._wanted[other] = ""
-            self._sock.connect(where)
+            self._places[where] = resolving.connect(self._sock, where)
         except UsageError as error:
             self._tell(identity_of(endpoint)[0], str(error))
             return
@@ -128,10 +132,11 @@ class Dialled:
 
     def _end(self, where: str) -> None:
         self._again_at.pop(where, None)
-        try:
-            self._sock.disconnect(where)
-        except zmq.ZMQError:
-            pass  # ZeroMQ gave it up
+        for each in self._places.pop(where, [where]):
+            try:
+                self._sock.disconnect(each)
+            except zmq.ZMQError:
+                pass  # ZeroMQ gave it up
 
     def _hear(self) -> bool:
         """Take what the monitor says."""
@@ -142,8 +147,9 @@ class Dialled:
             if event not in _WHY:
                 continue
             refused = True
-            where = endpoint.decode()
-            name = next((identity_of(each)[1] for each, at in self._wanted.items() if at == where), "")
+            at = endpoint.decode()
+            where = next((each for each, places in self._places.items() if at in places), at)
+            name = next((identity_of(each)[1] for each, to in self._wanted.items() if to == where), "")
             self._again_at.setdefault(where, time.monotonic() + AGAIN_S)
             own = "" if self._gate is None else self._gate.name
             self._tell(where, _WHY[event].format(own=own, name=name))
