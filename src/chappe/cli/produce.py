@@ -94,7 +94,7 @@ def produce(
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
-        check_topic(topic)
+        topic = check_topic(topic)
         if not topic.isascii() and any("\ud800" <= each <= "\udfff" for each in topic):
             raise UsageError(
                 f"the topic {topic!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chappe.cli import options
 from chappe.cli.topics import HURRY_S
-from chappe.errors import ChappeError, IdentityInUse, StorageError, StorageFormat, StorageLocked
+from chappe.errors import ChappeError, IdentityInUse, StorageError, StorageFormat, StorageLocked, UsageError
 from chappe.system.disk import FileLock
+from chappe.system.places import users
 
 if TYPE_CHECKING:
     from chappe import Producer
 
 SLOTS: Final = 8  # commands at once for one topic; further ones make partitions of their own
 UNFINISHED: Final = "unfinished"  # the file that says that a run has not, or not yet, got everything stored
-_CANNOT: Final = (OSError, RuntimeError, StorageError, StorageFormat, StorageLocked, IdentityInUse)
+_CANNOT: Final = (OSError, StorageError, StorageFormat, StorageLocked, IdentityInUse)
 
 
 @dataclass
@@ -62,18 +63,16 @@ def kept_producer(topic: str, reach: options.Reach, min_acks: int) -> Iterator[t
 
 def _slot(topic: str, reach: options.Reach, ending: ExitStack) -> Kept | None:
     """The first slot that nobody holds; None if there is none, or nowhere to keep it."""
-    import platformdirs
-
     said = repr((socket.gethostname(), topic, reach.named, reach.acting))
     name = hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     for number in range(SLOTS):
         try:
-            home = platformdirs.user_state_path("chappe") / "produce" / f"{name}-{number}"
+            home = users("state") / "produce" / f"{name}-{number}"
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             ending.enter_context(closing(FileLock(home / "lock")))
         except BlockingIOError:  # held
             continue
-        except _CANNOT:
+        except (UsageError, OSError):
             return None
         return Kept(home)
     return None

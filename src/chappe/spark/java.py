@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import platformdirs
-
 from chappe.errors import SparkUnavailable
+from chappe.system.places import users
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +107,7 @@ def find_java() -> JavaFound:
 
 def cache_dir() -> Path:
     """Where chappe keeps what it can make again."""
-    return platformdirs.user_cache_path("chappe")
+    return users("cache")
 
 
 def short_hash(text: str) -> str:

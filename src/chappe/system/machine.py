@@ -181,9 +181,9 @@ class Machine:
 
     def data_path(self) -> Path:
         """Where the user's data lies."""
-        import platformdirs
+        from chappe.system.places import users
 
-        return platformdirs.user_data_path("chappe")
+        return users("data")
 
     def owns(self, member: object) -> None:
         """A member is made."""

@@ -16,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from chappe.errors import UsageError
+from chappe.system.places import users
+
 NOTES_MAX: Final = 256  # servers; the ones that were started first are forgotten
 NOTE_BYTES_MAX: Final = 64 * 1024
 
@@ -23,7 +26,7 @@ NOTE_BYTES_MAX: Final = 64 * 1024
 def note(*servers: str) -> None:
     """Remember the command line of this process as the one that starts ``servers``."""
     text = json.dumps({"directory": os.getcwd(), "command": shlex.join(["chappe", *sys.argv[1:]])})
-    with suppress(OSError, RuntimeError, ValueError):
+    with suppress(OSError, UsageError, ValueError):
         home = _home()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         for server in servers:
@@ -36,7 +39,7 @@ def note(*servers: str) -> None:
 
 def command(server: str, otherwise: str) -> str:
     """What starts ``server``, to be typed into a shell; ``otherwise`` where nobody noted it."""
-    with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
+    with suppress(OSError, UsageError, ValueError, KeyError, TypeError):
         place = _home() / _name(server)
         if place.stat().st_size <= NOTE_BYTES_MAX:
             found = json.loads(place.read_text())
@@ -47,9 +50,7 @@ def command(server: str, otherwise: str) -> str:
 
 
 def _home() -> Path:
-    import platformdirs  # only where something is served, or missed
-
-    return platformdirs.user_state_path("chappe") / "started"
+    return users("state") / "started"
 
 
 def _name(server: str) -> str:

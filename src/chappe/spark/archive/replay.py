@@ -25,7 +25,6 @@ from typing import Final, Self
 
 import msgspec
 import numpy as np
-import platformdirs
 import pyarrow as pa
 
 from chappe.api.log.producer import Producer
@@ -40,6 +39,7 @@ from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan
 from chappe.spark.encode import now_us
 from chappe.system import settings
 from chappe.system.disk import sync_file
+from chappe.system.places import users
 
 FORMAT: Final = 1
 PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
@@ -120,7 +120,7 @@ class Replay:
             raise UsageError(f"one target for the topics {', '.join(topics)} would mix them: name one with --topic")
         self._order = order
         tower = settings.tower(tower)
-        self._state = (state or platformdirs.user_data_path("chappe") / "replays") / _name(manifest, order)
+        self._state = (state or users("data") / "replays") / _name(manifest, order)
         if anew:
             shutil.rmtree(self._state, ignore_errors=True)
         self.resumed = (self._state / "replay.json").exists()

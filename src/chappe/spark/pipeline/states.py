@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
-
 from chappe.errors import ChappeError
 from chappe.system.disk import PRIVATE_DIRECTORY, FileLock, keep_private
+from chappe.system.places import users
 
 STATE_BYTES_MAX: Final = 1 << 20
 SAME_START_S: Final = 2.0  # start times are told by a clock that may be set
@@ -74,7 +73,7 @@ class States:
     """The state files in ``directory``; the user's own unless another is given."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or platformdirs.user_state_path("chappe") / "pipelines"
+        self.directory = directory or users("state") / "pipelines"
 
     @contextmanager
     def claim(self, state: State) -> Iterator[None]:

@@ -1,0 +1,29 @@
+"""Where the user's files lie: data, state and caches of chappe.
+
+A user with neither HOME nor an entry of its own, as in many containers, has no such place: asking for it is an error in
+one sentence, and what needs none goes on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from chappe.errors import UsageError
+
+
+def users(kind: Literal["data", "state", "cache"]) -> Path:
+    """The user's directory of this kind. Raises UsageError if there is none."""
+    import platformdirs  # only when it is needed: it costs milliseconds of every start
+
+    find = {
+        "data": platformdirs.user_data_path,
+        "state": platformdirs.user_state_path,
+        "cache": platformdirs.user_cache_path,
+    }
+    try:
+        return find[kind]("chappe")
+    except RuntimeError:
+        raise UsageError(
+            f"this user has no home directory to keep files in: set HOME or XDG_{kind.upper()}_HOME to a directory"
+        ) from None
