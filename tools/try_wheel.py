@@ -66,9 +66,9 @@ def main(arguments: list[str]) -> int:
 
 
 def all_extras() -> list[str]:
-    """As pyproject.toml names them."""
+    """As pyproject.toml names them, without the one that is all of them."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        return list(tomllib.load(file)["project"]["optional-dependencies"])
+        return [each for each in tomllib.load(file)["project"]["optional-dependencies"] if each != "all"]
 
 
 def try_one(python: str, wheel: Path, extra: str) -> str:

@@ -100,6 +100,18 @@ Security: TypeAlias = Tls | Literal["plain", "anonymous"] | None
 LogSecurity: TypeAlias = Keys | Literal["plain"] | None  # None: the identity that the environment names, if it does
 
 
+class NothingChosen(UsageError):
+    """Neither keys nor ``plain`` were chosen, and ``host`` is not this machine."""
+
+    def __init__(self, host: str, advice: str = "choose security") -> None:
+        super().__init__(f"{host} is not this machine: {advice}")
+        self.host = host
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[type[NothingChosen], tuple[str, str]]:
+        return type(self), (self.host, self.advice)
+
+
 def check_security(security: Security | Keys) -> Security:
     """What ``security`` is to an endpoint, or UsageError."""
     if isinstance(security, Keys):
@@ -112,9 +124,10 @@ def check_security(security: Security | Keys) -> Security:
 def check_reach(security: Security, host: str) -> None:
     """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
     if security is None and not is_loopback(host):
-        raise UsageError(
-            f"{host} is not this machine: give the endpoint security=Tls(...) (`chappe keys` makes the certificates), "
-            "or security='plain' if everybody on the way may read and forge"
+        raise NothingChosen(
+            host,
+            "give the endpoint security=Tls(...) (`chappe keys` makes the certificates), "
+            "or security='plain' if everybody on the way may read and forge",
         )
 
 

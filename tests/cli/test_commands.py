@@ -192,7 +192,7 @@ def test_sigterm_while_input_is_awaited_keeps_what_was_read(shell: Shell) -> Non
     assert follower.communicate(timeout=PATIENCE_S)[0] == b"first\n"
     code, _, err = shell.stop(producer)
     assert code == 143
-    assert "terminated: all 1 records read until then are stored" in err
+    assert "terminated: the 1 record read until then is stored" in err
 
 
 def test_tower_and_store_apart(shell: Shell) -> None:

@@ -37,7 +37,7 @@ def test_a_program_has_all_records_and_goes_on_after_them(shell: Shell) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"20 records are done\n")
     assert sorted(map(int, done(shell.directory))) == list(range(20))
     send(shell, "more")
-    assert shell.run(*command).stderr == b"1 records are done\n"
+    assert shell.run(*command).stderr == b"1 record is done\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -72,7 +72,7 @@ def test_a_record_that_no_worker_does_ends_it(shell: Shell) -> None:
     found = shell.run("consume", "t", "--workers", "1", "--exec", program, "--until-end")
     assert found.returncode == 1
     *_, summary, error = found.stderr.decode().splitlines()
-    assert summary.startswith("1 records are done")
+    assert summary.startswith("1 record is done")
     assert error.startswith("chappe: 3 workers in a row did not get done with the record at offset 1 of topic 't'")
     assert error.endswith("; the last one: ended with exit code 9")
 

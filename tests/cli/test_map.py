@@ -370,7 +370,7 @@ def test_a_server_of_another_map_is_not_waited_for(shell: Shell) -> None:
         (("dump", "nowhere/map.json"), 1, b"nowhere/map.json: No such file"),
         (("serve", "--backend", "sqlite"), 2, b"needs a path"),
         (("serve", "--partner", "127.0.0.1:9"), 2, b"which server of the pair"),
-        (("serve", "--partner", "127.0.0.1:5556", "--role", "primary"), 2, b"is this server itself"),
+        (("serve", "--partner", "127.0.0.1:5570", "--role", "primary"), 2, b"is this server itself"),
         (("serve", "--role", "backup"), 2, b"give its partner's address"),
         (("serve", "--partner", "127.0.0.1:9", "--role", "backup", "--link", "x"), 2, b"not two addresses"),
         (("witness", "--path", "/dev/null/granted", "--at", "127.0.0.1:0"), 1, b"cannot open"),

@@ -104,7 +104,7 @@ def test_many_lines_arrive_all_of_them(shell: Shell) -> None:
 def test_publishing_to_nobody_says_so(shell: Shell) -> None:
     _, facts = start_node(shell)
     done = shell.run("publish", "/t", "1", "--peer", facts["listen"][0])
-    assert (done.returncode, done.stderr) == (0, b"published 1 messages, to which nobody has subscribed\n")
+    assert (done.returncode, done.stderr) == (0, b"published 1 message, to which nobody has subscribed\n")
 
 
 @pytest.mark.parametrize(

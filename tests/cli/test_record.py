@@ -136,7 +136,7 @@ def test_events_are_recorded_into_files(shell: Shell, tmp_path: Path) -> None:
 
     account = json.loads(out)
     assert (code, account["records"], account["stored"], account["malformed"]) == (1, 100, 100, 1)
-    assert "1 messages cannot be decoded" in err
+    assert "1 message cannot be decoded" in err
     (file,) = (files / "seen").iterdir()
     assert parquet.read_table(file)["_1"].to_pylist() == list(range(100))
 

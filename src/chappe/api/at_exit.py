@@ -1,5 +1,8 @@
 """Members that a program never closed: what they still hold leaves when the interpreter ends, within a bound.
 
+Nobody is collected before that: the process's loop refers to all members, so that a producer which a function made and
+forgot still delivers its records. A member lives until it is closed.
+
 Only an end that Python sees counts: ``os._exit``, a signal that nobody handles and a power cut run nothing of this. A
 member that was made before a fork is left to the process that made it.
 """
@@ -11,7 +14,9 @@ import logging
 import os
 import sys
 import time
+import warnings
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -31,6 +36,7 @@ class Unclosed(Protocol):
 
 
 _members: Final[weakref.WeakKeyDictionary[Unclosed, int]] = weakref.WeakKeyDictionary()  # with the process of each
+_others: Final[weakref.WeakKeyDictionary[object, int]] = weakref.WeakKeyDictionary()  # the same, of those without
 _workers: Final[set[int]] = set()  # processes of ``multiprocessing`` whose end we hear of
 
 
@@ -43,6 +49,23 @@ def add(member: Unclosed) -> None:
 def remove(member: Unclosed) -> None:
     """It was closed."""
     _members.pop(member, None)
+
+
+def opened(member: object) -> None:
+    """It is to be closed, and loses nothing if it is not."""
+    _others[member] = os.getpid()
+
+
+def closed(member: object) -> None:
+    """It was."""
+    _others.pop(member, None)
+
+
+def _warn(members: Iterable[object]) -> None:
+    """Say what was never closed, as Python does of files: for whoever asks for such warnings (``-X dev``)."""
+    for member in members:
+        with suppress(Exception):  # a filter may make an error of it
+            warnings.warn(f"unclosed {member!r}: close it, or use it in a `with` statement", ResourceWarning, 2, member)
 
 
 def _watch_worker() -> None:
@@ -68,6 +91,8 @@ def _leave_all() -> None:
     pid = os.getpid()
     members = [member for member, made_in in _members.items() if made_in == pid]
     _members.clear()
+    _warn([*members, *(member for member, made_in in _others.items() if made_in == pid)])
+    _others.clear()
     deadline = time.monotonic() + (EXIT_ERROR_S if _failed() else EXIT_S)
     try:
         for member in members:

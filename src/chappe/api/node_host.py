@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import ClassVar, Final
 
+from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened
 from chappe.runtime.socket_node import SocketNode
 from chappe.system.forking import own
@@ -23,6 +24,7 @@ class NodeHost(Closeable):
 
     def __init__(self) -> None:
         own(self)
+        at_exit.opened(self)
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
 
     def _report(self, event: object) -> None:
@@ -48,4 +50,5 @@ class NodeHost(Closeable):
 
     def close(self) -> None:
         """Finish the commits under way, and stop. Safe to call twice."""
+        at_exit.closed(self)
         self._node.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,7 @@ from chappe.cli.console import (
     warn,
 )
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
+from chappe.security import NothingChosen
 from chappe.system.settings import CONFIG
 
 WRONG_USE = UsageError
@@ -55,6 +57,14 @@ NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not 
 
 class _Program(TyperGroup):
     """Ends quietly where that is right: on Ctrl-C and SIGTERM, and when nobody reads the output any more."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the arguments, where help and version are printed; typer would fail if nobody reads these."""
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:
+            drop_stdout()
+            raise typer.Exit(0) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer would print `Aborted!` and fail."""
@@ -139,9 +149,10 @@ def run() -> int:
     replace_closed()
     encode_all()
     try:
-        app(prog_name="chappe")
+        app(sys.argv[1:] or ["--help"], prog_name="chappe")
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        return code if _flushed() else 0
     except Exception as error:
         if debugging():
             raise
@@ -150,7 +161,24 @@ def run() -> int:
     return 0
 
 
+def _flushed() -> bool:
+    """Write what is left in Python's buffer; whether anybody still reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+        return False
+    except (OSError, ValueError):
+        pass  # closed; whoever wrote to it has been told
+    return True
+
+
 def _in_one_line(error: Exception) -> str:
+    if isinstance(error, NothingChosen):
+        return (
+            f"{error.host} is not this machine: give --as DIRECTORY/NAME (`chappe keys` makes identities), or --plain "
+            "if everybody who reaches it may read and forge"
+        )
     if isinstance(error, ChappeError):
         return str(error)
     if type(error).__name__ == "ZMQError":  # not imported for this alone

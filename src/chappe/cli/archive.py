@@ -17,6 +17,7 @@ from typer import Argument, Option
 from chappe.cli import options
 from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, tell, warn
 from chappe.cli.units import human_bytes
+from chappe.data.markup import many
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ class _Run:
             tell(self.json, facts | {"records": 0}, "nothing was archived")
             return
         rate = rate_of(done.records, done.seconds)
-        text = f"archived {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f} records/s) in {self.directory}"
-        text += f", which has {done.files:,} files, {human_bytes(done.bytes)}"
+        text = f"archived {many(done.records, 'record')} in {done.seconds:.1f} s ({rate:,.0f} records/s) "
+        text += f"in {self.directory}"
+        text += f", which has {many(done.files, 'file')}, {human_bytes(done.bytes)}"
         tell(self.json, facts | _facts(done), text)
 
     def _work(self, master: str, towers: str, skip_lost: bool, open_sealed: bool) -> None:

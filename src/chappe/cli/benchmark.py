@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from chappe.cli import options
 from chappe.cli.console import Bar, allow_files, say, warn
+from chappe.data.markup import many
 from chappe.errors import ChappeError, ConfigError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def generate(
             raise StorageError(f"{output}: cannot be written: {error.strerror}") from error
     sent = sum(sum(each.published.values()) for each in recordings if each.name not in (exclude or ()))
     inputs = sum(node.num_inputs for node in nodes)
-    say(f"{len(nodes)} nodes: {sent:,} messages to send, {inputs:,} to receive")
+    say(f"{many(len(nodes), 'node')}: {many(sent, 'message')} to send, {inputs:,} to receive")
 
 
 class _Benchmark(TyperCommand):

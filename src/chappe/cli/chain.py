@@ -18,6 +18,7 @@ from chappe.cli.auditing import audited
 from chappe.cli.chain_demo import demo
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
+from chappe.data.markup import many
 from chappe.errors import NoChain
 
 if TYPE_CHECKING:
@@ -188,4 +189,4 @@ def _one(title: str, status: ChainServerStatus, rate: float) -> RenderableType:
 def _lines(status: ChainServerStatus, rate: float) -> Iterator[str]:
     chain = " > ".join(status.members) or "not founded"
     waits = f"; {status.why}" if status.why else ""
-    yield f"{status.role}, {chain}, {status.committed:,} commands ({rate:,.0f}/s){waits}"
+    yield f"{status.role}, {chain}, {many(status.committed, 'command')} ({rate:,.0f}/s){waits}"

@@ -22,6 +22,7 @@ import typer
 from chappe.cli.console import show
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
+from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.system.settings import find_file
 from chappe.system.settings_file import Common
@@ -228,6 +229,6 @@ def config(context: typer.Context, as_json: Json = False) -> None:
         kept = [
             human_age(rule.age_s) if rule.age_s is not None else "",
             exact_bytes(rule.bytes) if rule.bytes is not None else "",
-            f"{rule.records:,} records" if rule.records is not None else "",
+            f"{many(rule.records, 'record')}" if rule.records is not None else "",
         ]
         show(f"retention of {rule.topics}: {', '.join(filter(None, kept)) or 'everything'}")

@@ -264,6 +264,7 @@ class Bar:
             self._bar = Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())
             self._task = self._bar.add_task(text, total=None)
         self._line_at = time.monotonic() + LINE_EVERY_S
+        self._last = ""  # the line that was printed
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -278,8 +279,8 @@ class Bar:
         """Show this; ``total`` None: nobody knows."""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, description=text)
-        elif not self._quiet and time.monotonic() >= self._line_at:
-            self._line_at = time.monotonic() + LINE_EVERY_S
+        elif not self._quiet and time.monotonic() >= self._line_at and text != self._last:
+            self._line_at, self._last = time.monotonic() + LINE_EVERY_S, text
             self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 

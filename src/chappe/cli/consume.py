@@ -20,6 +20,7 @@ from chappe.cli.consume_workers import Working, work_off
 from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
 from chappe.cli.topics import check_known, look
 from chappe.cli.units import parse_age, parse_start
+from chappe.data.markup import are
 from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 from chappe.log.events import OutOfRange, RecordsLost
@@ -121,7 +122,7 @@ def consume(
     wanted = printer.reached if printer.full or ends is None else ends
     missed = sum(max(0, min(after, wanted.get(key, 0)) - first) for key, first, after in gaps)
     if missed:
-        warn(f"{missed:,} records are missing in what was printed: nobody has them any more")
+        warn(f"{are(missed, 'record')} missing in what was printed: nobody has more than that")
     if short:
         warn(f"{short}: nothing came for {timeout:g} s")
     if short or missed or printer.unreadable:

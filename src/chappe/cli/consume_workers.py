@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 from chappe.cli.console import exit_code, say, warn
+from chappe.data.markup import are
 from chappe.errors import OffsetOutOfRange, UsageError
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ def work_off(
         finally:
             found = consumer.progress()
             again = f"; {found.again:,} were handed out again" if found.again else ""
-            say(f"{found.done:,} records are done{again}")
+            say(f"{are(found.done, 'record')} done{again}")
             lost = missing(consumer.events())
             if lost:
-                warn(f"{lost:,} records are missing in that: nobody has them any more")
+                warn(f"{are(lost, 'record')} missing in that: nobody has more than that")
     if lost:
         raise typer.Exit(1)
 

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from chappe.cli import options
 from chappe.cli.console import tell
+from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import (
     PASSPHRASE,
@@ -135,7 +136,9 @@ def seal(
     from chappe.api import permissions
 
     made = permissions.seal(directory, group, topic, roles=role or (), names=name or ())
-    _tell_group(made, directory, as_json, f"sealed {', '.join(topic)} for {group}, {len(made.members())} members")
+    _tell_group(
+        made, directory, as_json, f"sealed {', '.join(topic)} for {group}, {many(len(made.members()), 'member')}"
+    )
 
 
 @app.command()

@@ -19,6 +19,7 @@ from chappe.cli.console import hear_warnings, tell, warn
 from chappe.cli.kv_serve import Teller, follow, serve
 from chappe.cli.units import parse_age
 from chappe.data import terminal
+from chappe.data.markup import many
 from chappe.data.order import same
 from chappe.errors import ChappeError, InvalidData, NoSuchKey, StoreError, UsageError
 
@@ -171,7 +172,11 @@ def dump(
         with open(temporary, "wb") as out:
             out.writelines(lines)
         temporary.replace(file)
-    tell(as_json and file != "-", {"store": store, "dumped": len(entries)}, f"dumped {len(entries):,} entries")
+    tell(
+        as_json and file != "-",
+        {"store": store, "dumped": len(entries)},
+        f"dumped {many(len(entries), 'entry', 'entries')}",
+    )
 
 
 @app.command("load")
@@ -193,7 +198,7 @@ def load(
                 done += len(chunk)
         except ChappeError as error:
             problem = error
-    tell(as_json, {"store": store, "loaded": done}, f"loaded {done:,} entries")
+    tell(as_json, {"store": store, "loaded": done}, f"loaded {many(done, 'entry', 'entries')}")
     if problem is not None:
         warn(f"{problem}; what came before it is loaded")
         raise typer.Exit(1)

@@ -17,6 +17,7 @@ from chappe.cli.auditing import audited
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.values import shown, typed
 from chappe.data import terminal
+from chappe.data.markup import are, many
 from chappe.errors import UsageError
 from chappe.system import started
 
@@ -72,7 +73,7 @@ def follow(
                     write_out(b"".join(map(render, found)))
             finally:
                 if watching.dropped:
-                    warn(f"{watching.dropped} changes are not shown: this was too slow")
+                    warn(f"{are(watching.dropped, 'change')} not shown: this was too slow")
     except KeyboardInterrupt as stop:
         if count is not None or seconds is not None:
             raise typer.Exit(exit_code(stop)) from None
@@ -166,7 +167,7 @@ def serve(
             facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
         title = f"{what} of store {store} at {', '.join(facts['listen'])}"
         started.note(f"data store {store}", *(f"endpoint {each}" for each in facts["listen"]))
-        tell(as_json, facts, f"{title}, {entries:,} entries; Ctrl-C stops")
+        tell(as_json, facts, f"{title}, {many(entries, 'entry', 'entries')}; Ctrl-C stops")
         teller = _master_teller(as_json)
         try:
             node.follow(endpoint, statuses, teller, title, as_json, lambda: _state(master))
@@ -219,7 +220,8 @@ def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
         clones = [str(clone) for clone in getattr(core, "clones", ())]
         entries = len(core.engine)
     facts: dict[str, Any] = {"store": master.name, "entries": entries, "version": master.version, "clones": clones}
-    text = f"store {master.name}: {entries:,} entries, {master.version:,} changes, {len(clones):,} clones"
+    text = f"store {master.name}: {many(entries, 'entry', 'entries')}, {many(master.version, 'change')}"
+    text += f", {many(len(clones), 'clone')}"
     pair = master.pair()
     if pair is not None:
         facts["pair"] = asdict(pair)

@@ -20,6 +20,7 @@ from chappe.cli.formats import readable
 from chappe.cli.maps_serve import MODEL, NAME, serve, witness
 from chappe.cli.units import human_bytes, parse_age
 from chappe.data import terminal
+from chappe.data.markup import are, many
 from chappe.defaults import MAP_PORT, MAP_SUBTREE_BYTES_MAX, TOWER_HOST
 from chappe.errors import NoMaster, NoSuchKey, StoreError, UsageError
 
@@ -190,13 +191,13 @@ def watch(
         check_key(key)
     try:
         with where.of(subtrees if key is None else [_around(key)]) as shared, shared.watch(key=key) as watching:
-            say(f"watching the map at {where.servers}, {len(shared):,} keys")
+            say(f"watching the map at {where.servers}, {many(len(shared), 'key')}")
             try:
                 for found in mesh.batches(watching.get_many, count, seconds):
                     write_out(b"".join(map(_change_as_json if as_json else _change_as_text, found)))
             finally:
                 if watching.dropped:
-                    warn(f"{watching.dropped:,} changes are not shown: this was too slow")
+                    warn(f"{are(watching.dropped, 'change')} not shown: this was too slow")
     except KeyboardInterrupt as stop:
         if count is not None or seconds is not None:
             raise typer.Exit(exit_code(stop)) from None

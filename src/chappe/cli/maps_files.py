@@ -19,6 +19,7 @@ from chappe.cli import options
 from chappe.cli.console import Bar, tell, warn
 from chappe.cli.formats import Base64, bytes_of
 from chappe.cli.maps import Client, Subtrees, as_line, rows
+from chappe.data.markup import many
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_PROPERTIES_BYTES_MAX
 from chappe.errors import ChappeError, UsageError
 
@@ -57,8 +58,8 @@ def dump(
             for done, row in enumerate(rows(shared), 1):
                 out.write(as_line(row))
                 if done % SHOW == 0:
-                    bar.update(f"{done:,} of {total:,} keys", done, total)
-    tell(as_json and file != "-", {"dumped": done}, f"dumped {done:,} keys")
+                    bar.update(f"{done:,} of {many(total, 'key')}", done, total)
+    tell(as_json and file != "-", {"dumped": done}, f"dumped {many(done, 'key')}")
 
 
 @options.with_groups
@@ -85,7 +86,7 @@ def load(
             except (ChappeError, KeyboardInterrupt):
                 warn(f"{done:,} of {total:,} keys are known to be set; the same command again sets all of them")
                 raise
-    tell(as_json, {"loaded": done}, f"loaded {done:,} keys")
+    tell(as_json, {"loaded": done}, f"loaded {many(done, 'key')}")
 
 
 def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterator[int]:

@@ -16,6 +16,7 @@ from chappe.cli import options
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
+from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
 from chappe.system import started
@@ -110,7 +111,7 @@ def serve(
         title = f"map server at {server.address}"
         started.note(f"map server {server.address}")
         with suppress(KeyboardInterrupt):  # the proper end
-            tell(as_json, facts | {"keys": status.keys}, f"{title}, {status.keys:,} keys; Ctrl-C stops")
+            tell(as_json, facts | {"keys": status.keys}, f"{title}, {many(status.keys, 'key')}; Ctrl-C stops")
             if partner is None:
                 server.events()  # that it serves is nothing to be told of one alone
             _follow(server, status.sequence, title, as_json)
@@ -188,4 +189,5 @@ def _state(status: MapServerStatus) -> str:
 def _lines(status: MapServerStatus, updates: int, rate: float) -> Iterator[str]:
     malformed = f", {status.malformed:,} malformed messages" if status.malformed else ""
     state = "" if status.active and status.pair is None else f"{_state(status)}, "
-    yield (f"{state}{status.keys:,} keys, {updates:,} updates ({rate:,.0f}/s), {status.clients:,} clients{malformed}")
+    clients = many(status.clients, "client")
+    yield f"{state}{many(status.keys, 'key')}, {many(updates, 'update')} ({rate:,.0f}/s), {clients}{malformed}"

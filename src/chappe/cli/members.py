@@ -14,6 +14,7 @@ from chappe.cli.console import hear_warnings, say, tell
 from chappe.cli.mesh import shown
 from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
+from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
 from chappe.system import started
@@ -50,7 +51,7 @@ def tower(
         started.note(_of_tower(running.address))
         tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
         _until_stopped(running)
-        say(f"tower stopped; {running.nodes()} members were connected")
+        say(f"tower stopped; {many(running.nodes(), 'member')} connected until then")
 
 
 @audited()
@@ -197,8 +198,8 @@ def _account(what: str, store: Store) -> None:
     """Say what a store has done."""
     status = store.status()
     say(
-        f"{what} stopped; since its start it wrote {status.written_records} records, "
-        f"{human_bytes(status.written_bytes)}; it keeps {status.topics} topics"
+        f"{what} stopped; since its start it wrote {many(status.written_records, 'record')}, "
+        f"{human_bytes(status.written_bytes)}; it keeps {many(status.topics, 'topic')}"
     )
 
 

@@ -133,6 +133,7 @@ class Teller:
 
     def __init__(self, *, come_and_go: bool = False, quiet: bool = False) -> None:
         self.lost = 0  # peerings, of peers that did not say goodbye
+        self.met = False  # whether there ever was a peer
         self._come_and_go = come_and_go
         self._quiet = quiet
         self._trouble = False
@@ -144,6 +145,7 @@ class Teller:
         kind = type(event).__name__
         lost = kind == "PeerLost"
         self.lost += lost and not event.left
+        self.met = self.met or kind == "PeerAdded"
         wrong = isinstance(event, ChappeError) or kind in _TROUBLES
         wrong = wrong or (lost and not self._come_and_go)
         text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)

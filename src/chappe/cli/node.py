@@ -17,6 +17,7 @@ from typer import Argument, Option
 from chappe.cli import dashboard, mesh, network, options, tap
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
+from chappe.data.markup import many
 from chappe.errors import ConfigError, UsageError
 from chappe.system import started
 from chappe.system.toml import Section, TomlFile
@@ -140,7 +141,7 @@ def node(
 
         def more() -> tuple[str, dict[str, Any]]:
             clients = 0 if server is None else server.clients
-            return ("", {}) if server is None else (f"{clients} WebSocket clients", {"websocket_clients": clients})
+            return ("", {}) if server is None else (many(clients, "WebSocket client"), {"websocket_clients": clients})
 
         started.note(*(f"endpoint {each}" for each in facts["listen"]))
         with suppress(KeyboardInterrupt):  # the proper end, as soon as somebody knows that it runs
@@ -333,7 +334,7 @@ def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
     rates = f"{sum(row.in_per_s for row in peered):,.0f} in/s, {sum(row.out_per_s for row in peered):,.0f} out/s"
     waiting = sum(row.waiting for row in rows)
     dropped = sum(row.dropped for row in rows)
-    yield f"{len(peered)} peers, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
+    yield f"{many(len(peered), 'peer')}, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
     for row in rows:
         if row.id is None:
             yield f"no peering with {row.address} yet: {row.status}"

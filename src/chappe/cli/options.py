@@ -55,10 +55,16 @@ Acting: TypeAlias = Annotated[
         envvar="CHAPPE_IDENTITY",
         metavar="DIRECTORY/NAME",
         help="The identity to be, as `chappe keys` made it.",
+        rich_help_panel="Identity",
     ),
 ]
 Plain: TypeAlias = Annotated[
-    bool, Option("--plain", help="No keys beyond this machine either: everybody who reaches it may read and forge.")
+    bool,
+    Option(
+        "--plain",
+        help="No keys beyond this machine either: everybody who reaches it may read and forge.",
+        rich_help_panel="Identity",
+    ),
 ]
 Chain: TypeAlias = Annotated[
     Path | None, Option("--chain", metavar="FILE", help="The configuration of a chain of stores, for ordered topics.")

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from chappe.cli import options
 from chappe.cli.console import tell, warn
 from chappe.cli.keys import DIRECTORY, Directory, also
+from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import permissions_file
 
@@ -85,7 +86,8 @@ def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> Non
     from chappe.cli.screen import People, cell
 
     refusal = found.refusal(datetime.now(UTC))
-    print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {len(found.identities)} identities")
+    identities = many(len(found.identities), "identity", "identities")
+    print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {identities}")
     if refusal:
         print(f"not in force: {refusal}")
     table = Table("line", "", "verbs", "roles", "names", "topics", box=None)
@@ -112,7 +114,8 @@ def sign(
 
     path = permissions_file(directory) if file is None else file
     made = permissions.sign(path)
-    text = f"signed {path}: version {made.version}, {len(made.rules)} rules; every machine needs it{also(path.parent)}"
+    rules = many(len(made.rules), "rule")
+    text = f"signed {path}: version {made.version}, {rules}; every machine needs it{also(path.parent)}"
     warnings = [f"line {rule.line} denies less than it may seem: {why}" for rule, why in made.idle_denials()]
     for each in warnings:
         warn(f"{path}, {each}")

@@ -28,6 +28,7 @@ from chappe.cli.screen import Fitting, People, Screen
 from chappe.cli.units import human_bytes
 from chappe.dashboard.sources.pipelines import query_of
 from chappe.data import terminal
+from chappe.data.markup import many
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.observing import snapshot
 from chappe.observing.numbers import of_pipelines
@@ -60,10 +61,12 @@ def line(numbers: Numbers) -> str:
     """A query in one line."""
     if numbers.batch < 0:
         return f"{numbers.query}: no batch yet"
-    state = f", state {numbers.state_rows:,} rows ({human_bytes(numbers.state_bytes)})" if numbers.state_rows else ""
+    state = (
+        f", state {many(numbers.state_rows, 'row')} ({human_bytes(numbers.state_bytes)})" if numbers.state_rows else ""
+    )
     return (
         f"{numbers.query}: {numbers.rows_in_s:,.0f} rows/s in, {numbers.rows_processed_s:,.0f} processed, "
-        f"lag {numbers.lag_records:,} records ({seconds(numbers.lag_s)}), "
+        f"lag {many(numbers.lag_records, 'record')} ({seconds(numbers.lag_s)}), "
         f"batch {numbers.batch} took {numbers.batch_s:.2f} s, {numbers.rows:,} rows so far{state}"
     )
 
@@ -254,7 +257,7 @@ class Run:
         if self.json:
             self._print(event="ended", pipeline=self.pipeline.name, rows=rows, batches=batches, finished=clean)
         elif clean:
-            say(f"pipeline {self.pipeline.name} ended: {rows:,} rows in {batches:,} batches")
+            say(f"pipeline {self.pipeline.name} ended: {many(rows, 'row')} in {many(batches, 'batch', 'batches')}")
         if not clean:
             self._say_unfinished()
         return 0 if clean else exit_code(self.stops[0] if self.stops else KeyboardInterrupt())

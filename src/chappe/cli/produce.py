@@ -326,7 +326,10 @@ class _Run:
 
     def _send(self, records: Sequence[Item]) -> None:
         if records:
-            producer = self.writer.open()
+            producer = self.writer.producer
+            if producer is None:
+                producer = self.writer.open()
+                self.began = time.monotonic()  # rates are of sending
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False

@@ -16,6 +16,7 @@ from chappe.cli import mesh, options, values
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.formats import split_lines
 from chappe.cli.units import parse_age
+from chappe.data.markup import many
 from chappe.data.order import TYPE_NAMES
 from chappe.errors import ChappeError, InvalidData, Sealed, UsageError
 
@@ -141,7 +142,7 @@ def publish(
             f"; to {count - wanted} of them nobody has subscribed" if wanted else ", to which nobody has subscribed"
         )
     facts = {"topic": None if topic == ANY else topic, "published": count, "wanted": wanted, "subscribers": heard}
-    tell(as_json, facts, f"published {count} messages{unwanted}")
+    tell(as_json, facts, f"published {many(count, 'message')}{unwanted}")
     if problem is not None:
         warn(f"{problem}; what came before it is published")
     if teller.lost:
@@ -196,7 +197,8 @@ def subscribe(
     json = as_json or output == "json"
     render = values.message_as_json if json else partial(values.message_as_text, broker=as_text)
     with Endpoint(security=security, forwarding=False) as endpoint:
-        endpoint.statuses(callback=mesh.Teller(come_and_go=bool(heard)))
+        teller = mesh.Teller(come_and_go=bool(heard))
+        endpoint.statuses(callback=teller)
         age_s = None if max_age is None else parse_age(max_age)
         subscriber = endpoint.subscribe(*topics, on_full=on_full, max_age_s=age_s, on_stale=on_stale)
         try:
@@ -208,10 +210,21 @@ def subscribe(
         except KeyboardInterrupt as stop:
             if count is not None or seconds is not None:
                 raise typer.Exit(exit_code(stop)) from None
+            _check_met(teller, dialled)
+        else:
+            _check_met(teller, dialled)
         finally:
             if subscriber.dropped:
                 hint = " (--on-full block waits instead)" if max_age is None else ""
-                warn(f"{subscriber.dropped} messages were dropped: this was too slow{hint}")
+                were = "was" if subscriber.dropped == 1 else "were"
+                warn(f"{many(subscriber.dropped, 'message')} {were} dropped: this was too slow{hint}")
+
+
+def _check_met(teller: mesh.Teller, dialled: list[tuple[str, int]]) -> None:
+    """Fail if nobody was there to hear anything from."""
+    if dialled and not teller.met:
+        warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")
+        raise typer.Exit(1)
 
 
 def _rendered(messages: Iterable[Received], render: Callable[[str, bytes], bytes]) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ from chappe.cli import mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.units import human_bytes, parse_moment, parse_start
+from chappe.data.markup import are, many
 from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
 from chappe.system import settings
@@ -107,11 +108,11 @@ def record(
         _tell_files(as_json, recorder, done, str(parquet))
         return
     account = {"event": "done", "topic": to} | asdict(done) | {"seconds": round(done.seconds, 3)}
-    tell(as_json, account, f"recorded {done.records:,} messages, {human_bytes(done.bytes)}, in topic {to}")
+    tell(as_json, account, f"recorded {many(done.records, 'message')}, {human_bytes(done.bytes)}, in topic {to}")
     if done.left:
-        warn(f"{done.left:,} records are not stored yet: they are in a journal, and the same command stores them")
+        warn(f"{are(done.left, 'record')} not stored yet, but in a journal, and the same command stores the rest")
     if done.dropped:
-        warn(f"{done.dropped:,} messages are lost: more came than stores could take, or larger than a record can be")
+        warn(f"lost {many(done.dropped, 'message')}: more came than stores could take, or larger than a record can be")
     if done.left or done.dropped:
         raise typer.Exit(1)
 
@@ -119,11 +120,15 @@ def record(
 def _tell_files(as_json: bool, recorder: EventFiles, done: Recorded, directory: str) -> None:
     account = {"event": "done", "parquet": directory, "malformed": recorder.malformed} | asdict(done)
     account |= {"seconds": round(done.seconds, 3)}
-    tell(as_json, account, f"recorded {done.records:,} events, {human_bytes(done.bytes)} of columns, in {directory}")
+    tell(
+        as_json,
+        account,
+        f"recorded {many(done.records, 'event')}, {human_bytes(done.bytes)} of columns, in {directory}",
+    )
     if recorder.malformed:
-        warn(f"{recorder.malformed:,} messages cannot be decoded, and are in no file")
+        warn(f"{many(recorder.malformed, 'message')} cannot be decoded, and will be in no file")
     if done.dropped:
-        warn(f"{done.dropped:,} messages are lost: more came than could be written")
+        warn(f"lost {many(done.dropped, 'message')}: more came than could be written")
     if recorder.malformed or done.dropped:
         raise typer.Exit(1)
 
@@ -164,7 +169,7 @@ class _Shown:
         lost = f", {now.dropped:,} lost" if now.dropped else ""
         self._bar.update(
             f"{now.records:,} recorded, {now.left:,} not stored yet, {now.waiting:,} waiting{lost}, "
-            f"{self._rate:,.0f} messages/s, {peers} peers",
+            f"{self._rate:,.0f} messages/s, {many(peers, 'peer')}",
             now.records,
             None,
         )
@@ -321,12 +326,12 @@ def _replay_archive(
         order = Order(what.topic, to, speed, *times)
         run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, security=security, anew=what.anew))
         if run.resumed:
-            say(f"going on after {run.progress.earlier:,} records that an earlier run has sent (--anew starts again)")
+            say(f"going on after {many(run.progress.earlier, 'record')} of an earlier run (--anew starts again)")
         code = _play(run, show, interrupted)
     done = run.progress
     records = done.sent - done.earlier
     rate = f"{done.seconds:.1f} s ({rate_of(records, done.seconds):,.0f} records/s)"
-    text = f"replayed {records:,} records in {rate}, {done.stored:,} are stored"
+    text = f"replayed {many(records, 'record')} in {rate}, {done.stored:,} stored"
     tell(as_json, _facts(done, directory=str(source)), text)
     return code
 
@@ -371,10 +376,10 @@ def _replay_topic(
         code = _play(player, show, interrupted)
     done = player.progress
     rate = rate_of(done.sent, done.seconds)
-    text = f"published {done.sent:,} messages in {done.seconds:.1f} s ({rate:,.0f} messages/s)"
+    text = f"published {many(done.sent, 'message')} in {done.seconds:.1f} s ({rate:,.0f} messages/s)"
     tell(as_json, _facts(done, topic=topic), text)
     if done.skipped:
-        warn(f"{done.skipped:,} records of {topic} were not recorded from the mesh, and are left out")
+        warn(f"left out {many(done.skipped, 'record')} of {topic}, not recorded from the mesh")
     return code
 
 

@@ -26,6 +26,10 @@ class People(Console):
     Line breaks are left to what lays out, so a name goes through ``terminal.line`` before it becomes a cell.
     """
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program, which ends quietly."""
+        raise BrokenPipeError
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield segments as ``Console`` does, their text without control characters."""
         for each in super().render(renderable, options):
@@ -81,7 +85,7 @@ class Fitting:
         yield made
 
 
-LINES_EVERY_S: Final = 5.0  # without a terminal
+LINES_EVERY_S: Final = 5.0  # without a terminal, at most, and only if they have changed
 CLEAR: Final = "\x1b[J"  # from the cursor to the end of the screen
 CLEAR_LINE: Final = "\x1b[K"  # from the cursor to the end of the line
 CLEAR_ALL: Final = f"{CLEAR_LINE}\n{CLEAR}\x1b[A"  # in two steps: some terminals save a screen that is cleared at once
@@ -98,6 +102,7 @@ class Screen:
         self._console = console
         self._quiet = quiet
         self._lines_at = time.monotonic()
+        self._last: list[str] = []  # lines that were printed
         self._picture: _Picture | None = None
         if _is_terminal(console) and not quiet:
             self._picture = _Picture(console)
@@ -125,7 +130,11 @@ class Screen:
             self._picture.draw(picture())
         elif not self._quiet and time.monotonic() >= self._lines_at:
             self._lines_at = time.monotonic() + LINES_EVERY_S
-            for line in lines():
+            now = list(lines())
+            if now == self._last:
+                return
+            self._last = now
+            for line in now:
                 self._console.print(terminal.line(line), soft_wrap=True, highlight=False, markup=False)
 
 

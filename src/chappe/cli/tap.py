@@ -17,6 +17,7 @@ from chappe.cli import mesh, options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
 from chappe.cli.units import human_bytes
 from chappe.data import terminal
+from chappe.data.markup import many
 from chappe.errors import InvalidData, UsageError
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def line(each: Passed) -> str:
     if each.to:
         parts.append(f"to {each.to}")
     if each.count > 1:
-        parts.append(f"{each.count:,} messages" + (f" from {each.first}" if each.first >= 0 else ""))
+        parts.append(f"{many(each.count, 'message')}" + (f" from {each.first}" if each.first >= 0 else ""))
     elif each.first >= 0:
         parts.append(f"@{each.first}")
     parts.append(human_bytes(each.size))
@@ -257,7 +258,7 @@ class Picture:
     def title(self) -> str:
         """One line on all of it."""
         missed = f"; {self._missed:,} or more are not shown" if self._missed else ""
-        return f"tap at {self._where}: {self._seen:,} messages seen{missed}; Ctrl-C stops"
+        return f"tap at {self._where}: {many(self._seen, 'message')} seen{missed}; Ctrl-C stops"
 
 
 class _Topic:

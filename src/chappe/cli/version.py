@@ -16,7 +16,7 @@ import chappe
 from chappe.compiled import is_pure
 
 _EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'``
-    r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""
+    r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z,]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""
 )
 
 
@@ -64,7 +64,7 @@ def _compiled() -> Iterator[str]:
 
 def _extras() -> tuple[list[str], list[str]]:
     """Those of which all packages are there, and the others."""
-    names = sorted(metadata("chappe").get_all("Provides-Extra") or ())
+    names = sorted({*(metadata("chappe").get_all("Provides-Extra") or ())} - {"all"})
     there = [each for each in names if _is_whole("chappe", each)]
     return there, [each for each in names if each not in there]
 
@@ -79,6 +79,6 @@ def _is_whole(package: str, extra: str) -> bool:
             version(match["package"])
         except PackageNotFoundError:
             return False
-        if match["inner"] and not _is_whole(match["package"], match["inner"]):
+        if match["inner"] and not all(_is_whole(match["package"], each) for each in match["inner"].split(",")):
             return False
     return True

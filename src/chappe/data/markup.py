@@ -38,6 +38,11 @@ def many(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def are(count: int, noun: str, plural: str = "") -> str:
+    """``1 topic is``, ``2,000 topics are``."""
+    return f"{many(count, noun, plural)} {'is' if count == 1 else 'are'}"
+
+
 def text_of(raw: bytes) -> str:
     """Bytes for people: as the text that they are, or else in hexadecimal digits; the beginning of what is long."""
     part = raw[:_BYTES_MAX]

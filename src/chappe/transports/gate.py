@@ -30,7 +30,7 @@ from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.log.guard import Refusal
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import Identity
-from chappe.security import PASSPHRASE, Keys, LogSecurity, is_loopback, permissions_file
+from chappe.security import PASSPHRASE, Keys, LogSecurity, NothingChosen, is_loopback, permissions_file
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time
 from chappe.transports.doubled import doubled
@@ -438,7 +438,8 @@ def sender_of(frames: list[zmq.Frame]) -> str:
 def check_listening(security: LogSecurity, host: str, what: str) -> None:
     """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
     if security is None and keys_of(None) is None and not is_loopback(host):
-        raise UsageError(
-            f"{host} is not this machine: give the {what} an identity (`chappe keys` makes it), "
-            "or security='plain' if everybody who reaches it may read and forge"
+        raise NothingChosen(
+            host,
+            f"give the {what} an identity (`chappe keys` makes it), "
+            "or security='plain' if everybody who reaches it may read and forge",
         )

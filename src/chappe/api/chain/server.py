@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from chappe.api import at_exit
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.status import ChainServerStatus, status_of
 from chappe.api.node_host import NodeHost
@@ -143,6 +144,7 @@ class ChainServer(NodeHost):
 
     def close(self) -> None:
         """Leave: the others go on without it, at once. Waits a second for that at most. Safe to call twice."""
+        at_exit.closed(self)
         self._node.close()
 
     def __repr__(self) -> str:

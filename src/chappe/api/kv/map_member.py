@@ -473,6 +473,9 @@ class MapMember(Generic[V]):
     def begin_leave(self) -> None:
         """See ``at_exit``: everything is sent as it comes."""
 
+    def __repr__(self) -> str:
+        return f"<SharedMap of {', '.join(self.core.servers)}>"
+
     def leave(self, timeout_s: float = CLOSE_S) -> list[str]:
         """Close, after writes under way are confirmed, or time is up; what is left, in sentences."""
         at_exit.remove(self)

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
 from chappe.api.faces import Closeable, Seconds, happened
 from chappe.api.identity import log_event, new_address, state_directory
@@ -121,6 +122,7 @@ class Consumer(Closeable):
         self._inbox = Inbox(self._core, self._node, self._opening, self._aged)
         with self._lock:
             self._node.start(self._core, self._report, {Deliver: self._deliver, ClockRead: self._judged})
+        at_exit.opened(self)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -349,6 +351,7 @@ class Consumer(Closeable):
 
     def close(self) -> None:
         """Leave. Positions are not committed by this."""
+        at_exit.closed(self)
         self._node.close()
         self._release_identity()
         if self.on_ready is not None:

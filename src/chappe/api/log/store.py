@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened
 from chappe.api.identity import log_event, new_address
 from chappe.log.ordered.keeping import Keeping
@@ -117,6 +118,7 @@ class Store(Closeable):
             self._storage.close()
             raise
         self._node.start()
+        at_exit.opened(self)
 
     def _report(self, event: object) -> None:
         log_event(event)
@@ -172,6 +174,7 @@ class Store(Closeable):
 
     def close(self) -> None:
         """Finish the write under way and release the directory."""
+        at_exit.closed(self)
         self._node.close()
 
     def __repr__(self) -> str:

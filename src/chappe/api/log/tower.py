@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.permissions.rules import INTRODUCE
 from chappe.runtime.tower_node import TowerNode
@@ -38,6 +39,7 @@ class Tower(Closeable):
             gate.require_somewhere(INTRODUCE)
         self._node = TowerNode(address, gate)
         self._node.turns.start()
+        at_exit.opened(self)
 
     @property
     def address(self) -> str:
@@ -70,6 +72,7 @@ class Tower(Closeable):
 
     def close(self) -> None:
         """Stop. Members known to each other stay connected."""
+        at_exit.closed(self)
         self._node.close()
 
     def __repr__(self) -> str:

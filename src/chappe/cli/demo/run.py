@@ -22,6 +22,7 @@ from chappe.cli.demo.feed import Feed
 from chappe.cli.demo.query import Query, Windows
 from chappe.cli.demo.view import MetricsTable, Status, lines, picture
 from chappe.cli.screen import Screen
+from chappe.data.markup import are
 from chappe.errors import ChappeError, TimedOut
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Demo:
         feed.check()
         self._hear(feed, query)
         left = producer.next_offset - producer.stored
-        self.notes += [f"{left} records are not stored yet; a next demo sends them again"] if left else []
+        self.notes += [f"{are(left, 'record')} not stored yet; the next demo sends what is left"] if left else []
         drained = False
         for done in query.drain() if query.running or not stopped else ():
             drained = done
