@@ -103,13 +103,9 @@ LogSecurity: TypeAlias = Keys | Literal["plain"] | None  # None: the identity th
 class NothingChosen(UsageError):
     """Neither keys nor ``plain`` were chosen, and ``host`` is not this machine."""
 
-    def __init__(self, host: str, advice: str = "choose security") -> None:
+    def __init__(self, host: str, advice: str) -> None:
         super().__init__(f"{host} is not this machine: {advice}")
         self.host = host
-        self.advice = advice
-
-    def __reduce__(self) -> tuple[type[NothingChosen], tuple[str, str]]:
-        return type(self), (self.host, self.advice)
 
 
 def check_security(security: Security | Keys) -> Security:
