@@ -22,7 +22,7 @@ def test_lines_come_back_as_they_were(shell: Shell) -> None:
     lines = b"".join(b"line %d \xff\n" % number for number in range(20_000))
     produced = shell.run("produce", "numbers", stdin=lines)
     assert produced.returncode == 0
-    assert re.search(rb"stored 20000 records, .* records/s\)", produced.stderr)
+    assert re.search(rb"stored 20,000 records, .* records/s\)", produced.stderr)
 
     consumed = shell.run("consume", "numbers", "--until-end", "--output", "raw")
     assert (consumed.returncode, consumed.stdout) == (0, lines)
