@@ -108,7 +108,7 @@ def test_topics_tells_what_is_held(shell: Shell) -> None:
     store = shell.up()["store"]
     assert b"no topics yet" in shell.run("topics").stdout
     shell.run("produce", "letters", stdin=b"a\nb\n")
-    shell.run("produce", "letters", stdin=b"c\n")
+    shell.run("produce", "letters", "--identity", "other", stdin=b"c\n")
     shell.run("produce", "numbers", stdin=b"1\n")
 
     letters, numbers = (json.loads(line) for line in shell.run("topics", "--json").stdout.splitlines())

@@ -56,7 +56,7 @@ def test_what_is_no_entry(line: bytes) -> None:
 
 def test_everything_is_on_one_line() -> None:
     assert line_of(("a\nb", Count(1)), as_text=True) == b"(a\\nb, 1)\n"
-    assert entry_as_text("\x1b", b"\xff", as_text=True) == b"\\x1b -> \\udcff\n"
+    assert entry_as_text("\x1b", b"\xff", as_text=True) == b"\\x1b -> \\xff\n"
     assert entry_as_text("\x1b", b"\xff") == b'"\\u001b" -> "\\udcff"\n'
 
 

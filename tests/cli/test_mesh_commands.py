@@ -137,7 +137,7 @@ def test_what_cannot_be_is_one_clear_line(shell: Shell, arguments: tuple[str, ..
 def test_a_subscriber_waits_for_its_peer_and_ends_in_time(shell: Shell) -> None:
     began = time.monotonic()
     done = shell.run("subscribe", "/t", "--peer", "127.0.0.1:1", "--seconds", "1.5")
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert (done.returncode, done.stdout) == (1, b"")  # there never was a peer
     assert time.monotonic() - began >= 1.5
     assert done.stderr.count(b"cannot peer with 127.0.0.1:1") == 1
     assert b"still trying" in done.stderr

@@ -62,19 +62,25 @@ class _Program(TyperGroup):
         """Read the arguments, where help and version are printed; typer would fail if nobody reads these."""
         try:
             return super().make_context(*args, **extra)
-        except BrokenPipeError:
-            drop_stdout()
-            raise typer.Exit(0) from None
+        except (BrokenPipeError, SystemExit) as error:
+            raise _ended(error) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; typer would print `Aborted!` and fail."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            drop_stdout()  # the reader, such as `head`, has what it wanted
-            raise typer.Exit(0) from None
+        except (BrokenPipeError, SystemExit) as error:
+            raise _ended(error) from None
         except KeyboardInterrupt as stop:
             raise typer.Exit(exit_code(stop)) from None
+
+
+def _ended(error: BaseException) -> BaseException:
+    """What to raise: a quiet end if the reader, such as `head`, has what it wanted. Rich makes a SystemExit of that."""
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        drop_stdout()
+        return typer.Exit(0)
+    return error
 
 
 app = typer.Typer(

@@ -259,6 +259,8 @@ class _Run:
     read: int = 0
     sent_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
+    opening: bool = False  # the producer is being made, ...
+    opened_s: float = 0.0  # ... which took so long
     too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
     def __post_init__(self) -> None:
@@ -328,8 +330,7 @@ class _Run:
         if records:
             producer = self.writer.producer
             if producer is None:
-                producer = self.writer.open()
-                self.began = time.monotonic()  # rates are of sending
+                producer = self._open()
             if self._look and looks_consumed(records[0]):
                 warn("these lines are what `consume --output json` prints: --format records makes them records again")
             self._look = False
@@ -340,6 +341,15 @@ class _Run:
                 for each in records:
                     self._send_one(producer, each)
         self._show()
+
+    def _open(self) -> Producer | _Ordered:
+        """Make the producer; the time for that counts neither for rates nor for ``--timeout``."""
+        began, self.opening = time.monotonic(), True
+        try:
+            return self.writer.open()
+        finally:
+            self.began = time.monotonic()
+            self.opened_s, self.opening = self.began - began, False
 
     def _show(self) -> None:
         rate = self._sent / max(time.monotonic() - self.began, 1e-3)
@@ -445,8 +455,8 @@ class _Watch:
 
     def _look(self) -> None:
         before, since, told = -1, time.monotonic(), False
-        while not self._ended.wait(max(0.0, min(FLUSH_STEP_S, self._deadline - time.monotonic()))):
-            if time.monotonic() >= self._deadline:
+        while not self._ended.wait(FLUSH_STEP_S if self._run.opening else max(0.0, min(FLUSH_STEP_S, self._left()))):
+            if self._left() <= 0 and not self._run.opening:
                 self._interrupt()
                 return
             stored, waiting = self._run.unstored()
@@ -457,6 +467,10 @@ class _Watch:
             elif not told and time.monotonic() - since > PATIENCE_S:
                 told = True
                 warn(self._run.stalled(waiting))
+
+    def _left(self) -> float:
+        """Seconds until the time is over."""
+        return self._deadline + self._run.opened_s - time.monotonic()
 
     def _interrupt(self) -> None:
         if not self._run.end():
