@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, brief, shown
+from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, Form, brief, shown
 from chappe.data.binary import encode
 from chappe.data.scalars import Count
 
@@ -31,16 +31,16 @@ def test_a_value_is_shown_in_the_form_that_it_has(raw: bytes | None, form: str, 
 
 
 @pytest.mark.parametrize("form", ["auto", "json"])
-def test_json_is_shown_as_it_was_sent(form: str) -> None:
+def test_json_is_shown_as_it_was_sent(form: Form) -> None:
     sent = b'{"n":1.10,"long":0.1234567890123456789012345678901,"e":1e999,"n":2,'
     sent += b'"t":"gr\\u00fc\xc3\x9fe \\"x\\" {},:","none":[ ],"l":[1,{}]}'
-    assert shown(sent, form) == (  # type: ignore[arg-type]
+    assert shown(sent, form) == (
         '{\n  "n": 1.10,\n  "long": 0.1234567890123456789012345678901,\n  "e": 1e999,\n  "n": 2,\n'
         '  "t": "gr\\u00fcße \\"x\\" {},:",\n  "none": [],\n  "l": [\n    1,\n    {}\n  ]\n}'
     )
     if form == "json":
         assert shown(b"9" * 5000, form) == "9" * 5000
-    assert len(shown(b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400, form)) < 4 << 20  # type: ignore[arg-type]
+    assert len(shown(b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400, form)) < 4 << 20
 
 
 def test_values_of_the_mesh_are_shown_with_their_types() -> None:
