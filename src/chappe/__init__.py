@@ -32,7 +32,7 @@ if sys.platform == "win32":
     raise (SystemExit if PurePath(sys.argv[0]).stem in ("chappe", "-m") else ImportError)(_sentence)
 
 if "CHAPPE_PURE" in os.environ:
-    from chappe.compiled import import_sources, is_pure
+    from chappe.system.sources import import_sources, is_pure
 
     if is_pure():
         import_sources()

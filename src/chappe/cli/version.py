@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import chappe
-from chappe.compiled import is_pure
+from chappe.system.sources import is_pure
 
 _EXTRA: Final = re.compile(  # ``pyspark[connect]<4.4,>=4.3; extra == 'connect'``
     r"""(?P<package>[A-Za-z0-9._-]+)(?:\[(?P<inner>[a-z,]+)\])?[^;]*;.*\bextra\s*==\s*['"](?P<extra>[a-z]+)['"]"""

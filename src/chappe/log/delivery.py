@@ -217,7 +217,7 @@ class Delivery:
             return self.hand_on(key) if full else []
         actions = self.hand_on(key) if full or gap.held else []
         if gap.held:
-            self._deliver_held(key, part, actions)
+            self._deliver_held(key, part, actions, moved=True)
         else:
             self.gaps.progress(key, gap)
         return actions
@@ -227,6 +227,12 @@ class Delivery:
         singles = self.singles.pop(key, None)
         if singles is None:
             return []
+        part = self.partitions.get(key)
+        if part is not None and part.since is not None:
+            if singles.wall_us < part.since:  # their time is when they came here
+                self.queued_bytes -= singles.size
+                return []
+            part.since = None
         batch = StampedHere.parse(encode_batch(singles.base, singles.contents, singles.wall_us), check=False)
         self.queued_bytes += len(batch.raw) - singles.size
         return [Deliver(key[0], key[1], batch, singles.base)]
