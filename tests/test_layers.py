@@ -60,7 +60,11 @@ MACHINES: Final = {"chappe.replication.chain.replica"}  # what a chain replicate
 SHOWN: Final = {"chappe.mesh.network", "chappe.sealing.epochs"}  # values that a user gets, for people to look at
 FORMS: Final = {"chappe.bridges.form", "chappe.bridges.kv_form"}
 ALLOWED: Final[dict[str, set[str]]] = {
-    "chappe": {*BASE, "chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"},
+    "chappe": {
+        *BASE,
+        *("chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"),
+        "chappe.system.sources",  # which modules are imported at all
+    },
     "chappe.__main__": {"chappe.cli"},
     **{part: {*BASE} for part in BASE},
     "chappe.core": BASE,
