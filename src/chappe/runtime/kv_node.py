@@ -65,7 +65,7 @@ class KvNode:
         self.node = node
         self._require = require
         self.part = node.member.attach(role, number)
-        self.looked_for = False  # by whom it was made, a write may be that nobody waits for and that others do
+        self.looked_for = False  # a clone's write may be under way that its author did not wait for, and reads again
         self._follows = role.kind == "clone"
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
