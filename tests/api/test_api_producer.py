@@ -37,7 +37,7 @@ from chappe.errors import (
 )
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.beacon import Discovery
-from chappe.log.events import TowerFound, WritesRefused, WritesResumed
+from chappe.log.events import JournalDamaged, TowerFound, WritesRefused, WritesResumed
 
 KIB = b"x" * 1024
 
@@ -267,6 +267,27 @@ def test_what_was_not_stored_is_published_by_the_next_life(tower: str, tmp_path:
             again.flush(PATIENCE_S)
             with Consumer("hello", tower=tower, reset="earliest") as consumer:
                 assert values(read(consumer, 3)) == [b"a", b"b", b"c"]
+
+
+def test_damage_in_a_journal_is_told_and_everything_else_is_sent(tower: str, tmp_path: Path) -> None:
+    producer = Producer("hello", tower=tower, identity="me", directory=tmp_path)
+    for batch in ([b"a", b"b"], [b"c", b"d"], [b"e"]):
+        producer.send_many(batch)
+    abandon(producer)
+    (path,) = (tmp_path / "producers" / "me").glob("*.journal")
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"cd")] ^= 1
+    path.write_bytes(raw)
+
+    with Producer("hello", tower=tower, identity="me", directory=tmp_path) as again:
+        damage = JournalDamaged("hello", again.partition, 2, 3)
+        assert damage in again.events()
+        assert "records 2 to 3" in str(damage)
+        with Store(tmp_path / "store", tower=tower):
+            assert again.send(b"f") == 5
+            again.flush(PATIENCE_S)
+            with Consumer("hello", tower=tower, reset="earliest") as consumer:
+                assert values(read(consumer, 4)) == [b"a", b"b", b"e", b"f"]
 
 
 @pytest.mark.parametrize("many", [False, True])

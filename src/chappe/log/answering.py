@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -117,7 +117,10 @@ class KeptBytes:
 
 
 class KeptBatches:
-    """Of one partition, in order and without gaps; answers those who missed some. ``shared`` counts it, too."""
+    """Of one partition, in order; answers those who missed some. ``shared`` counts it, too.
+
+    Nothing is missing between its batches but what was damaged in a journal.
+    """
 
     def __init__(
         self, topic: str, address: str, shared: KeptBytes | None = None, limits: LogLimits = LOG_LIMITS
@@ -182,10 +185,16 @@ class KeptBatches:
 
         What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
         """
-        if not self._batches or wanted.sequence < self._batches[0].base:
-            return [], wanted.sequence
-        bodies = (kept.body for kept in self._batches if kept.next > wanted.sequence)
+        bodies = self._without_gap(wanted.sequence)
         return single_records(wanted, bodies, wanted.sequence, wanted.sequence + limit)
+
+    def _without_gap(self, offset: int) -> Iterator[bytes]:
+        for kept in self._batches:
+            if kept.next > offset:
+                if kept.base > offset:
+                    return
+                yield kept.body
+                offset = kept.next
 
     def _drop_oldest(self) -> None:
         size = len(self._batches.popleft().body)

@@ -108,6 +108,17 @@ class RecordsLost(OffsetsEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JournalDamaged(OffsetsEvent):
+    """The journal of a producer with an identity had them, and they are damaged; everything else in it is sent."""
+
+    def __str__(self) -> str:
+        return self._told(
+            " are damaged in the journal of this identity: those that no store has are lost; restore the journal from "
+            "a backup, if there is one that has them and nothing new was sent since"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LastValuesRefused:
     """No store tells the newest record of each key of a topic: all of it is read instead."""
 

@@ -75,7 +75,7 @@ class LogProducer:
         min_acks: Stores that must hold a record before it is let go. 0: keep the newest
             ``producer_ring_bytes`` and wait for nobody.
         journal: Batches of a former life that may not be stored yet, oldest first. None: no journal is kept.
-        next_offset: Where to go on if the journal is empty.
+        next_offset: Where to go on, if that is behind the journal's batches.
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
         kept: The same of the bytes that are kept.
@@ -128,8 +128,8 @@ class LogProducer:
         for body in journal or ():
             batch = Batch.parse(body)
             self._kept.add(batch.base, batch.next, body)
-            self.next_offset = batch.next
-        self.stored = next_offset if self._kept.first is None else self._kept.first
+            self.next_offset = max(next_offset, batch.next)
+        self.stored = self._kept_from()
         self._resuming = Resuming(self.next_offset, resumed=resumed, limits=limits)
         self._rolled_back = False
 
@@ -377,10 +377,12 @@ class LogProducer:
 
     def wrong(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
-        kept_from = self.published if self._kept.first is None else self._kept.first
-        if self._min_acks and kept_from > self.stored:
-            return [f"{self.topic} is stored before {self.stored}, and kept from {kept_from} on"]
+        if self._min_acks and self._kept_from() > self.stored:
+            return [f"{self.topic} is stored before {self.stored}, and kept from {self._kept_from()} on"]
         return []
+
+    def _kept_from(self) -> int:
+        return self.published if self._kept.first is None else self._kept.first
 
     def _append_extras(self, size: int, key: bytes | None, headers: Headers, timestamp: int | None) -> int:
         """Keep what is not the value; returns the size of the whole record."""
@@ -514,5 +516,6 @@ class LogProducer:
             return []
         self.stored = held[self._min_acks - 1]
         dropped = self._kept.drop_before(self.stored)
+        self.stored = max(self.stored, self._kept_from())  # what a journal has lost is not waited for
         actions: list[Action] = [Trim(self.stored, self.topic)] if self._journaled and dropped else []
         return [*actions, *self._progress()]

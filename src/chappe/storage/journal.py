@@ -1,9 +1,7 @@
 """A producer's journal: batches that may not be stored anywhere yet, so that a restart loses and repeats none.
 
-A directory holds an identity and files of batches, each named by the offset that it begins with. A batch is on
-disk before it is published; a file goes when everything in it is stored. After a failed write the file is left as it
-is and the next one begins: what a failed sync leaves in a file cannot be known. So a batch at or after the offset that
-the next file begins with was never published, and is passed over.
+A directory holds an identity, twice, and files of batches (``log.journal``). A batch is on disk before it is published;
+a file goes when everything in it is stored.
 
 What has an offset and is in no batch yet is in the file ``pending``, for a killed process to find it again. Each record
 is handed to the operating system as a batch of one, without a sync, before its sender gets the offset. So they survive
@@ -17,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -27,24 +24,86 @@ from typing import Final
 import msgspec
 
 from chappe.data.topic import encode_topic
-from chappe.defaults import SEGMENT_BYTES
-from chappe.errors import ProtocolError, StorageError, StorageFormat, StorageFull
-from chappe.log.batch import HEADER, Batch, Record
-from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
-from chappe.system.disk import open_private, sync_data, sync_directory, sync_file
+from chappe.errors import StorageError, StorageFormat, StorageFull
+from chappe.log.batch import Batch, Record
+from chappe.log.journal import ROTATE_BYTES, JournalFiles, Offsets, batches_in, framed, seed_of
+from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.storage.small_files import FORMAT, encode_small, load_twice
+from chappe.system.disk import open_private, sync_file
 from chappe.system.limits import need_descriptors
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-ROTATE_BYTES: Final = SEGMENT_BYTES // 8
+IDENTITY: Final = ("identity.json", "identity.copy.json")
+PENDING: Final = "pending"
+ENDING: Final = ".journal"
 NO_TOPIC: Final = ""  # of the identity of a producer that has no topic of its own
+ADVICE: Final = (
+    "The journal may have records that no store has, so nothing was changed: restore this directory from a backup, or "
+    "move it elsewhere, keep it, and begin a new partition"
+)
 
 
 class _Identity(msgspec.Struct):
     format: int
     address: str
     topic: str
+
+
+class _Disk:
+    """The files of the journal in ``directory``; a ``JournalDisk``."""
+
+    def __init__(self, directory: Path, ops: FileOps) -> None:
+        self._directory = directory
+        self._ops = ops
+        self._file = -1
+
+    def load(self) -> Iterator[tuple[int, bytes]]:
+        paths = sorted(self._directory.glob("*" + ENDING))
+        for path in paths:
+            if not path.stem.isdecimal():
+                raise StorageFormat(f"{path} is not a producer's journal: choose another directory or identity")
+        for path in paths:
+            with self._ops.opened(str(path)) as file:
+                self._ops.fsync(file)  # a killed process may not have come to it, and what is read here is published
+            yield int(path.stem), self._ops.read_file(str(path))
+
+    def begin(self, first: int) -> None:
+        file = self._ops.open(self._path(first), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._ops.sync_directory(str(self._directory))
+        except BaseException:
+            self._ops.close(file)
+            raise
+        former, self._file = self._file, file  # before it is closed: Ctrl-C may come in between
+        if former >= 0:
+            self._ops.close(former)
+
+    def write(self, raw: bytes, at: int) -> None:
+        self._ops.write_all(self._file, [raw], at)
+
+    def sync(self) -> None:
+        self._ops.fdatasync(self._file)
+
+    def cut(self, size: int) -> None:
+        self._ops.ftruncate(self._file, size)
+
+    def remove(self, first: int, *, damaged: bool) -> None:
+        path = self._path(first)
+        if damaged:
+            self._ops.replace(path, path + ".damaged")
+            logger.warning("%s had damaged records; it is kept as %s.damaged", path, path)
+        elif os.path.exists(path):
+            self._ops.unlink(path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            self._ops.close(self._file)
+            self._file = -1
+
+    def _path(self, first: int) -> str:
+        return str(self._directory / f"{first:020d}{ENDING}")
 
 
 class Journal:
@@ -57,34 +116,44 @@ class Journal:
 
     Raises:
         IdentityInUse: Another process uses the directory.
-        StorageFormat: The directory holds something else, or another topic.
+        StorageFormat: The directory holds something else, or another topic, or its identity is damaged.
         StorageError: It cannot be read or written.
     """
 
-    def __init__(self, directory: Path, topic: str, address: str) -> None:
+    def __init__(self, directory: Path, topic: str, address: str, ops: FileOps | None = None) -> None:
         need_descriptors()
+        self._ops = ops or FileOps()
         self._directory = directory
-        self._lock = hold_identity(FileOps(), directory, "producer", "stop")
-        with trying(f"read the journal in {directory}", self._lock.close):
-            self.resumed = (directory / "identity.json").exists()  # there was a life before this one
-            self.address = self._identify(topic, address)
-            self.batches: list[bytes] = []  # not known to be stored, oldest first
-            self.next_offset = 0
-            self._files: list[tuple[int, Path]] = []  # first offset, path; the last one is open
-            self._load()
-            self._file = -1
-            self._size = 0
-            self._worn = True  # the file takes no further batch: the next one begins a new file
-            self._doubtful = False  # a batch that was refused may be there, with offsets that come again
-            self._rotate()
-            self._pending = Pending(directory / "pending", self.next_offset)
-            if self._pending.sealed:
-                self._take_sealed(self._pending.sealed)
+        self._disk = _Disk(directory, self._ops)
+        self._lock = hold_identity(self._ops, directory, "producer", "stop")
+        with trying(f"read the journal in {directory}", self._release):
+            found = read_identity(directory, self._ops)
+            self.resumed = found is not None  # there was a life before this one
+            self.address = self._identify(found, topic, address)
+            self._files = JournalFiles(self._disk, topic, self.address, ROTATE_BYTES)
+            self.batches = self._files.batches  # not known to be stored, oldest first
+            self._pending = Pending(directory / PENDING, seed_of(topic, self.address, PENDING), self.next_offset)
+            if self._pending.bodies and not self._pending.plain:
+                self._files.append(self._pending.bodies, self._pending.next_offset)
+                self.batches += self._pending.bodies
+                self._pending.clear()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one that is in a batch."""
+        return self._files.next_offset
+
+    @property
+    def lost(self) -> list[Offsets]:
+        """Offsets of what a former life had in the journal, and what is damaged now."""
+        return [*self._files.lost, *self._pending.lost]
 
     @property
     def pending(self) -> list[Record]:
         """Records behind all batches that a former life gave offsets to, without topic and partition."""
-        return self._pending.records
+        if not self._pending.plain:
+            return []  # they have become batches
+        return [record for body in self._pending.bodies for record in Batch.parse(body, check=False).records("", "")]
 
     def append(self, body: bytes, next_: int) -> None:
         """Write a batch that ends before ``next_``, with everything pending in it; returns when it is on disk.
@@ -94,20 +163,9 @@ class Journal:
             StorageError: The disk failed otherwise; the same holds.
         """
         try:
-            if self._worn:
-                self._rotate()
-            if os.write(self._file, body) != len(body):
-                raise _no_room()
-            sync_data(self._file)
-            self._size += len(body)
-            self._worn = self._size >= ROTATE_BYTES
-            self.next_offset = next_
+            self._files.append([body], next_)
         except OSError as error:
-            self._give_up_file()
             raise self._refusal(error) from None
-        except BaseException:  # Ctrl-C, perhaps before the sync: ``next_offset`` tells whether the batch counts
-            self._give_up_file()
-            raise
         self._pending.clear()
 
     def pend(self, body: bytes) -> None:
@@ -116,8 +174,7 @@ class Journal:
         Raises StorageFull, StorageError: as ``append``.
         """
         try:
-            if self._doubtful:
-                self._rotate()
+            self._files.settle()
             self._pending.append(body)
         except OSError as error:
             raise self._refusal(error) from None
@@ -125,29 +182,18 @@ class Journal:
     def trim(self, offset: int) -> None:
         """Everything before ``offset`` is stored: drop the files that hold nothing else. Never raises."""
         try:
-            if offset >= self.next_offset and self._size:
-                self._rotate()
-            while len(self._files) > 1 and self._files[1][0] <= offset:
-                self._files[0][1].unlink(missing_ok=True)
-                self._files.pop(0)
+            self._files.trim(offset)
         except OSError as error:  # it keeps more than it must, and is trimmed again later
             logger.info("cannot trim the journal in %s: %s", self._directory, error.strerror)
 
     def close(self) -> None:
         """Release the directory."""
-        os.close(self._file)
         self._pending.close()
-        self._lock.close()
+        self._release()
 
-    def _take_sealed(self, batches: list[bytes]) -> None:
-        """Batches of one record each, which a former life has sealed and not published."""
-        if os.write(self._file, b"".join(batches)) != sum(map(len, batches)):
-            raise _no_room()
-        sync_data(self._file)
-        self._size = sum(map(len, batches))
-        self.next_offset += len(batches)
-        self.batches += batches
-        self._pending.clear()
+    def _release(self) -> None:
+        self._disk.close()
+        self._lock.close()
 
     def _refusal(self, error: OSError) -> StorageError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -155,81 +201,44 @@ class Journal:
             f"cannot write the journal in {self._directory}: {error.strerror}"
         )
 
-    def _identify(self, topic: str, address: str) -> str:
-        path = self._directory / "identity.json"
-        if not path.exists():
-            identity = {"format": FORMAT, "address": address, "topic": topic}
-            FileOps().replace_file(str(path), [json.dumps(identity).encode()])
-            return address
-        found = _read_identity(path)
-        if found.topic != topic:
+    def _identify(self, found: _Identity | None, topic: str, address: str) -> str:
+        if found is None:
+            found = _Identity(1, address, topic)
+        elif found.topic != topic:
             raise StorageFormat(
                 f"the identity in {self._directory} belongs to "
                 + (f"the topic {found.topic!r}" if found.topic else "a producer without a topic of its own")
                 + ": choose another identity"
             )
+        if found.format < FORMAT:
+            for name in IDENTITY:
+                content = encode_small({"address": found.address, "topic": topic})
+                self._ops.replace_file(str(self._directory / name), [content])
         return found.address
-
-    def _load(self) -> None:
-        paths = sorted(self._directory.glob("*.journal"))
-        for path in paths:
-            if not path.stem.isdecimal():
-                raise StorageFormat(f"{path} is not a producer's journal: choose another directory or identity")
-        firsts = [int(path.stem) for path in paths]
-        for index, (first, path) in enumerate(zip(firsts, paths, strict=True)):
-            self._files.append((first, path))
-            self.next_offset = max(self.next_offset, first)
-            self._load_file(path, firsts[index + 1] if index + 1 < len(firsts) else None)
-
-    def _load_file(self, path: Path, end: int | None) -> None:
-        """Take the batches of one file; those from ``end`` on were refused and came again in the next file."""
-        with open(path, "rb") as file:
-            sync_file(file.fileno())  # a killed process may not have come to it, and what is read here is published
-            raw = file.read()
-        for batch in _sound_batches(raw):  # what follows was torn by a crash before it was published
-            if batch.base != self.next_offset or (end is not None and batch.next > end):
-                return
-            self.batches.append(bytes(batch.raw))
-            self.next_offset = batch.next
-
-    def _rotate(self) -> None:
-        """Begin a new file; the old one stays as it is if that fails."""
-        path = self._directory / f"{self.next_offset:020d}.journal"
-        file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            sync_directory(self._directory)
-        except BaseException:
-            os.close(file)
-            raise
-        if not self._files or self._files[-1][1] != path:  # else nothing valid is in it
-            self._files.append((self.next_offset, path))
-        former, self._file = self._file, file  # before it is closed: Ctrl-C may come in between
-        self._size, self._worn, self._doubtful = 0, False, False
-        if former >= 0:
-            os.close(former)
-
-    def _give_up_file(self) -> None:
-        """What was written last failed: take it back as far as that is possible, and go on in a new file."""
-        self._worn = True
-        try:
-            os.ftruncate(self._file, self._size)
-        except OSError:
-            self._doubtful = True  # the next file says that it does not count
 
 
 class Pending:
     """What has an offset and is in no batch yet: a file, made if it is not there. All of it raises OSError.
 
-    Reading passes over what the journal, which ends at ``next_offset``, has; and ends at the first entry that is torn
-    or does not go on where the journal and the entries before it end.
+    Reading passes over what the journal, which ends at ``next_offset``, has, and over what is damaged. It ends at a
+    record that is sealed behind one that is not, or the other way round.
+
+    Attributes:
+        bodies: Found, each a batch of one record.
+        plain: None of them is sealed, and all follow each other from ``next_offset`` on.
+        lost: Offsets of records that were given away, and are not there.
+        next_offset: The offset after the last one found.
     """
 
-    def __init__(self, path: Path, next_offset: int) -> None:
-        self.records: list[Record] = []  # found, in order from ``next_offset`` on ...
-        self.sealed: list[bytes] = []  # ... or, if the first of them is sealed, as batches
+    def __init__(self, path: Path, seed: int, next_offset: int) -> None:
+        self.bodies: list[bytes] = []
+        self.plain = True
+        self.lost: list[Offsets] = []
+        self.next_offset = next_offset
+        self._seed = seed
         self._file = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
-            self._size = self._load(path.read_bytes(), next_offset)
+            self._size = self._load(path.read_bytes())
             os.ftruncate(self._file, self._size)
             sync_file(self._file)  # else after a power cut what was cut off could go on where new records end
         except BaseException:
@@ -238,9 +247,10 @@ class Pending:
 
     def append(self, body: bytes) -> None:
         """Add a batch of one record."""
-        written = os.pwrite(self._file, body, self._size)
-        if written != len(body):  # the next one overwrites it
-            raise _no_room()
+        raw = framed([body], self._seed, self._size)
+        written = os.pwrite(self._file, raw, self._size)
+        if written != len(raw):  # the next one overwrites it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
 
     def clear(self) -> None:
@@ -255,26 +265,28 @@ class Pending:
         """Release the file."""
         os.close(self._file)
 
-    def _load(self, raw: bytes, next_offset: int) -> int:
-        """Take the records that go on at ``next_offset``; returns where they end."""
-        at = end = 0
-        for batch in _sound_batches(raw):
-            at += len(batch.raw)
-            if batch.base < next_offset:
-                continue  # the journal has it
-            if batch.base != next_offset or batch.count != 1:
-                break
-            if batch.sealed is None:
-                if self.sealed:
-                    break
-                self.records += batch.records("", "")
-            elif self.records:
-                break
+    def _load(self, raw: bytes) -> int:
+        """Take the records that the journal does not have; returns where they end."""
+        end, sealed = 0, False
+        for at, batch in batches_in(raw, self._seed):
+            if batch.base < self.next_offset or batch.count != 1:
+                continue
+            if batch.base > self.next_offset:
+                self._lose(self.next_offset, batch.base)
+            sealed = batch.sealed is not None if not self.bodies else sealed
+            if sealed is (batch.sealed is not None):
+                self.bodies.append(bytes(batch.raw))
             else:
-                self.sealed.append(bytes(batch.raw))
-            next_offset += 1
+                self._lose(batch.base, batch.next)
+            self.next_offset = batch.next
             end = at
+        self.plain = not sealed and not self.lost
         return end
+
+    def _lose(self, first: int, next_: int) -> None:
+        if self.lost and self.lost[-1][1] == first:
+            first = self.lost.pop()[0]
+        self.lost.append((first, next_))
 
 
 class Journals:
@@ -305,7 +317,10 @@ class Journals:
         made = Journal(self._further / hashlib.sha256(encode_topic(topic)).hexdigest()[:32], topic, self.address)
         if made.address != self.address:
             made.close()
-            raise StorageFormat(f"the journals in {self._further} are not of the identity beside them: remove them")
+            raise StorageFormat(
+                f"the journal of topic {topic!r} in {self._further} is of partition {made.address}, and the identity "
+                f"beside it of {self.address}: one of them was changed or copied here. {ADVICE}"
+            )
         self.opened[topic] = made
         return made
 
@@ -318,33 +333,25 @@ class Journals:
 def topic_in(directory: Path) -> str | None:
     """The topic of the journal in ``directory``; None if there is none.
 
-    Raises StorageFormat: what is there is no journal.
+    Raises StorageFormat: what is there is no journal, or its identity is damaged.
     """
-    path = directory / "identity.json"
-    return _read_identity(path).topic if path.exists() else None
+    found = read_identity(directory, FileOps())
+    return None if found is None else found.topic
 
 
-def _read_identity(path: Path) -> _Identity:
+def read_identity(directory: Path, ops: FileOps) -> _Identity | None:
+    """Whose journal is in ``directory``; None if there is none.
+
+    Raises StorageFormat: what is there is no journal, or its identity is damaged or gone.
+    """
+    first, copy = (directory / name for name in IDENTITY)
     try:
-        found = json.loads(path.read_bytes())
-        check_format(found, FORMAT, path)
-        return msgspec.convert(found, type=_Identity)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise StorageFormat(f"{path} is not a producer's identity: {error}") from None
-
-
-def _sound_batches(raw: bytes) -> Iterator[Batch]:
-    """The batches in a file, up to the first that is not whole."""
-    at = 0
-    while at + HEADER.size <= len(raw):
-        size = int.from_bytes(raw[at + 20 : at + 24], "little")
-        try:
-            batch = Batch.parse(raw[at : at + size])
-        except ProtocolError:
-            return
-        yield batch
-        at += size
-
-
-def _no_room() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        found = load_twice(ops, (first, copy))
+        if found is not None:
+            return found.fields(_Identity)
+    except ValueError as error:
+        raise StorageFormat(f"{first} is not a producer's identity, or is damaged: {error}. {ADVICE}") from None
+    beside = directory.iterdir() if directory.is_dir() else ()
+    if any(each.name == PENDING or (each.suffix == ENDING and each.stem.isdecimal()) for each in beside):
+        raise StorageFormat(f"{first} is gone, and a journal is beside where it was. {ADVICE}")
+    return None

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from chappe.api.log.sealed import Sealing
+from chappe.core import Report
 from chappe.data.given import as_bytes
 from chappe.defaults import DISK_RETRY_S, IDLE_S, KEYS_COME_S, PRODUCER_TOPICS_MAX
 from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
+from chappe.log.events import JournalDamaged
 from chappe.log.pace import Pace
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
@@ -121,6 +123,8 @@ class TopicWriters:
         made = TopicWriter(core, journal, self)
         self.by_topic[topic] = made
         self.node.add_topic(core)
+        for first, next_ in journal.lost if journal else ():
+            self.node.perform((Report(JournalDamaged(topic, core.address, first, next_ - 1)),))
         return made
 
     # -- what is done to all --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from random import Random
 from chappe.sim.disk import SimDisk
 from chappe.sim.faults import Schedule
 from chappe.sim.host import Member
+from chappe.sim.journals import Journal
 from chappe.sim.scenarios.log.members import ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.originals import OriginalHost
@@ -17,6 +18,7 @@ from chappe.sim.scenarios.log.stores import StoreHost
 
 SLOW_DISK_S = 0.7  # how long a write takes while disks are slow
 BAD_JOURNALS = 0.3  # of the worlds have journals that refuse
+ROTTEN_JOURNALS = 0.2  # of the worlds have journals with damage
 ROLLED_BACK = 0.2  # of the worlds have an identity that is restored from a backup
 BESIDE_LATE = 0.3  # of the worlds have one that is restored when a store has less than the others
 SOMETHING_SENT_S = (
@@ -52,6 +54,10 @@ class LogFaults(Schedule):
         if rng.random() < BAD_JOURNALS:
             for _ in range(rng.choice((1, 3))):
                 self.at(rng.uniform(0.0, until), self.journal_full)
+        rng = self.world.rot_rng
+        if rng.random() < ROTTEN_JOURNALS:
+            for _ in range(rng.choice((1, 3))):
+                self.at(rng.uniform(0.0, until), self.rot_journal)
         if self.world.deaf:
             self.at(1.0, self.deafen)
         if rng.random() < ROLLED_BACK or self.world.more(ROLLED_BACK):
@@ -256,7 +262,31 @@ class LogFaults(Schedule):
             return
         journal = rng.choice(self.world.journals)
         journal.refusing = rng.choice((0.3, 1.0))
-        self.world.clock.after(rng.choice((0.3, 2.0, 6.0)), setattr, journal, "refusing", 0.0)
+        until = rng.choice((0.3, 2.0, 6.0))
+        self.world.clock.after(until, setattr, journal, "refusing", 0.0)
+        if self.world.rot_rng.random() < 0.5:
+            self.world.clock.after(until + 0.5, self._restart_of, journal)
+
+    def _restart_of(self, journal: Journal) -> None:
+        """Whose disk was full starts anew, and goes on with what is on it."""
+        for member in self.world.members:
+            if member.alive and isinstance(member.host, ProducerHost) and member.host.journal is journal:
+                member.crash()
+                self.world.clock.after(1.0, member.restart)
+
+    def rot_journal(self) -> None:
+        """What a producer's journal has is damaged, and its next life finds that."""
+        rng = self.world.rot_rng
+        members = [m for m in self.world.members if m.alive and isinstance(m.host, ProducerHost)]
+        rng.shuffle(members)
+        for member in members:
+            assert isinstance(member.host, ProducerHost)
+            journal = member.host.journal
+            if journal is not None and journal.rot(rng):
+                self.world.trace(None, "the journal of %s rots", member.name)
+                member.crash()
+                self.world.clock.after(rng.choice((0.05, 1.0, 6.0)), member.restart)
+                return
 
     def back_up(self) -> None:
         """The journal of a producer is copied, and some time later its machine is restored from that."""

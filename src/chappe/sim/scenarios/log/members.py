@@ -84,6 +84,8 @@ class ProducerHost(NodeHost):
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
+        for first, next_ in [] if journal is None else journal.lost:
+            self._found_damage(first, next_)
         for body in [] if journal is None else journal.batches:
             batch = Batch.parse(body, check=False)  # from now on it is told to whoever asks
             try:
@@ -96,6 +98,15 @@ class ProducerHost(NodeHost):
         for offset, record in [] if journal is None else journal.pending.items():
             if self.core.append(*record) != offset:
                 world.fail("identity", f"{name} resumes with another record at {offset}, which was given away")
+
+    def _found_damage(self, first: int, next_: int) -> None:
+        """Its journal has damage, and says so: what no store has is lost."""
+        assert self.journal is not None
+        damaged = set(range(first, next_))
+        self.world.trace(self, "has damage in its journal, at %d to %d", first, next_ - 1)
+        if not damaged <= self.journal.rotten:
+            self.world.fail("identity", f"{self.name} takes {first} to {next_ - 1} for damaged, which is sound")
+        self.world.truth.of(self.key).lost.update(damaged)
 
     def start(self) -> None:
         """Begin to send."""
@@ -165,7 +176,10 @@ class ProducerHost(NodeHost):
 
     def _pend(self, offset: int, record: Gathered) -> None:
         if self.journal is not None and self.core.pending:
-            self.journal.pend(offset, record)
+            try:
+                self.journal.pend(offset, record)
+            except StorageError:
+                self.core.take_back(offset)
 
     def _value(self) -> bytes:
         world = self.world

@@ -158,6 +158,7 @@ class LogWorld(World):
         super().__init__(seed, settings, tell)
         self.sink_rng = Random(f"sinks {seed}")  # of their own: a world without sinks is what it was before
         self.journal_rng = Random(f"journals {seed}")  # likewise
+        self.rot_rng = Random(f"rot {seed}")  # likewise, of journals with damage
         self.disk_rng = Random(f"disks {seed}")
         self.more_rng = Random(f"more {seed}")
         self.deaf = self.more(0.15)  # a producer does not hear who asks it for what it sent

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
+from chappe.errors import StorageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, encode_batch
@@ -15,7 +16,7 @@ from chappe.log.sources import Key
 from chappe.sealing.frames import SALT_BYTES, decode
 from chappe.sealing.in_log import RecordOpening, RecordSealing
 from chappe.sealing.records import Sealer
-from chappe.sim.journals import Journal
+from chappe.sim.journals import Backup, Journal
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.sealing import LOOK_S, MARK, Authority, Machine, Nonces, sign_of
@@ -94,7 +95,7 @@ class SealedJournal(Journal):
 
     def pend_sealed(self, offset: int, body: bytes, value: bytes | None) -> None:
         """See ``pend``."""
-        self._rest = None
+        self._settle()
         self._gathered[offset] = body
         self.given[offset] = value
 
@@ -105,21 +106,23 @@ class SealedJournal(Journal):
     def reopened(self) -> Journal:
         """See ``Journal.reopened``; what was gathered is published as it is."""
         super().reopened()
+        refusing, self.refusing = self.refusing, 0.0
         for offset, body in sorted(self._gathered.items()):
             if offset == self.next_offset:
-                self._take(body)
+                self.append(body)
+        self.refusing = refusing
         self._gathered = {}
         return self
 
-    def restore(self, backup: tuple[list[bytes], int]) -> None:
+    def restore(self, backup: Backup) -> None:
         """See ``Journal.restore``."""
         for offset in self._gathered:
             self.given.pop(offset, None)
         self._gathered = {}
         super().restore(backup)
 
-    def _take(self, body: bytes) -> None:
-        super()._take(body)
+    def _appended(self) -> None:
+        super()._appended()
         self._gathered = {offset: each for offset, each in self._gathered.items() if offset >= self.next_offset}
 
 
@@ -182,7 +185,10 @@ class SealedProducer(ProducerHost):
             body = encode_batch(
                 offset, [value], stamp, keys=None if key is None else [key], headers=[headers] if headers else None
             )
-            self.journal.pend_sealed(offset, self.core.sealed(body), value)
+            try:
+                self.journal.pend_sealed(offset, self.core.sealed(body), value)
+            except StorageError:
+                self.core.take_back(offset)
 
 
 class SealedConsumer(ConsumerHost):

@@ -1,0 +1,218 @@
+"""Which file of a producer's journal a batch goes to, and what a further life finds in the files.
+
+A journal is a sequence of files, each named by the offset that it begins with; only the newest one is written to. A
+batch counts once it is synced, and one is synced before the next is written. Whatever fails, the file is left as it is
+and the next batch begins a new file: what a failed write or sync leaves in a file cannot be known. So a batch at or
+after the offset that the next file begins with was never published, and is passed over. The next file may exist as
+soon as its making has begun, so nothing is written to the former one from then on.
+
+Each batch lies in a frame: ``MAGIC``, and the CRC-32C of the batch's header, which starts from the partition, the file
+and the position. So frames are found behind bytes that are damaged, and never within a record. A bad end is a write
+that a crash has torn. Bad bytes before a frame, or before the offset that the next file begins with, had been synced:
+they are damage, and ``lost`` has the offsets. Batches without frames are of an earlier format; behind damage they are
+found only where the header of the damaged one is sound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from crc32c import crc32c
+
+from chappe.data.topic import encode_topic
+from chappe.defaults import SEGMENT_BYTES
+from chappe.errors import ProtocolError
+from chappe.log.batch import HEADER, Batch
+from chappe.log.batch import MAGIC as BATCH
+
+MAGIC: Final = b"CHJ2"
+FRAME: Final = struct.Struct("<4sI")  # magic, CRC-32C of the batch's header
+ROTATE_BYTES: Final = SEGMENT_BYTES // 8
+_MASK: Final = 0xFFFF_FFFF
+
+Offsets = tuple[int, int]  # the first one, and the one after the last
+
+
+class JournalDisk(Protocol):
+    """The files of one journal. All of it raises OSError; what failed may have happened all the same."""
+
+    def load(self) -> Iterable[tuple[int, bytes]]:
+        """The offset that each file begins with, and its content, which is durable."""
+
+    def begin(self, first: int) -> None:
+        """Make an empty file, durably; it is the one to write to. If that fails, the former one still is."""
+
+    def write(self, raw: bytes, at: int) -> None:
+        """Write all of this at a position."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+    def cut(self, size: int) -> None:
+        """Cut the file to this size."""
+
+    def remove(self, first: int, *, damaged: bool) -> None:
+        """Remove a file, or put it aside if it is ``damaged``."""
+
+
+class JournalFiles:
+    """The batches of one partition on ``disk``.
+
+    Raises OSError, as every method does.
+
+    Attributes:
+        batches: Not known to be stored, oldest first, as they were found.
+        lost: Offsets of batches that were durable and are damaged now, as they were found.
+        next_offset: The offset after the last one that is durable.
+    """
+
+    def __init__(self, disk: JournalDisk, topic: str, address: str, rotate_bytes: int = ROTATE_BYTES) -> None:
+        self._disk = disk
+        self._rotate_bytes = rotate_bytes
+        self._of = (topic, address)
+        self.batches: list[bytes] = []
+        self.lost: list[Offsets] = []
+        self.next_offset = 0
+        self._firsts: list[int] = []  # of the files; the last one is written to
+        self._damaged: set[int] = set()  # those of them with damage
+        self._load()
+        self._size = self._seed = 0
+        self._worn = True  # the file takes no further batch: the next one begins a new file
+        self._doubtful = False  # a batch that was refused may be there, with offsets that come again
+        self._rotate()
+
+    def append(self, bodies: Sequence[bytes], next_: int) -> None:
+        """Make batches durable that end before ``next_``. Raises OSError: none of them counts.
+
+        After any other exception ``next_offset`` tells whether they count.
+        """
+        try:
+            if self._worn:
+                self._rotate()
+            raw = framed(bodies, self._seed, self._size)
+            self._disk.write(raw, self._size)
+            self._disk.sync()
+            self._size += len(raw)
+            self._worn = self._size >= self._rotate_bytes
+            self.next_offset = next_
+        except BaseException:
+            self._give_up_file()
+            raise
+
+    def settle(self) -> None:
+        """Make sure that no batch that was refused counts; offsets may be given again then."""
+        if self._doubtful:
+            self._rotate()
+
+    def trim(self, offset: int) -> None:
+        """Everything before ``offset`` is stored: drop the files that hold nothing else.
+
+        Raises OSError: it keeps more than it must.
+        """
+        if offset >= self.next_offset and self._size:
+            self._rotate()
+        while len(self._firsts) > 1 and self._firsts[1] <= offset:
+            self._disk.remove(self._firsts[0], damaged=self._firsts[0] in self._damaged)
+            self._firsts.pop(0)
+
+    def _rotate(self) -> None:
+        """Begin a new file. If that fails it may be there all the same: the former one is not written to any more."""
+        self._worn = True
+        first = self.next_offset
+        self._disk.begin(first)
+        if self._firsts[-1:] != [first]:  # else nothing valid is in it
+            self._firsts.append(first)
+        self._seed = seed_of(*self._of, str(first))
+        self._size, self._worn, self._doubtful = 0, False, False
+
+    def _give_up_file(self) -> None:
+        """The last write failed: take it back as far as that is possible, and go on in a new file."""
+        self._worn = True
+        try:
+            self._disk.cut(self._size)
+        except OSError:
+            self._doubtful = True  # the next file says that it does not count
+
+    def _load(self) -> None:
+        files = sorted(self._disk.load())
+        self._firsts = [first for first, _ in files]
+        for index, (first, raw) in enumerate(files):
+            if index:
+                self._go_to(first, self._firsts[index - 1])
+            self.next_offset = max(self.next_offset, first)
+            end = self._firsts[index + 1] if index + 1 < len(files) else None
+            for _, batch in batches_in(raw, seed_of(*self._of, str(first))):
+                if batch.base < self.next_offset or (end is not None and batch.next > end):
+                    continue  # it was refused, and came again in the next file
+                self._go_to(batch.base, first)
+                self.batches.append(bytes(batch.raw))
+                self.next_offset = batch.next
+
+    def _go_to(self, offset: int, file: int) -> None:
+        """A batch or file begins here: what is missing before was in this file."""
+        if offset > self.next_offset:
+            self.lost.append((self.next_offset, offset))
+            self._damaged.add(file)
+            self.next_offset = offset
+
+
+def seed_of(topic: str, address: str, file: str) -> int:
+    """Where the checksums of a file's frames start from."""
+    text = b"\0".join((encode_topic(topic), encode_topic(address), file.encode()))
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+
+
+def framed(bodies: Sequence[bytes], seed: int, at: int) -> bytes:
+    """Batches in their frames, to be written at this position."""
+    parts: list[bytes] = []
+    for body in bodies:
+        parts += FRAME.pack(MAGIC, crc32c(body[: HEADER.size], (seed + at) & _MASK)), body
+        at += FRAME.size + len(body)
+    return b"".join(parts)
+
+
+def batches_in(raw: bytes, seed: int) -> Iterator[tuple[int, Batch]]:
+    """The sound batches in a file, in order, each behind the position where it ends.
+
+    What lies between them is damaged, and what follows the last one was torn.
+    """
+    at, plain = 0, True  # whether a batch without a frame may begin here
+    while 0 <= at < len(raw):
+        batch = _framed_at(raw, at, seed)
+        if batch is not None:
+            at += FRAME.size
+        elif plain:
+            batch = _batch_at(raw, at)
+        if batch is not None:
+            at += len(batch.raw)
+            yield at, batch
+            plain = True
+            continue
+        behind = at + _size_at(raw, at)
+        plain = plain and raw.startswith(BATCH, at) and _batch_at(raw, behind) is not None
+        at = behind if plain else raw.find(MAGIC, at + 1)
+
+
+def _framed_at(raw: bytes, at: int, seed: int) -> Batch | None:
+    start = at + FRAME.size
+    head = raw[start : start + HEADER.size]
+    if raw[at : at + len(MAGIC)] != MAGIC or len(head) < HEADER.size:
+        return None
+    if FRAME.unpack_from(raw, at)[1] != crc32c(head, (seed + at) & _MASK):
+        return None
+    return _batch_at(raw, start)
+
+
+def _batch_at(raw: bytes, at: int) -> Batch | None:
+    try:
+        return Batch.parse(raw[at : at + _size_at(raw, at)])
+    except ProtocolError:
+        return None
+
+
+def _size_at(raw: bytes, at: int) -> int:
+    """The size that the header of a batch says."""
+    return int.from_bytes(raw[at + 20 : at + 24], "little")
