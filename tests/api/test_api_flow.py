@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from contextlib import suppress
@@ -21,7 +22,7 @@ from chappe.api.log.tower import Tower
 from chappe.defaults import KIB
 from chappe.errors import AddressInUse, Closed, OffsetOutOfRange, StorageFormat, StorageLocked, UsageError
 from chappe.limits import LOG_LIMITS
-from chappe.log.events import RecordsLost
+from chappe.log.events import OutOfRange, PositionBeyondEnd, RecordsLost
 from chappe.reading.topic import read_topic
 
 TEN = [b"%d" % n for n in range(10)]
@@ -313,6 +314,49 @@ def test_committed_positions_survive_a_restart(tower: str, store: Store, tmp_pat
         assert values(read(consumer, 6)) == TEN[4:]
     with made() as consumer:  # the second life did not commit
         assert values(read(consumer, 6)) == TEN[4:]
+
+
+def test_a_committed_position_beyond_the_end_is_told_and_not_committed_again(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    def made() -> Consumer:
+        return Consumer("hello", tower=tower, identity="me", directory=tmp_path)
+
+    key = ("hello", published(tower))
+    with made() as consumer:
+        consumer.commit({key: 9000})
+    with made() as consumer:
+        assert list(consumer.to_end(PATIENCE_S)) == []
+        assert PositionBeyondEnd(*key, 9000, 10) in consumer.events()
+        committed = [*kept_positions(tmp_path)]
+        consumer.commit()
+        assert [*kept_positions(tmp_path)] == committed
+        consumer.seek(*key, 4)
+        assert values(read(consumer, 6)) == TEN[4:]
+        consumer.commit()
+    assert [*kept_positions(tmp_path)] == [("hello", key[1], 10)]
+
+
+def test_a_committed_position_beyond_its_producer_does_not_hide_what_is_new(
+    tower: str, store: Store, tmp_path: Path
+) -> None:
+    with Producer("hello", tower=tower) as producer:
+        producer.send_many([b"a", b"b"])
+        producer.flush(PATIENCE_S)
+        key = ("hello", producer.partition)
+        with Consumer("hello", tower=tower, identity="me", directory=tmp_path) as consumer:
+            consumer.commit({key: 9000})
+        with Consumer("hello", tower=tower, identity="me", directory=tmp_path) as consumer:
+            wait_until(lambda: OutOfRange(*key, 9000, 0, 2) in consumer.events())
+            producer.send(b"c")
+            assert values(read(consumer, 1)) == [b"c"]
+            consumer.commit()
+    assert [*kept_positions(tmp_path)] == [("hello", key[1], 3)]
+
+
+def kept_positions(directory: Path) -> list[tuple[str, str, int]]:
+    found = json.loads((directory / "consumers" / "me" / "positions.json").read_text())
+    return [(topic, partition, offset) for topic, partition, offset in found["positions"]]
 
 
 def test_positions_of_topics_that_are_not_utf8_survive_too(tower: str, tmp_path: Path) -> None:

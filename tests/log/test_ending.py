@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import StoreRig
 
-from chappe.log.consumer import ALONE_S, EARLIEST, LATEST, MEET_S
+from chappe.log.beyond import ALONE_S, MEET_S
+from chappe.log.consumer import EARLIEST, LATEST
 from chappe.log.sources import Key
 
 P: Key = ("hello", "P")

@@ -12,17 +12,18 @@ the head, not at it; original producers are never asked for more than they have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import BEACON_INTERVAL_S, HEAD_IDLE_S, RECORD_BYTES_MAX, RETRY_S
+from chappe.defaults import HEAD_IDLE_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, StampedHere, encode_batch
+from chappe.log.beyond import ALONE_S, MEET_S, Beyond
 from chappe.log.clock import Clock
 from chappe.log.clocks import Clocks
 from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
@@ -48,9 +49,7 @@ from chappe.log.subscriptions import address_in
 __all__ = ["EARLIEST", "LAST", "LATEST", "LogConsumer", "Reset"]
 
 MATCHING_MAX: Final = 10_000  # topics remembered
-MEET_S: Final = 0.3  # members are met within milliseconds: after the first store, others get this long
 LIVE_S: Final = 2 * HEAD_IDLE_S  # a producer speaks at least this often
-ALONE_S: Final = BEACON_INTERVAL_S + MEET_S  # once a second members say that they are there, and producers their heads
 
 
 class LogConsumer:
@@ -82,6 +81,7 @@ class LogConsumer:
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
         self._delivery = Delivery(address, reset, self._sources, positions or {}, limits)
         self._gaps = self._delivery.gaps
+        self._beyond = Beyond(positions or {}, self._delivery, self._sources)
         self._last = LastTopics(self._sources)
         self._heard_at = math.inf  # when anything of a wanted partition was heard first
         self._absent = Absent(self._delivery, self._sources)
@@ -251,6 +251,16 @@ class LogConsumer:
         return self._sources.synced(self._filters)
 
     @property
+    def beyond(self) -> Mapping[Key, int]:
+        """Positions of an earlier life that lie beyond what all stores list of their partitions."""
+        return self._beyond.told
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there may be such positions, which is known in a second."""
+        return self._beyond.unsure
+
+    @property
     def caught_up(self) -> bool:
         """Whether everything known to exist was delivered."""
         return all(part.gap.complete for part in self._delivery.partitions.values())
@@ -351,6 +361,7 @@ class LogConsumer:
             self._settle_at = now + self._limits.settled_s / 2
             self._delivery.settle(now)
         actions += self._sources.polls(self._filters, now)
+        actions += self._beyond.look(self._filters, now)
         if self.clocks is not None:
             actions += self.clocks.handle_timeout(now)
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
@@ -358,6 +369,7 @@ class LogConsumer:
     def next_timeout(self) -> float:
         """When something is to be repeated or asked."""
         due = min(self._sources.next_timeout(), self._gaps.next_timeout(), self._absent.next_timeout())
+        due = min(due, self._beyond.due)
         if not self.paused:
             due = min(due, self._last.next_timeout())
         if self.clocks is not None:
@@ -477,6 +489,8 @@ class LogConsumer:
         part = self._partition(key, batch.base, now)
         gap = part.gap
         self._heard(gap, batch.next, now, live=live)
+        if live:
+            self._beyond.heard(key, batch.base, batch.next, now)
         actions = self._delivery.hand_on(key)
         if batch.base <= gap.next:
             actions += self._delivery.advance(key, part, batch)
@@ -526,6 +540,7 @@ class LogConsumer:
         if live:
             gap.heard_at = now
             gap.said = max(gap.said, sequence + 1)
+            self._beyond.heard(key, sequence + 1, sequence + 1, now)
         gap.head = max(gap.head, sequence + 1)
         if gap.next == UNDECIDED or gap.next >= gap.head:
             return []
@@ -589,5 +604,6 @@ class LogConsumer:
             actions = [self._sources.news(store, wanted, now)]
         else:
             store.synced[wanted] = asked_at
+            self._beyond.listed(now)
             self._sources.rest(store, self._filters)
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)

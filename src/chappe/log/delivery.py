@@ -354,6 +354,14 @@ class Delivery:
         self.gaps.progress(key, gap)
         return [] if quiet else [Report(event)]
 
+    def beyond(self, key: Key, part: Partition, at: int, end: int, now: float) -> list[Action]:
+        """A position of an earlier life is beyond the ``end``: go on ``at`` an offset before it."""
+        part.strict = self._reset.strict
+        part.gap.head = max(end, at)
+        self.gaps.want(key, part.gap)
+        first = min((first for first, _ in self._sources.ranges(key)), default=at)
+        return self._out_of_range(key, part, first, at, now)
+
     def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Say once for each gap that it is waited for."""
         part = self.partitions[key]

@@ -180,6 +180,26 @@ class TopicAbsent:
 
 
 @dataclass(frozen=True, slots=True)
+class PositionBeyondEnd:
+    """A committed position is beyond ``end``, where a partition ends at all stores; its producer is not here.
+
+    Told once. It is not committed again.
+    """
+
+    topic: str
+    partition: str
+    position: int
+    end: int
+
+    def __str__(self) -> str:
+        return (
+            f"the committed position {self.position} of topic {self.topic!r}, partition {shown(self.partition)}, is "
+            f"beyond its end at all stores, {self.end}: its producer died with what was not stored, or the position or "
+            "a store was replaced; seek() goes to where it is to be read from"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfRange:
     """The wanted offset is not within ``first``..``next``; ``strict`` if the user named it."""
 

@@ -1,22 +1,26 @@
 """The committed positions of a consumer with an identity, in a directory that one consumer at a time has.
 
-``positions.json`` is ``{"format": 1, "positions": [[topic, partition, offset]...]}``; the list alone is read, too.
+``positions.json`` is a small file (``small_files``) with ``"positions": [[topic, partition, offset]...]``; the list
+alone is read, too.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
 from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
+from chappe.storage.small_files import FORMAT, encode_small, load_small
 from chappe.system.limits import need_descriptors
 
-FORMAT: Final = 1
+Rows = list[tuple[str, str, int]]
+
+
+class _Content(msgspec.Struct):
+    positions: Rows
 
 
 class Positions:
@@ -24,7 +28,7 @@ class Positions:
 
     Raises:
         IdentityInUse: Another consumer, of this process or another, uses the directory.
-        StorageFormat: The file in it does not hold positions.
+        StorageFormat: The file in it does not hold positions, or is damaged.
         StorageFull, StorageError: The directory cannot be used.
         TooManyOpenFiles: This process may open no more.
     """
@@ -46,9 +50,7 @@ class Positions:
         following = {**self.committed, **positions}
         rows = [(topic, partition, offset) for (topic, partition), offset in sorted(following.items())]
         with trying(f"commit positions to {self._path}"):
-            # The library's own JSON: it keeps topics of original producers that are not UTF-8.
-            content = {"format": FORMAT, "positions": rows}
-            self._ops.replace_file(str(self._path), [json.dumps(content).encode()])
+            self._ops.replace_file(str(self._path), [encode_small({"positions": rows})])
         self.committed = following
 
     def close(self) -> None:
@@ -57,17 +59,16 @@ class Positions:
 
     def _load(self) -> dict[Key, int]:
         try:
-            raw = self._path.read_bytes()
-        except FileNotFoundError:
-            return {}
-        try:
-            found = json.loads(raw)
-            if isinstance(found, dict):
-                check_format(found, FORMAT, self._path)
-                found = found.get("positions")
-            rows = msgspec.convert(found, type=list[tuple[str, str, int]])
-        except (msgspec.ValidationError, ValueError) as error:
+            found = load_small(self._ops, self._path)
+            if found is None:
+                return {}
+            check_format(found.content, FORMAT, self._path)
+            if not found.believed:
+                raise ValueError("its checksum is wrong")
+            rows = found.fields(Rows) if isinstance(found.content, list) else found.fields(_Content).positions
+        except ValueError as error:
             raise StorageFormat(
-                f"{self._path} does not hold a consumer's positions ({error}): remove it to start anew"
+                f"{self._path} does not hold a consumer's positions, or is damaged ({error}): restore it from a "
+                "backup, or remove it to start anew, where the consumer's reset says"
             ) from None
         return {(topic, partition): offset for topic, partition, offset in rows}

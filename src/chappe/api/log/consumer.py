@@ -232,6 +232,8 @@ class Consumer(Closeable):
                 if now >= deadline:
                     raise TimedOut(_not_come(left, patience_s))
                 yield self._has_come
+        while self._core.unsure and time.monotonic() < since + patience_s:
+            yield lambda: not self._core.unsure
 
     def __iter__(self) -> Iterator[Record]:
         """Records one after the other, for ever. A loop that was left goes on with the next record.
@@ -329,7 +331,11 @@ class Consumer(Closeable):
             raise UsageError("only a consumer with an identity can commit: Consumer(..., identity='name')")
         if self._node.closed:
             raise Closed("the consumer was closed: commit before that")
-        self._positions.commit(self.position() if positions is None else _positions(positions))
+        wanted = self.position() if positions is None else _positions(positions)
+        with self._lock:
+            beyond = self._core.beyond.items()
+            wanted = {key: at for key, at in wanted.items() if (key, at) not in beyond}
+        self._positions.commit(wanted)
 
     @property
     def too_old(self) -> int:

@@ -1,0 +1,70 @@
+"""A committed position that lies beyond the end of its partition: it is told, and nothing new is passed over."""
+
+from __future__ import annotations
+
+import pytest
+from tests.log.consumer_rig import ConsumerRig
+from tests.log.store_rig import StoreRig
+from tests.log.test_ending import P, stored
+
+from chappe.log.beyond import ALONE_S
+from chappe.log.consumer import EARLIEST, LATEST, Reset
+from chappe.log.events import OutOfRange, PositionBeyondEnd
+
+
+def resumed(reset: Reset = EARLIEST) -> tuple[ConsumerRig, StoreRig]:
+    """A consumer at offset 9 of a partition that has 3 at a store."""
+    rig, store = ConsumerRig(reset, positions={P: 9}), stored(3)
+    rig.meet(store)
+    return rig, store
+
+
+def test_what_all_stores_list_ends_before_it_is_told_once_and_the_position_stays() -> None:
+    rig, _ = resumed()
+    assert rig.core.unsure
+    rig.wait(30.0)
+    assert rig.events == [PositionBeyondEnd(*P, 9, 3)]
+    assert rig.core.beyond == {P: 9}
+    assert not rig.core.unsure
+    assert rig.core.positions() == {P: 9}
+
+
+def test_a_store_that_writes_what_came_live_is_waited_for() -> None:
+    rig, store = resumed()
+    rig.wait(ALONE_S / 2)
+    store.written(store.batch(3, *[b"x"] * 6))
+    rig.wait(30.0)
+    assert rig.events == []
+    assert rig.core.beyond == {}
+
+
+@pytest.mark.parametrize("reset", [EARLIEST, LATEST])
+def test_once_the_producer_ends_before_it_reading_goes_on_where_it_ended(reset: Reset) -> None:
+    rig, _ = resumed(reset)
+    rig.head(3)  # four records; one is not stored yet
+    rig.batch(4, b"new")
+    rig.wait(30.0)
+    rig.batch(5, b"newer")
+    rig.wait(1.0)
+    assert rig.events == [OutOfRange(*P, 9, 0, 4)]
+    assert rig.core.beyond == {}
+    rig.batch(4, b"new", direct=True)
+    assert rig.values() == [b"new", b"newer"]
+    assert rig.core.positions() == {P: 6}
+
+
+def test_for_who_named_an_offset_it_is_an_error() -> None:
+    rig, _ = resumed(Reset("offset", 0))
+    rig.head(2)
+    rig.wait(30.0)
+    assert rig.events == [OutOfRange(*P, 9, 0, 3, strict=True)]
+    assert rig.core.positions() == {P: 3}
+
+
+def test_a_producer_that_has_more_than_the_stores_settles_it() -> None:
+    rig, _ = resumed()
+    rig.head(8)
+    rig.wait(30.0)
+    assert rig.events == []
+    rig.batch(9, b"next")
+    assert rig.values() == [b"next"]
