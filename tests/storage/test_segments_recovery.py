@@ -173,33 +173,91 @@ def test_a_renamed_folder_gets_its_name_back(tmp_path: Path, clean: bool, caplog
     storage.close()
 
 
+def files(path: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+
+@pytest.mark.parametrize("manifest", [True, False])
 @pytest.mark.parametrize("clean", [True, False])
-def test_two_folders_that_changed_names_are_left_alone(
-    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+def test_folders_that_changed_names_get_them_back(
+    tmp_path: Path, clean: bool, manifest: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = SegmentStorage(tmp_path / "s")
-    keep(storage, batch(0, 3, topic="a"), batch(0, 3, topic="b"))
+    topics = ["a", "b", LONG if clean or manifest else "c"]  # else nothing has the name of the long one
+    keep(storage, *(batch(0, 3, topic=topic) for topic in topics))
     path = tmp_path / "s"
     if clean:
         storage.close()
     else:
         path = killed(path, tmp_path / "killed")
-    for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
-        (path / "topics" / old).rename(path / "topics" / new)
-    before = {each: each.read_bytes() for each in (path / "topics").rglob("*") if each.is_file()}
+    if not manifest:
+        (path / "manifest").unlink()
+    a, b, third = (path / "topics" / folder_name(topic) for topic in topics)
+    for old, new in ((a, path / "x"), (third, a), (b, third), (path / "x", b)):
+        old.rename(new)
     again = SegmentStorage(path)
-    assert "give it back its name" in caplog.text
-    keep(again, batch(0, 1, topic="c"))
-    again._renew_manifest()
+    assert "had been renamed" in caplog.text
+    assert ("manifest is missing" in caplog.text) is not manifest
+    for topic in topics:
+        assert everything(again, topic) == [0, 1, 2]
+        keep(again, batch(3, 1, topic=topic))
     again.close()
-    shutil.rmtree(path / "topics" / "c")
-    assert {each: each.read_bytes() for each in (path / "topics").rglob("*") if each.is_file()} == before
-    for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
-        (path / "topics" / old).rename(path / "topics" / new)
-    segments(path, "b")[0].unlink()
     again = SegmentStorage(path)
-    assert everything(again, "a") == [0, 1, 2]
-    assert missing(again) == [("b", "p", 0, 2), ("c", "p", 0, 0)]
+    assert [everything(again, topic) for topic in topics] == [[0, 1, 2, 3]] * 3
+    assert missing(again) == []
+    again.close()
+
+
+def test_folders_that_were_moved_away_get_their_names_back_where_a_process_was_killed(tmp_path: Path) -> None:
+    storage = SegmentStorage(tmp_path / "s")
+    keep(storage, batch(0, 3, topic="a"), batch(0, 3, topic="b"))
+    path = killed(tmp_path / "s", tmp_path / "killed")
+    (path / "left-alone").mkdir()
+    (path / "topics" / "a").rename(path / "left-alone" / "b")
+    (path / "topics" / "b").rename(path / "topics" / "a")
+    again = SegmentStorage(path)
+    assert (everything(again, "a"), everything(again, "b"), missing(again)) == ([0, 1, 2], [0, 1, 2], [])
+    again.close()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_nothing_is_written_into_a_folder_that_is_left_alone(tmp_path: Path, running: bool) -> None:
+    other = SegmentStorage(tmp_path / "other")
+    keep(other, batch(0, 3, topic="a"), batch(0, 3, topic=LONG))
+    other.close()
+    storage = SegmentStorage(tmp_path / "s")
+    if not running:
+        storage.close()
+    for name in ("a", folder_name(LONG)):
+        shutil.copytree(tmp_path / "other" / "topics" / name, tmp_path / "s" / "topics" / name)
+    before = files(tmp_path / "s" / "topics")
+    if not running:
+        storage = SegmentStorage(tmp_path / "s")
+    for topic in ("a", LONG):
+        keep(storage, batch(0, 2, topic=topic), batch(2, 1, topic=topic))
+    storage.close()
+    assert files(tmp_path / "s" / "left-alone") == before
+    for _ in range(2):
+        again = SegmentStorage(tmp_path / "s")
+        assert (everything(again, "a"), everything(again, LONG), missing(again)) == ([0, 1, 2], [0, 1, 2], [])
+        again.close()
+    assert files(tmp_path / "s" / "left-alone") == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"CHPMAN1"])
+def test_a_manifest_that_is_missing_or_empty_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    storage = SegmentStorage(tmp_path / "s")
+    assert not caplog.records
+    keep(storage, batch(0, 3))
+    path = killed(tmp_path / "s", tmp_path / "killed")
+    (path / "manifest").unlink()
+    if content is not None:
+        (path / "manifest").write_bytes(content)
+    again = SegmentStorage(path)
+    assert "manifest is missing or damaged" in caplog.text
+    assert everything(again) == [0, 1, 2]
     again.close()
 
 

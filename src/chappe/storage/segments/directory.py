@@ -13,6 +13,7 @@
     manifest               which segments there are and what was acknowledged, see ``manifest``
     versions               {"next": ..., "checksum": "..."}: where the versions of changes go on
     aside/                 what was cut off or taken away, see ``aside``
+    left-alone/            folders that had the name of a topic and hold something else
 
 A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX``; a leading dot too, and the
 empty topic is ``%00``, which no topic contains. Longer than 200 characters it is ``%%`` and a hash, and the
@@ -53,11 +54,15 @@ LOCK_FILE: Final = "lock"
 TOPICS: Final = "topics"
 COPIES: Final = "indexes"
 ASIDE: Final = "aside"
+LEFT_ALONE: Final = "left-alone"
 MANIFEST: Final = "manifest"
 NAME_FILE: Final = "name"
 FOLDER_MAX: Final = 200
 _OURS: Final = frozenset(
-    {STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, VERSIONS, ASIDE, "lost+found"}
+    {
+        *(STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, VERSIONS, ASIDE, LEFT_ALONE),
+        "lost+found",
+    }
 )
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
@@ -238,6 +243,28 @@ class StoreDirectory:
     def folder(self, topic: str, path: str = "") -> TopicFolder:
         """The folder of a topic: at ``path``, or where it belongs."""
         return TopicFolder(self._ops, path or os.path.join(self.topics, folder_name(topic)), topic, self.store_id)
+
+    def put_away(self, path: str) -> str:
+        """Move what has the name of a topic's folder, and is none, where nothing is written; returns where it is.
+
+        Raises OSError: it may be in either place.
+        """
+        above = os.path.join(self.path, LEFT_ALONE)
+        self._ops.make_directory(above)
+        name = os.path.basename(path)
+        taken = set(os.listdir(above))
+        free = next(each for each in (name, *(f"{name}.{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+        target = os.path.join(above, free)
+        self._ops.replace(path, target)
+        self._ops.sync_directory(above)
+        self._ops.sync_directory(self.topics)
+        return target
+
+    def left_alone(self) -> list[str]:
+        """The folders that were moved so."""
+        above = os.path.join(self.path, LEFT_ALONE)
+        names = sorted(os.listdir(above)) if os.path.isdir(above) else []
+        return [path for name in names if os.path.isdir(path := os.path.join(above, name))]
 
     def close(self) -> None:
         """Let go of the lock."""

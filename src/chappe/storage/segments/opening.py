@@ -1,8 +1,9 @@
 """Opening a store: which folder holds which topic, and what each has, mended as far as it can be.
 
 The manifest and the copies of the indexes say which topics there should be. A folder that is gone comes back empty, so
-that what it had is known to be missing. A folder that holds another topic was renamed: if that one's is gone, it gets
-its name back. Otherwise it is left alone, as is any folder in which nothing belongs to this store.
+that what it had is known to be missing. A folder that holds another topic was renamed, or changed names with others: it
+is moved to the folder ``left-alone``, and from there to its own name, unless that one is taken. A folder in which
+nothing belongs to this store stays there, and nothing is written into it.
 
 Segments with a valid index are believed without a look inside. Others are scanned (``blocks``), after they were
 synced: what a killed process has written may be in memory only. What the indexes, their copies and the manifest say was
@@ -68,8 +69,9 @@ class Folders:
                 self._directory.prove()
         for folder in self._strange.values():
             self._place(folder, expected)
+        self._give_names_back(expected)
         for topic in expected:
-            if topic not in self._found and topic not in self._strange:
+            if topic not in self._found:
                 self._bring_back(topic)
         return [folder for _, folder in sorted(self._found.items())]
 
@@ -88,9 +90,9 @@ class Folders:
                 logger.error("%s is not the folder of a topic, or lost its name; it is left alone", path)
                 continue
             folder = self._directory.folder(topic, path)
-            owned = _owned(folder)
-            proved = proved or owned is True
-            (self._strange if owned is False else self._found)[topic] = folder
+            ours = owned(folder)
+            proved = proved or ours is True
+            (self._strange if ours is False else self._found)[topic] = folder
         return proved
 
     def _expected(self) -> list[str]:
@@ -109,34 +111,45 @@ class Folders:
 
     def _place(self, folder: TopicFolder, expected: list[str]) -> None:
         """Decide on a folder without a block of its topic."""
-        topic = folder.topic
-        for other in expected:
-            if other != topic and _owned(self._directory.folder(other, folder.path)):
-                self._of_another(folder, other)
-                return
-        segments, indexes = segment_numbers(folder.path)
+        path, topic = folder.path, folder.topic
+        segments, indexes = segment_numbers(path)
         unfinished = self._known is not None and len(segments) == 1 and not indexes
+        for other in sorted({*expected, *self._strange}):
+            if other != topic and owned(self._directory.folder(other, path)):
+                logger.error("%s holds topic %r, not %r", path, other, topic)
+                self._put_away(path)
+                return
         if topic in expected or unfinished:  # all of it is damaged, or its first write never ended
             self._found[topic] = folder
         else:
-            logger.error("%s holds nothing of topic %r and this store; it is left alone", folder.path, topic)
+            logger.error("%s holds nothing of topic %r and this store", path, topic)
+            self._put_away(path)
 
-    def _of_another(self, folder: TopicFolder, other: str) -> None:
-        right = self._directory.folder(other)
-        path, topic = folder.path, folder.topic
-        if os.path.exists(right.path):
-            logger.error("%s holds topic %r, not %r; give it back its name; it is left alone", path, other, topic)
-            return
-        self._ops.replace(path, right.path)
-        self._ops.sync_directory(self._directory.topics)
-        self._found[other] = right
-        logger.error("the folder of topic %r had been renamed to %s; a topic has one name: it is back", other, path)
+    def _put_away(self, path: str) -> None:
+        logger.error("%s is moved to %s, and left alone there", path, self._directory.put_away(path))
+
+    def _give_names_back(self, expected: list[str]) -> None:
+        """Folders that were moved away become those of their topics, also where a process was killed in between."""
+        paths = self._directory.left_alone()
+        named = (topic_of(self._ops, path) for path in paths)
+        for topic in sorted({*expected, *self._strange, *(each for each in named if each is not None)}):
+            right = self._directory.folder(topic)
+            if topic in self._found or os.path.exists(right.path):
+                continue
+            found = next((path for path in paths if owned(self._directory.folder(topic, path))), None)
+            if found is not None:
+                self._ops.replace(found, right.path)
+                self._ops.sync_directory(self._directory.topics)
+                right.keep_name()
+                paths.remove(found)
+                self._found[topic] = right
+                logger.error("the folder of topic %r had been renamed; a topic has one name: %s", topic, right.path)
 
     def _bring_back(self, topic: str) -> None:
         folder = self._directory.folder(topic)
         if os.path.exists(folder.path):
-            logger.error("%s is in the way of topic %r; it is left alone", folder.path, topic)
-            return
+            logger.error("%s is in the way of topic %r", folder.path, topic)
+            self._put_away(folder.path)
         logger.error("the folder of topic %r is gone: %s", topic, folder.path)
         self._ops.mkdir(folder.path)
         folder.keep_name()
@@ -144,7 +157,7 @@ class Folders:
         self._found[topic] = folder
 
 
-def _owned(folder: TopicFolder) -> bool | None:
+def owned(folder: TopicFolder) -> bool | None:
     """Whether a folder has a block of its topic; None if it has none of any."""
     answer: bool | None = None
     for number in sorted(segment_numbers(folder.path)[0], reverse=True):

@@ -24,7 +24,7 @@ from chappe.storage.segments.files import FileOps, descriptors, logged, storage_
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
-from chappe.storage.segments.opening import Folders, TopicOpener
+from chappe.storage.segments.opening import Folders, TopicOpener, owned
 from chappe.storage.segments.reading import Reader
 from chappe.storage.segments.scrub import Piece, Scrubber, Target
 from chappe.storage.segments.slots import Slot
@@ -88,7 +88,6 @@ class SegmentStorage:
         self._opened: OrderedDict[str, Appender] = OrderedDict()
         self._open_max = descriptors(APPENDERS_OPEN_MAX)
         self._manifest = Manifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
-        self._left_alone: dict[str, Known] = {}  # topics whose folders hold something else
         self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
         self._removed: list[tuple[str, set[int], Pins]] = []
         # from the read side to the write side
@@ -105,6 +104,11 @@ class SegmentStorage:
         newest_us = time.time_ns() // 1000
         aside = Aside(self._ops, os.path.join(self._directory.path, ASIDE))
         known = self._manifest.load()
+        if known is None and self._directory.proved and os.listdir(self._directory.topics):
+            logger.error(
+                "%s is missing or damaged: what the newest segments of topics had is believed as it is found",
+                self._manifest.path,
+            )
         changed = known is None or not self._manifest.whole
         for folder in Folders(self._ops, self._directory, known).find():
             of_topic = None if known is None else known.pop(folder.topic, None)
@@ -119,7 +123,6 @@ class SegmentStorage:
             self._appenders[folder.topic] = opener.appender
             newest_us = max(newest_us, opener.newest_us)
             changed = changed or opener.changed
-        self._left_alone = known or {}
         aside.prune()
         if changed:
             self._renew_manifest()
@@ -139,9 +142,6 @@ class SegmentStorage:
 
     def _known(self) -> Iterator[tuple[str, Known]]:
         """All that the manifest has to say."""
-        for topic, known in self._left_alone.items():
-            if topic not in self._appenders:
-                yield topic, known
         for topic, appender in self._appenders.items():
             table = appender.table
             yield topic, Known(appender.oldest, Mark(table.number, table.length, table.spans()))
@@ -241,6 +241,9 @@ class SegmentStorage:
 
     def _create(self, topic: str) -> Appender:
         folder = self._directory.folder(topic)
+        if os.path.isdir(folder.path) and owned(folder) is False:
+            away = self._directory.put_away(folder.path)
+            logger.error("%s holds nothing of topic %r and this store; it is moved to %s", folder.path, topic, away)
         if not os.path.isdir(folder.path) or topic_of(self._ops, folder.path) != topic:
             if not os.path.isdir(folder.path):
                 self._ops.mkdir(folder.path)
