@@ -32,6 +32,7 @@ def test_one_picture_of_all_stores() -> None:
             0, 10, view.known["t", "p"].bytes, (one.endpoint, two.endpoint), 0, 1_000_000
         )
         assert view.known["t", "q"].holders == (two.endpoint,)
+        assert view.let_go() == {("t", "p"): {two.endpoint: 2}}  # the other one has retired these
         view.close()
 
 

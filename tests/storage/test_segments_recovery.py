@@ -261,6 +261,26 @@ def test_a_manifest_that_is_missing_or_empty_is_logged(
     again.close()
 
 
+def test_the_newest_segment_is_known_to_be_missing_also_without_the_manifest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = SegmentStorage(tmp_path / "s", segment_entries=2)
+    for base in range(0, 60, 10):
+        keep(storage, batch(base, 10))
+    path = killed(tmp_path / "s", tmp_path / "killed")
+    (path / "manifest").unlink()
+    newest = segments(path)[-1]
+    newest.unlink()
+    again = SegmentStorage(path, segment_entries=2)
+    assert f"{newest} is missing, and nothing says what it had" in caplog.text
+    assert everything(again) == list(range(40))
+    keep(again, batch(40, 20))
+    again.close()
+    again = SegmentStorage(path, segment_entries=2)
+    assert (everything(again), missing(again)) == (list(range(60)), [])
+    again.close()
+
+
 def test_a_segment_without_a_sound_block_is_kept_aside(tmp_path: Path) -> None:
     storage = SegmentStorage(tmp_path / "s")
     keep(storage, batch(0, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import groupby
@@ -33,6 +34,7 @@ class Holdings(NamedTuple):
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
     refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators
+    let_go: Mapping[Key, Mapping[str, int]]  # how many records a store, by its endpoint, has that another let go
 
 
 def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
@@ -67,7 +69,8 @@ def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[H
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
         scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
         refusals = {stores[endpoint]: client.refusals for endpoint, client in clients.items()}
-        yield Holdings(view.known, {endpoint: stores[endpoint] for endpoint in clients}, scrubbed, refusals), view
+        ids = {endpoint: stores[endpoint] for endpoint in clients}
+        yield Holdings(view.known, ids, scrubbed, refusals, view.let_go()), view
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
@@ -154,6 +157,10 @@ def topics(
         for store, at in sorted(held.scrubbed.items()):
             when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
             show(f"store {store[:8]} last had all it keeps read and checked: {when}")
+        for row in rows:
+            for store, count in row["deleted_elsewhere"].items():
+                what = f"{count:,} record{'' if count == 1 else 's'} of topic {row['topic']}"
+                show(f"store {store[:8]} has {what} that another store has let go; a store that joins empty gets them")
         for store, refusals in sorted(held.refusals.items()):
             for who, verb, count in refusals:
                 times = f"{count:,} time{'' if count == 1 else 's'}"
@@ -173,6 +180,9 @@ def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str,
 
     topic, partition = keys[0]
     found = TopicSummary.of(topic, [held.known[key] for key in keys])
+    elsewhere: Counter[str] = Counter()
+    for key in keys:
+        elsewhere.update({held.stores[each]: count for each, count in held.let_go.get(key, {}).items()})
     return {
         "topic": topic,
         **({"partition": partition} if by_partition else {"partitions": found.partitions}),
@@ -182,6 +192,7 @@ def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str,
         "oldest": None if found.oldest is None else iso_time(found.oldest),
         "newest": None if found.newest is None else iso_time(found.newest),
         "stores": sorted({held.stores[each] for each in found.stores}),
+        "deleted_elsewhere": dict(sorted(elsewhere.items())),
     }
 
 

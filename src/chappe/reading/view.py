@@ -186,6 +186,19 @@ class StoresView:
         changed, store.infos = set(store.infos), {}
         return changed
 
+    def let_go(self) -> dict[Key, dict[str, int]]:
+        """How many records of a partition each store has, by its endpoint, that another holder has let go."""
+        found: dict[Key, dict[str, int]] = {}
+        for key in self.known:
+            begins = {
+                e: s.infos[key].first for e, s in self._stores.items() if key in s.infos and s.infos[key].next > 0
+            }
+            last = max(begins.values(), default=0)
+            more = {endpoint: last - first for endpoint, first in begins.items() if first < last}
+            if more:
+                found[key] = more
+        return found
+
     def _merge(self, key: Key) -> None:
         have = {e: s.infos[key] for e, s in self._stores.items() if key in s.infos and s.infos[key].next > 0}
         if not have:

@@ -32,7 +32,7 @@ from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import Buffer, encode_name, logged
 from chappe.storage.segments.index import Summary, encode_index
-from chappe.storage.segments.index_files import forget_index, load_index, save_index
+from chappe.storage.segments.index_files import forget_index, load_index, note_begun, save_index
 from chappe.storage.segments.manifest import Mark
 from chappe.storage.segments.table import Row, Table
 
@@ -106,6 +106,7 @@ class Appender:
             raise
         if self._new_entry:
             self._ops.sync_directory(self.folder.path)
+            note_begun(self.folder, self.table.number)
             self._new_entry = False
 
     def mark(self) -> Mark:

@@ -10,6 +10,7 @@
         partitions                     where partitions start whose first records are gone
         name                           the topic, where the folder's name cannot hold it
     indexes/<folder>/      a copy of each index
+    begun/<folder>/        an empty file for the segment that has none
     manifest               which segments there are and what was acknowledged, see ``manifest``
     versions               {"next": ..., "checksum": "..."}: where the versions of changes go on
     aside/                 what was cut off or taken away, see ``aside``
@@ -55,13 +56,15 @@ TOPICS: Final = "topics"
 COPIES: Final = "indexes"
 ASIDE: Final = "aside"
 LEFT_ALONE: Final = "left-alone"
+BEGUN: Final = "begun"
+SEGMENT: Final = ".seg"
 MANIFEST: Final = "manifest"
 NAME_FILE: Final = "name"
 FOLDER_MAX: Final = 200
 _OURS: Final = frozenset(
     {
-        *(STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, MANIFEST, VERSIONS, ASIDE, LEFT_ALONE),
-        "lost+found",
+        *(STORE_FILE + ".tmp", COPY_FILE + ".tmp", LOCK_FILE, TOPICS, COPIES, BEGUN, MANIFEST, VERSIONS, ASIDE),
+        *(LEFT_ALONE, "lost+found"),
     }
 )
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
@@ -88,7 +91,7 @@ class TopicFolder:
 
     def segment(self, number: int) -> str:
         """The file of a segment."""
-        return os.path.join(self.path, f"{number:016d}.seg")
+        return os.path.join(self.path, f"{number:016d}{SEGMENT}")
 
     def index(self, number: int) -> str:
         """The index file of a segment."""
@@ -100,9 +103,19 @@ class TopicFolder:
         store = os.path.dirname(os.path.dirname(self.path))
         return os.path.join(store, COPIES, os.path.basename(self.path))
 
+    @property
+    def beginnings(self) -> str:
+        """Where it is noted which segments are written to."""
+        store = os.path.dirname(os.path.dirname(self.path))
+        return os.path.join(store, BEGUN, os.path.basename(self.path))
+
     def copy(self, number: int) -> str:
         """The copy of a segment's index file."""
         return os.path.join(self.copies, f"{number:016d}.idx")
+
+    def begun(self, number: int) -> str:
+        """The empty file that says of a segment without an index that there is one."""
+        return os.path.join(self.beginnings, f"{number:016d}{SEGMENT}")
 
     def seed(self, number: int) -> int:
         """Where the checksums of a segment's headers start from."""
@@ -117,12 +130,17 @@ class TopicFolder:
 
 def segment_numbers(path: str) -> tuple[set[int], set[int]]:
     """Numbers of the segments and of the indexes in a folder."""
-    found: dict[str, set[int]] = {".seg": set(), ".idx": set()}
-    for name in os.listdir(path):
-        stem, kind = os.path.splitext(name)
-        if len(stem) == 16 and stem.isascii() and stem.isdigit() and kind in found:
-            found[kind].add(int(stem))
-    return found[".seg"], found[".idx"]
+    return numbers_of(path, SEGMENT), numbers_of(path, ".idx")
+
+
+def numbers_of(path: str, kind: str) -> set[int]:
+    """Numbers of the segments that have a file with this ending in a folder; none if that is not there."""
+    found: set[int] = set()
+    for name in os.listdir(path) if os.path.isdir(path) else ():
+        stem, ending = os.path.splitext(name)
+        if len(stem) == 16 and stem.isascii() and stem.isdigit() and ending == kind:
+            found.add(int(stem))
+    return found
 
 
 def topic_of(ops: FileOps, path: str) -> str | None:

@@ -46,6 +46,19 @@ def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = T
         copies.keep_name()
         folder.ops.sync_directory(above)
     folder.ops.replace_file(copies.index(number), [raw], durable=durable)
+    folder.ops.discard(folder.begun(number))
+
+
+def note_begun(folder: TopicFolder, number: int) -> None:
+    """Remember, outside of its folder, that a segment is written to; never raises.
+
+    Where the manifest is gone, too, nothing else tells that there was one. It is not synced: no record relies on it.
+    """
+    with logged("cannot note that %s is begun", folder.segment(number)):
+        for path in (os.path.dirname(folder.beginnings), folder.beginnings):
+            if not os.path.isdir(path):
+                folder.ops.mkdir(path)
+        folder.ops.close(folder.ops.open(folder.begun(number), os.O_WRONLY | os.O_CREAT))
 
 
 def find_index(folder: TopicFolder, number: int) -> tuple[Index | None, bool]:

@@ -24,10 +24,12 @@ from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER, owns, scan_segment
 from chappe.storage.segments.directory import (
     COPIES,
+    SEGMENT,
     STORE_FILE,
     StoreDirectory,
     TopicFolder,
     folder_name,
+    numbers_of,
     segment_numbers,
     topic_of,
 )
@@ -219,8 +221,8 @@ class TopicOpener:
     def _numbers(self) -> tuple[set[int], set[int]]:
         """The segments that are there, and all that should be or of which an index is left."""
         segments, indexes = segment_numbers(self._folder.path)
-        copies = segment_numbers(self._folder.copies)[1] if os.path.isdir(self._folder.copies) else ()
-        numbers = segments.union(indexes, copies)
+        copies, begun = numbers_of(self._folder.copies, ".idx"), numbers_of(self._folder.beginnings, SEGMENT)
+        numbers = segments.union(indexes, copies, begun)
         if self._known is not None:
             oldest, mark = self._known
             if mark.length > len(SEGMENT_HEADER):
