@@ -7,9 +7,9 @@ class_archive.py  an archive of the JVM's classes: sessions start in half the ti
 source.py    the data source itself; what CREATE TABLE leaves for SELECT and INSERT INTO
 options.py   its options for reading and writing
 columns.py   its columns, and those of a write
-batch.py     reads what is there, narrowed by filters; what tasks read
+batch.py     reads what is there; what tasks read
 stream.py    follows topics
-narrow.py    has topics asked only for the columns that a query needs
+narrow.py    has topics asked only for the columns and records that a query needs; filters.py bounds the records
 sink.py      writes topics, exactly once: stages rows at their home, and commits them
 encode.py    rows become batches
 chained.py   the same at a chain of stores

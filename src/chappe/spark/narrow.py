@@ -1,10 +1,12 @@
-"""Topics asked only for the columns that a query needs.
+"""Topics asked only for the columns and records that a query needs.
 
-Spark tells sources in Python neither which columns a query needs nor lets them hand over fewer. But its optimizer
-knows: what stands right above a relation in an optimised plan names all that is taken from it. So the plan as it was
-written gets another relation in the place of each topic's, which has only these ``columns``, below a projection that
-puts constants where the others were. The optimizer drops these, as it dropped the columns: what it has found out
-holds for every value that a column may have, so the constant is null only where null may be.
+Spark tells sources in Python neither which columns a query needs nor lets them hand over fewer, and filters that it
+pushes to such a source for one use of a DataFrame bind all other uses. But its optimizer knows both: what stands right
+above a relation in an optimised plan names the columns that are taken from it, and its filters. So the plan as it was
+written gets another relation in the place of each topic's, which has only these ``columns`` and, in a batch, these
+``filters``, below a projection that puts constants where the others were. The optimizer drops these, as it dropped the
+columns: what it has found out holds for every value that a column may have, so the constant is null only where null may
+be. Filters stay in the plan, so the source may ignore any of them.
 
 What cannot be told for sure stays as it is: parts of a query that are used more than once, subqueries in expressions,
 tables of a catalogue, and Spark Connect, where the plan is elsewhere.
@@ -15,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from chappe.spark.filters import ALL, Filters
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,12 +28,20 @@ _CHOOSE: Final = frozenset({"Project", "Aggregate"})  # of what is below only th
 _PASS: Final = frozenset(
     {"Filter", "EventTimeWatermark", "Sort", "GlobalLimit", "LocalLimit", "Repartition", "RepartitionByExpression"}
 )
+_FLIPPED: Final = {
+    "GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual",
+    "LessThan": "GreaterThan", "LessThanOrEqual": "GreaterThanOrEqual",
+}  # fmt: skip
+_BOUNDED: Final = frozenset({"topic", "partition", "offset", "timestamp"})  # columns of which filters narrow a read
+_VALUES_MAX: Final = 1000  # of an IN that is looked at: each is asked of Java
 _SELECTS: Final = frozenset({"subscribe", "subscribepattern", "assign"})  # without one it is a table of a catalogue
 _LEAST: Final = "offset"  # a query that counts needs none: this one costs the least
 
 
 def narrowed(df: DataFrame) -> DataFrame:
     """The same rows, for which topics are asked only for the columns that ``df`` needs.
+
+    In a batch they are also asked only for records that its filters on topic, partition, offset and timestamp leave.
 
     A stream is narrowed before ``writeStream``, a batch before it is written or collected: what is done with the
     result afterwards narrows no further. Pipelines are narrowed by themselves.
@@ -48,8 +60,9 @@ def narrowed(df: DataFrame) -> DataFrame:
 
     session: Any = df.sparkSession
     plan = jdf.queryExecution().analyzed()
-    needed = _needed(session._jsparkSession.sessionState().optimizer().execute(plan), _relations(plan))
-    found = _Narrowing(session, needed).of(plan)
+    optimised = session._jsparkSession.sessionState().optimizer().execute(plan)
+    needed, filters = _needed(optimised, _relations(plan))
+    found = _Narrowing(session, needed, filters).of(plan)
     if found is plan:
         return df
     return DataFrame(session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, found), session)
@@ -76,16 +89,19 @@ def _relations(plan: _Java) -> list[frozenset[int]]:
     return [found for each in _each(plan.children()) for found in _relations(each)]
 
 
-def _needed(optimised: _Java, written: list[frozenset[int]]) -> set[int] | None:
-    """Of all relations the columns that are used; None if their like is there that was not ``written``."""
+def _needed(optimised: _Java, written: list[frozenset[int]]) -> tuple[set[int] | None, dict[frozenset[int], Filters]]:
+    """Of all relations the columns that are used, None if their like is there that was not ``written``; and of each
+    relation what the filters above it leave."""
     found: list[frozenset[int]] = []
     needed: set[int] = set()
+    filters: dict[frozenset[int], Filters] = {}
 
-    def look(node: _Java, wanted: frozenset[int] | None) -> None:
+    def look(node: _Java, wanted: frozenset[int] | None, conditions: tuple[_Java, ...]) -> None:
         kind = _kind(node)
         if kind in _RELATIONS:
             found.append(_ids(node.output()))
             needed.update(found[-1] if wanted is None else found[-1] & wanted)
+            filters[found[-1]] = _filters(conditions, found[-1])
             return
         if kind in _CHOOSE:
             wanted = _ids(node.references())
@@ -93,19 +109,88 @@ def _needed(optimised: _Java, written: list[frozenset[int]]) -> set[int] | None:
             wanted = None
         elif wanted is not None:
             wanted |= _ids(node.references())
+        if kind == "Filter":
+            conditions = (*conditions, node.condition())
+        elif kind != "Project":  # a column that passes through keeps its number, so a filter above still means it
+            conditions = ()
         for each in _each(node.children()):
-            look(each, wanted)
+            look(each, wanted, conditions)
 
-    look(optimised, None)
+    look(optimised, None, ())
     once = len(set(found)) == len(found) and len(set(written)) == len(written)
-    return needed if once and set(found) == set(written) else None
+    return (needed if once and set(found) == set(written) else None), filters
+
+
+def _filters(conditions: tuple[_Java, ...], columns: frozenset[int]) -> Filters:
+    """The parts of the conditions that bound records, over these columns; all others are passed over."""
+    found = ALL
+    waiting = list(conditions)
+    while waiting:
+        each = waiting.pop()
+        kind = _kind(each)
+        if kind == "And":
+            waiting += [each.left(), each.right()]
+        elif kind in ("In", "InSet"):
+            found = _among(found, each, kind, columns)
+        elif kind in ("EqualTo", "EqualNullSafe", "StartsWith", *_FLIPPED):
+            found = _compared(found, each, kind, columns)
+    return found
+
+
+def _among(found: Filters, each: _Java, kind: str, columns: frozenset[int]) -> Filters:
+    if kind == "In":
+        column, given = _column(each.value(), columns), each.list()
+        values = [_value(literal) for literal in _each(given)] if given.size() <= _VALUES_MAX else [None]
+    else:
+        column, given = _column(each.child(), columns), each.hset()
+        values = [_plain(literal) for literal in _each(given)] if given.size() <= _VALUES_MAX else [None]
+    told = [value for value in values if value is not None]
+    return found if column is None or len(told) < len(values) else found.equal(column, told)
+
+
+def _compared(found: Filters, each: _Java, kind: str, columns: frozenset[int]) -> Filters:
+    column, value = _column(each.left(), columns), _value(each.right())
+    if column is None:
+        kind, column, value = _FLIPPED.get(kind, kind), _column(each.right(), columns), _value(each.left())
+        if kind == "StartsWith":
+            return found
+    if column is None or value is None:
+        return found
+    if kind.startswith("Equal"):
+        return found.equal(column, [value])
+    if kind == "StartsWith":
+        return found.starts_with(value) if column == "topic" and isinstance(value, str) else found
+    if not isinstance(value, int):
+        return found
+    if kind.startswith("Greater"):
+        return found.at_least(column, value + (kind == "GreaterThan"))
+    return found.at_most(column, value - (kind == "LessThan"))
+
+
+def _column(expression: _Java, columns: frozenset[int]) -> str | None:
+    if _kind(expression) != "AttributeReference" or expression.exprId().id() not in columns:
+        return None
+    name = str(expression.name())
+    return name if name in _BOUNDED else None
+
+
+def _value(expression: _Java) -> str | int | None:
+    return _plain(expression.value()) if _kind(expression) == "Literal" else None
+
+
+def _plain(value: _Java) -> str | int | None:
+    """A text or number of Spark's; times are microseconds since 1970 there. None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return str(value.toString()) if hasattr(value, "getClass") and _kind(value) == "UTF8String" else None
 
 
 class _Narrowing:
-    def __init__(self, session: SparkSession, needed: set[int] | None) -> None:
+    def __init__(self, session: SparkSession, needed: set[int] | None, filters: dict[frozenset[int], Filters]) -> None:
         self._session: Any = session
         self._jvm: Any = session._jvm
         self._needed = needed
+        self._filters = filters
 
     def of(self, plan: _Java) -> _Java:
         """The plan over narrower relations; the very same where there are none."""
@@ -128,9 +213,14 @@ class _Narrowing:
         assert self._needed is not None
         columns = {each.name(): each for each in _each(relation.output())}
         kept = [name for name, each in columns.items() if each.exprId().id() in self._needed] or [_LEAST]
-        if len(kept) == len(columns) or not columns.keys() >= set(kept):
+        told = streaming or "filters" in map(str.lower, options)  # a batch that was narrowed before keeps its filters
+        filters = ALL if told else self._filters[_ids(relation.output())]
+        narrows = len(kept) < len(columns) or filters != ALL
+        if not narrows or not columns.keys() >= set(kept):
             return relation
         options = {name: text for name, text in options.items() if name.lower() not in ("columns", "includeheaders")}
+        if filters != ALL:
+            options["filters"] = filters.as_text()
         reader = self._session.readStream if streaming else self._session.read
         fresh = reader.format("chappe").options(**options, columns=",".join(kept)).load()._jdf
         narrow = fresh.queryExecution().analyzed()

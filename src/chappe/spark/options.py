@@ -25,6 +25,7 @@ from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
 from chappe.security import Keys, LogSecurity
 from chappe.system import settings
+from chappe.spark.filters import ALL, Filters
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -32,7 +33,7 @@ D = TypeVar("D")
 NAMES: Final = (
     "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions",
-    "failOnDataLoss", "includeHeaders", "columns", "fetchTimeout", "openSealed", "identity",
+    "failOnDataLoss", "includeHeaders", "columns", "filters", "fetchTimeout", "openSealed", "identity",
 )  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
 _DIGITS_MAX: Final = 19  # of a number below 2**63
@@ -69,6 +70,7 @@ class Options:
     max_records: int | None = None  # of one micro-batch
     max_bytes: int | None = None  # of one micro-batch, about
     tasks: int | None = None  # how many share the work; None leaves it to the number of processors
+    filters: Filters = ALL  # of a batch: what the query can use
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -102,6 +104,7 @@ class Options:
             positive(options, "maxRecordsPerTrigger"),
             positive(options, "maxBytesPerTrigger"),
             positive(options, "minPartitions"),
+            option(options, "filters", "what `narrowed` gives to its DataFrame", Filters.parse, ALL),
         )
 
 

@@ -181,8 +181,6 @@ def _defaults(master: str) -> dict[str, str]:
         # a sixth less of Java's time for each row of a topic; these stand before whatever extraJavaOptions say
         "spark.driver.defaultJavaOptions": _UNCHECKED,
         "spark.executor.defaultJavaOptions": _UNCHECKED,
-        # a batch read that is filtered by topic, partition, offset or timestamp leaves out the rest at the stores
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -32,6 +32,7 @@ from chappe.defaults import TOPIC_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.spark.batch import TopicReader
 from chappe.spark.columns import check_schema, required, schema_of
+from chappe.spark.filters import ALL
 from chappe.spark.options import NAMES, SINK_NAMES, Options, SinkOptions, refuse_unknown
 from chappe.spark.stream import TopicStreamReader
 
@@ -185,6 +186,8 @@ class ChappeDataSource(ds.DataSource):
             raise UsageError(
                 "`endingOffsets` and `endingTimestamp` are for batches; a stream ends with trigger(availableNow=True)"
             )
+        if options.filters != ALL:
+            raise UsageError("`filters` is for batches, and `narrowed` gives it to them")
         return TopicStreamReader(options, required(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
