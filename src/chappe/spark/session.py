@@ -64,6 +64,8 @@ def spark_session(
 ) -> SparkSession:
     """Start a Spark session, or return the one that this process has.
 
+    It is the active session of all threads: only with one does Spark find Python data sources to write to.
+
     Under ``spark-submit`` its master and its settings are used, and ours where it has none.
 
     Args:
@@ -86,11 +88,7 @@ def spark_session(
     if session_runs():
         from pyspark.sql import SparkSession
 
-        found = SparkSession.builder.appName(app_name).config(map=dict(conf or {})).getOrCreate()
-        # only in threads with an active session does Spark find Python data sources to write to
-        java: Any = found
-        java._jvm.SparkSession.setActiveSession(java._jsparkSession)
-        return found
+        return _everywhere(SparkSession.builder.appName(app_name).config(map=dict(conf or {})).getOrCreate())
     if _SUBMITTED in os.environ:
         return _submitted(app_name, conf or {})
     master = check_master((conf or {}).get("spark.master", master))
@@ -113,7 +111,7 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+        return _everywhere(SparkSession.builder.config(conf=spark_conf).getOrCreate())
     except Py4JError as error:
         raise SparkUnavailable(f"Spark did not start at {master}: {sentence(error)}") from error
 
@@ -131,7 +129,32 @@ def _submitted(app_name: str, conf: Mapping[str, str]) -> SparkSession:
     settings.pop("spark.master", None)
     if not given.contains("spark.app.name"):
         settings["spark.app.name"] = app_name
-    return SparkSession.builder.config(map=settings).getOrCreate()
+    return _everywhere(SparkSession.builder.config(map=settings).getOrCreate())
+
+
+def _everywhere(session: SparkSession) -> SparkSession:
+    """Make a session the active one of this thread, and of each thread when it first talks to Java.
+
+    Python's threads have threads of their own in Java, and Spark's active session belongs to one thread.
+    """
+    java: Any = session
+    client = java._sc._gateway._gateway_client
+    active = java._jvm.SparkSession
+    active.setActiveSession(java._jsparkSession)
+    connect_thread = getattr(type(client), "_create_new_connection", None)
+    if connect_thread is None:  # without PYSPARK_PIN_THREAD any thread may have any of Java's
+        return session
+
+    def connected() -> Any:
+        connection = connect_thread(client)
+        if java._sc._jsc is None:  # stopped
+            return connection
+        active.setActiveSession(java._jsparkSession)
+        client.deque.remove(connection)  # the call that wanted it gives it back itself
+        return connection
+
+    client._create_new_connection = connected
+    return session
 
 
 def _connect(app_name: str, url: str, conf: Mapping[str, str]) -> SparkSession:
