@@ -16,6 +16,7 @@ from chappe.bridges import event_files
 from chappe.log import events, leaving, traffic, trimming
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
+from chappe.reading import offsets
 from chappe.replication.agreement import core as agreement
 from chappe.replication.chain import core as joining
 from chappe.replication.chain import messages
@@ -35,6 +36,7 @@ PLACES: Final = {
     "kv_chain": kv_chain,
     "leaving": leaving,
     "machine": machine,
+    "offsets": offsets,
     "ordered": commands,
     "ordered_producer": ordered_producer,
     "ordered_store": ordered_store,

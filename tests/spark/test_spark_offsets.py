@@ -8,6 +8,7 @@ import random
 import pytest
 
 from chappe.errors import StorageFormat
+from chappe.reading import offsets
 from chappe.reading.offsets import (
     FROM_LATEST,
     Known,
@@ -45,6 +46,7 @@ def test_single_partitions_can_start_at_the_latest_the_earliest_or_a_number() ->
     start = {"t": {"a": -1, "b": 7}, "s": {"c": -2}}
     assert is_symbolic(start)
     assert resolve(start, KNOWN) == {"t": {"a": 60, "b": 7}}
+    assert resolve({"s": {"c": -1}, "t": {"b": 7}}, KNOWN) == {"s": {"c": 5}, "t": {"a": 50, "b": 7}}
 
 
 def test_the_batch_that_resolves_a_start_is_empty_where_it_was_symbolic() -> None:
@@ -87,13 +89,36 @@ def test_a_limit_below_one_record_still_reads_one() -> None:
     assert sum(map(len, ranges({}, latest({}, KNOWN, None, 1), KNOWN, []))) == 1
 
 
-def test_partitions_that_retention_emptied_leave_the_offsets() -> None:
-    kept = {("t", "empty"): Known(9, 9, 0, ("s",)), ("t", "p"): known(0, 5)}
-    end = {"t": {"empty": 9, "p": 5, "unknown": 3}}
-    assert without_retired(end, kept, kept) == {"t": {"p": 5, "unknown": 3}}
-    # when it goes on, what is missing begins with the next record
-    later = {("t", "empty"): known(9, 12)}
-    assert ranges({}, {"t": {"empty": 12}}, later, []) == [Range("t", "empty", 9, 12, ("s",))]
+def test_partitions_that_retention_emptied_leave_the_offsets_where_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = {("t", name): Known(9, 9, 0, ("s",)) for name in ("a", "b", "c")} | {("t", "p"): known(0, 5)}
+    end = {"t": {"a": 9, "b": 9, "c": 9, "p": 5, "unknown": 3}}
+    assert without_retired(end, kept, kept) == end
+    monkeypatch.setattr(offsets, "KEPT_MAX", 3)
+    left = without_retired(end, kept, kept)
+    assert left == {"t": {"c": 9, "p": 5, "unknown": 3}}
+    assert latest(left, kept) == left
+    # one that goes on may be one that has left: it begins with the next record
+    later = kept | {("t", "a"): known(9, 12)}
+    end = latest(left, later)
+    assert ranges(left, end, later, [], first=False) == [Range("t", "a", 9, 12, ("s",))]
+
+
+def test_a_partition_that_is_new_after_the_first_start_begins_at_0() -> None:
+    start = {"t": {"b": 100}}
+    late = KNOWN | {("t", "gone"): Known(7, 7, 0, ("s",))}
+    end = latest(start, late)
+    assert end == {"s": {"c": 5}, "t": {"a": 60, "b": 100, "gone": 7}}
+    found = {each.partition: (each.start, each.end) for each in ranges(start, end, late, [], first=False)}
+    assert found == {"a": (0, 60), "c": (0, 5), "gone": (0, 7)}
+    assert {each.partition for each in ranges(start, end, late, [])} == {"a", "c"}
+
+
+def test_what_the_first_batch_has_no_room_for_keeps_its_beginning() -> None:
+    end = latest({}, KNOWN, 1)
+    assert end == {"t": {"a": 50, "b": 1}}
+    assert sum(map(len, ranges(end, latest(end, KNOWN), KNOWN, [], first=False))) == 10 + 99 + 5
 
 
 def test_a_start_at_a_moment_becomes_numbers() -> None:
@@ -105,7 +130,7 @@ def test_a_start_at_a_moment_becomes_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "text"),
+    ("given", "text"),
     [
         ({"": {"format": 2}}, "a newer chappe"),
         ({"t": 5}, "does not hold offsets"),
@@ -122,14 +147,14 @@ def test_a_start_at_a_moment_becomes_numbers() -> None:
         ({"": {"time": []}}, "stands for"),
     ],
 )
-def test_offsets_of_something_else_are_refused(offsets: object, text: str) -> None:
+def test_offsets_of_something_else_are_refused(given: object, text: str) -> None:
     with pytest.raises(StorageFormat, match=text):
-        check_offsets(offsets)
+        check_offsets(given)
 
 
 def test_offsets_of_before_are_read() -> None:
-    for offsets in (FROM_LATEST, {}, {"t": {"p": 5, "q": -1}}, from_moment(3)):
-        check_offsets(offsets)
+    for each in (FROM_LATEST, {}, {"t": {"p": 5, "q": -1}}, from_moment(3)):
+        check_offsets(each)
 
 
 def test_a_partition_missing_in_the_start_is_read_from_its_first_record() -> None:

@@ -19,6 +19,8 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField, StructType
 
+from chappe.spark import narrowed
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -174,6 +176,22 @@ def test_lost_records_are_an_error_or_skipped(spark: SparkSession, store: FakeSt
         read(spark, store, **start).collect()
     assert "data loss: no store has offsets 100..299 of partition p of topic t any more" in str(caught.value)
     assert read(spark, store, failOnDataLoss="false", **start).count() == 700
+
+
+def test_a_frame_ends_where_the_topic_did_when_it_was_first_used(spark: SparkSession, store: FakeStore) -> None:
+    """Spark keeps the partitions of a source in Python with the DataFrame; those of a table it asks for again."""
+    fill(store, "p", 1)
+    frame = read(spark, store)
+    frame.createOrReplaceTempView("bound")
+    spark.sql(f"CREATE TABLE unbound USING chappe OPTIONS (stores '{store.endpoint}', subscribe 't')")
+    try:
+        assert frame.count() == spark.table("unbound").count() == 100
+        fill(store, "p", 1)
+        assert frame.count() == frame.where("offset >= 0").count() == spark.table("bound").count() == 100
+        assert spark.table("unbound").count() == read(spark, store).count() == 200
+        assert narrowed(frame.select("offset")).count() == 200
+    finally:
+        spark.sql("DROP TABLE unbound")
 
 
 def test_a_stream_goes_on_where_it_stopped(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tests.spark.fake_store import FakeStore
 from tests.spark.test_spark_source import fill, held, rows
 from tests.waiting import SPARK_S
 
+from chappe.log.batch import encode_batch
+
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
@@ -173,7 +175,7 @@ def test_a_start_behind_the_end(spark: SparkSession, store: FakeStore, tmp_path:
         spark.read.format("chappe").options(stores=store.endpoint, subscribe="t", startingOffsets=start).load().count()
 
 
-def test_what_retention_emptied_leaves_the_checkpoint(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:
+def test_what_was_read_and_emptied_is_no_loss(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:
     for n in range(20):
         fill(store, f"p{n}", 1, 5)
     drain(spark, store, tmp_path)
@@ -182,12 +184,71 @@ def test_what_retention_emptied_leaves_the_checkpoint(spark: SparkSession, store
         store.retire("t", f"p{n}", 5)
     fill(store, "p19", 1, 5)
     drain(spark, store, tmp_path)
-    assert len(end_of(tmp_path)["t"]) == 5
+    assert len(end_of(tmp_path)["t"]) == 20
     fill(store, "p0", 1, 5)  # one of them goes on
     drain(spark, store, tmp_path)
     found = written(spark, tmp_path)
     assert found.where("partition = 'p0'").count() == 10
     assert found.count() == 110
+
+
+LATE = r"no store has offsets 0\.\.9 of partition q of topic t any more"
+
+
+def appear(store: FakeStore, partition: str, first: int = 10, topic: str = "t") -> None:
+    """A partition of 20 records of which retention has taken some when it is first seen."""
+    store.put_raw(topic, partition, encode_batch(first, [b"late"] * (20 - first), 0))
+
+
+def test_a_partition_that_was_trimmed_before_it_was_seen(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:
+    fill(store, "p", 1)
+    drain(spark, store, tmp_path)
+    appear(store, "q")
+    with pytest.raises(PySparkException, match=LATE):
+        drain(spark, store, tmp_path)
+    with pytest.raises(PySparkException, match=LATE):  # also by the checkpoint of the run that failed
+        drain(spark, store, tmp_path)
+    assert drain(spark, store, tmp_path, failOnDataLoss="false") == [10]
+    appear(store, "all", 0)
+    store.retire("t", "all", 20)
+    with pytest.raises(PySparkException, match=r"no store has offsets 0\.\.19 of partition all of topic t any more"):
+        drain(spark, store, tmp_path)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", '{"t": {"r": -1}}'])
+def test_a_running_stream_misses_no_partition_that_was_trimmed(
+    spark: SparkSession, store: FakeStore, start: str
+) -> None:
+    fill(store, "p", 1, topic="u")
+    frame = load(spark, store, subscribe="t,u", startingOffsets=start)
+    query = frame.writeStream.format("memory").queryName("trimmed").start()
+    try:
+        query.processAllAvailable()
+        appear(store, "q")
+        with pytest.raises(PySparkException, match=LATE):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def test_a_first_start_begins_with_what_is_left(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:
+    for n in range(5):
+        appear(store, f"p{n}", n)
+    starts = {"a": "earliest", "b": '{"t": {"p3": 15}}', "c": '{"t": {"p3": -1, "p4": -2}}'}
+    rows = {"a": 20 + 19 + 18 + 17 + 16, "b": 20 + 19 + 18 + 5 + 16, "c": 20 + 19 + 18 + 16}
+    for name, start in starts.items():
+        read = drain(spark, store, tmp_path / name, startingOffsets=start, maxRecordsPerTrigger=30)
+        assert sum(read) == rows[name]
+
+
+def test_a_store_that_was_replaced_by_an_empty_one(spark: SparkSession, store: FakeStore, tmp_path: Path) -> None:
+    fill(store, "p", 1)
+    drain(spark, store, tmp_path)
+    with FakeStore() as other:
+        fill(other, "q", 1)  # what goes on there is a new producer
+        with pytest.raises(PySparkException, match="no store has partition p of topic t any more, of which this query"):
+            drain(spark, other, tmp_path)
+        assert drain(spark, other, tmp_path, failOnDataLoss="false") == [100]
 
 
 def test_no_store_during_a_stream_is_said_and_the_state_is_kept(

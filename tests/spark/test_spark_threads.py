@@ -43,7 +43,7 @@ def test_batches_and_streams_are_written_from_other_threads(spark: SparkSession,
         query.awaitTermination(SPARK_S)
         assert not query.isActive, query.exception()
 
-    connections = spark._sc._gateway._gateway_client.deque  # type: ignore[attr-defined, union-attr]
+    connections = spark._sc._gateway._gateway_client.deque  # type: ignore[union-attr]
     before = len(connections)
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(batch, first) for first in (0, 10)] + [threads.submit(stream)]

@@ -9,8 +9,10 @@ No topic has an empty name, so what stands under ``""`` is not a topic: ``{"": {
 end holds the numbers found, so that these are in the checkpoint before anything is read: a restart then never begins at
 a later "latest" than the first start did. Anything else under ``""`` was written by a newer chappe.
 
-What is in a checkpoint stays bounded by what stores keep: a partition leaves it when retention has removed all of its
-records, for what is missing begins at the earliest record, and that is the next one.
+A partition that is missing in a start which is not the first one of its query has not been read at all: it begins at
+offset 0, and what retention has removed of it is lost. So partitions that were read and emptied stay in the offsets.
+Only beyond ``KEPT_MAX`` partitions these leave, down to that number; then one that is missing may be one of them, and
+begins at its earliest record.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SYMBOLS: Final = ""  # stands in the place of a topic
 TIME: Final = "time"
 FROM_LATEST: Final[Offsets] = {SYMBOLS: {"": AT_LATEST}}
 TASK_BYTES_MIN: Final = 1 << 20  # a task costs 20 to 30 ms: less than this is not worth one of its own
+KEPT_MAX: Final = 10_000  # partitions; their offsets are 250 KB, which Spark writes with each batch
 RECORD_BYTES: Final = 100  # assumed where a store has not said how large a partition is
 
 
@@ -134,7 +137,7 @@ def is_symbolic(start: Offsets) -> bool:
 
 
 def resolve(start: Offsets, known: Mapping[Key, Known], at_moment: Mapping[Key, int] | None = None) -> Offsets:
-    """Replace -1 by what is the latest now, and leave out -2: missing means earliest.
+    """Replace -1 by what is the latest now, and -2, or nothing, by the earliest; what begins at 0 may be missing.
 
     ``at_moment`` has the numbers for a start at a moment.
     """
@@ -142,10 +145,19 @@ def resolve(start: Offsets, known: Mapping[Key, Known], at_moment: Mapping[Key, 
         return unflatten(at_moment)
     given = flatten(start)
     found = {key: n for key, n in given.items() if n >= 0}
-    for key in known if start == FROM_LATEST else given:
-        if given.get(key, AT_LATEST) == AT_LATEST and key in known:
-            found[key] = known[key].next
+    otherwise = AT_LATEST if start == FROM_LATEST else AT_EARLIEST
+    for key, have in known.items():
+        symbol = given.get(key, otherwise)
+        if symbol == AT_LATEST:
+            found[key] = have.next
+        elif symbol == AT_EARLIEST and have.first > 0:
+            found[key] = have.first
     return unflatten(found)
+
+
+def remembers_all(start: Offsets) -> bool:
+    """Whether every partition that was read is in it: none has left."""
+    return sum(map(len, start.values())) < KEPT_MAX
 
 
 def latest(
@@ -159,10 +171,13 @@ def latest(
 
     Never before ``start``: a store that is away for a while takes nothing back. ``bytes_max`` is kept to as far as the
     records of a partition are of one size; at least one record is read. ``keys`` are those that may have anything new,
-    where the caller knows: with a hundred thousand partitions, looking at each takes long.
+    where the caller knows: with a hundred thousand partitions, looking at each takes long. A partition that is new and
+    does not begin at 0 has a place in the end also where nothing of it is read.
     """
     end = {topic: dict(each) for topic, each in start.items()}
+    placed = remembers_all(start)
     waiting: dict[Key, int] = {}
+    unsorted = set()
     for key in known if keys is None else keys:
         have = known.get(key)
         if have is None:
@@ -170,9 +185,11 @@ def latest(
         at = end.get(key[0], _NOTHING).get(key[1], AT_EARLIEST)
         if at < 0:
             at = have.first
+            if placed and at > 0:
+                end.setdefault(key[0], {})[key[1]] = at
+                unsorted.add(key[0])
         if at < have.next:
             waiting[key] = have.next - at
-    unsorted = set()
     for key, rows in _share(waiting, _rows_max(waiting, known, rows_max, bytes_max)).items():
         topic, partition = key
         if partition not in end.setdefault(topic, {}):
@@ -184,10 +201,16 @@ def latest(
 
 
 def without_retired(start: Offsets, known: Mapping[Key, Known], keys: Iterable[Key]) -> Offsets:
-    """Leave out those of ``keys`` that were read to their end and of which no record is kept anywhere."""
+    """Leave out those of ``keys`` that were read to their end and of which no record is kept anywhere, if all are many.
+
+    At least ``KEPT_MAX`` stay, which tells ``remembers_all`` that others have left.
+    """
     found = dict(start)
     copied = set()
+    spare = sum(map(len, start.values())) - KEPT_MAX
     for topic, partition in keys:
+        if spare <= 0:
+            break
         have = known.get((topic, partition))
         n = found.get(topic, _NOTHING).get(partition)
         if have is not None and n is not None and n == have.first == have.next:
@@ -195,6 +218,7 @@ def without_retired(start: Offsets, known: Mapping[Key, Known], keys: Iterable[K
                 copied.add(topic)
                 found[topic] = dict(found[topic])
             del found[topic][partition]
+            spare -= 1
     return found
 
 
@@ -224,12 +248,19 @@ def _share(waiting: Mapping[Key, int], rows_max: int | None) -> Mapping[Key, int
 
 
 def ranges(
-    start: Offsets, end: Offsets, known: Mapping[Key, Known], everyone: Sequence[str], keys: Iterable[Key] | None = None
+    start: Offsets,
+    end: Offsets,
+    known: Mapping[Key, Known],
+    everyone: Sequence[str],
+    keys: Iterable[Key] | None = None,
+    *,
+    first: bool = True,
 ) -> list[Range]:
     """What lies between two offsets, in the order of topics and partitions.
 
     ``everyone`` are the stores to ask for a partition that none of them has told of. ``keys`` are those that may
-    differ, where the caller knows.
+    differ, where the caller knows. If the start is not the ``first`` one of a query, a partition that is missing in it
+    is wanted from offset 0, whatever is left of it.
     """
     found: list[Range] = []
     if SYMBOLS in start:
@@ -243,7 +274,7 @@ def ranges(
             continue
         have = known.get((topic, partition))
         if at == AT_EARLIEST:
-            at = min(have.first, stop) if have else 0
+            at = min(have.first, stop) if have and (first or not remembers_all(start)) else 0
         if at < stop:
             holders, size = (have.holders, have.record_bytes) if have else (tuple(everyone), RECORD_BYTES)
             found.append(Range(topic, partition, at, stop, holders, size))

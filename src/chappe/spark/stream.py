@@ -39,6 +39,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._required = required
         self._view: StoresView | None = None
         self._target: dict[Key, int] | None = None
+        self._initial: Offsets | None = None  # where a new query starts, until a look from there has found nothing
         self._start: Offsets | None = None  # of the batch that was planned last, ...
         self._end: Offsets = {}  # ... its end, ...
         self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
@@ -47,7 +48,11 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._missing: str | None = None  # what was said to be missing
 
     def initialOffset(self) -> Offsets:
-        """Where a new query starts; symbols stay symbols, see ``offsets.py``."""
+        """Where a new query starts; symbols stay symbols, as ``offsets.py`` explains."""
+        self._initial = self._starting()
+        return self._initial
+
+    def _starting(self) -> Offsets:
         starting = self._options.reading.starting or LATEST
         if isinstance(starting, Moment):
             return places.from_moment(starting.timestamp)
@@ -93,7 +98,10 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         rows_max = self._options.max_records if limited else None
         bytes_max = self._options.max_bytes if limited else None
         begin = places.without_retired(start, view.known, keys) if view.whole else start
-        return self._planned(start, places.latest(begin, known, rows_max, bytes_max, keys), keys, view)
+        end = places.latest(begin, known, rows_max, bytes_max, keys)
+        if start == self._initial == end:
+            self._initial = None  # what comes from now on has appeared since
+        return self._planned(start, end, keys, view)
 
     def reportLatestOffset(self) -> Offsets | None:
         """The heads, for the lag in the query's progress."""
@@ -110,7 +118,8 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         reading = self._options.reading
         planned = self._view is not None and self._start == start and self._end == end
         view = self._view if self._view is not None and planned else self._refreshed()
-        wanted = places.ranges(start, end, view.known, view.endpoints, self._looked_at if planned else None)
+        keys, first = self._looked_at if planned else None, start == self._initial
+        wanted = places.ranges(start, end, view.known, view.endpoints, keys, first=first)
         wanted = without_lost(wanted, view.known, reading.fail_on_data_loss)
         return tasks_of(wanted, self._options.tasks, reading.task)
 
@@ -210,6 +219,11 @@ def _gone(start: Offsets, known: Mapping[Key, Known]) -> UnknownTopic | OffsetOu
             )
         for partition, n in partitions.items():
             have = known.get((topic, partition))
+            if have is None and n > 0:
+                return OffsetOutOfRange(
+                    f"no store has partition {partition} of topic {topic} any more, of which this query has read up to "
+                    f"{n - 1}: bring its store back, or set failOnDataLoss to false to go on without it"
+                )
             if have is not None and have.next < n:
                 return OffsetOutOfRange(
                     f"partition {partition} of topic {topic} ends before offset {have.next}, and this query has read "
