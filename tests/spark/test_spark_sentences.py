@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from chappe.cli.archive import _apart
+from chappe.errors import OffsetOutOfRange, UsageError
 from chappe.spark.sentences import LONGEST, failure, line_in_sql, sentence
 
 UNRESOLVED = (
@@ -49,6 +55,46 @@ UDF = (
 )
 def test_one_sentence(text: str, said: str) -> None:
     assert sentence(ValueError(text)) == said
+
+
+PROXY = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error "
+    "occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python Proxy. "
+    'Return Message: Traceback (most recent call last):\n  File "clientserver.py", line 644, in _call_proxy\n'
+    "ValueError: mine\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]\n"
+)
+
+
+def test_commands_say_the_sentence_and_where_the_log_is() -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.errors import PySparkException
+
+    from chappe.cli.app import _in_one_line
+    from chappe.cli.demo.query import Query, QueryFailed
+
+    assert _in_one_line(PySparkException(PROXY)) == "Spark: ValueError: mine"
+    query = object.__new__(Query)
+    query._problem, query._log = PySparkException(PROXY), Path("demo/spark.log")
+    with pytest.raises(QueryFailed, match=r"^the Spark query failed: ValueError: mine; Spark's log: demo/spark\.log$"):
+        query.check()
+
+
+def test_an_archive_that_fails_names_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def failing(error: Exception, words: str) -> None:
+        with _apart():
+            print(words, file=sys.stderr)
+            raise error
+
+    with pytest.raises(OffsetOutOfRange, match=r"^data loss: all of it; Spark's log: .+\.log$") as caught:
+        failing(OffsetOutOfRange("data loss: all of it"), "words of Java")
+    log = Path(str(caught.value).rpartition(": ")[2])
+    assert log.read_text() == "words of Java\n"
+    log.unlink()
+    with pytest.raises(UsageError, match=r"^wrong$"):
+        failing(UsageError("wrong"), "words")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_lines_and_length() -> None:

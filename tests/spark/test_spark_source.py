@@ -168,6 +168,25 @@ def test_a_store_that_does_not_answer_is_named(spark: SparkSession, store: FakeS
     assert rows(read(spark, store, gone, failOnDataLoss="false")) == held(store)
 
 
+def test_an_error_is_told_first_and_without_a_traceback(spark: SparkSession, store: FakeStore) -> None:
+    fill(store)
+    rows = spark.range(1).selectExpr("cast(id AS string) AS value")
+    to = {"stores": store.endpoint, "topic": "t", "minAcks": "9"}
+    mute = FakeStore(reads_max=0)
+    fill(mute)
+    for made in (
+        lambda: read(spark, store, subscribe="none").collect(),
+        lambda: read(spark, store, sbscribe="t").collect(),
+        lambda: read(spark, mute, fetchTimeout="1").collect(),  # the driver is answered, tasks are not
+        lambda: rows.write.format("chappe").mode("append").options(**to).save(),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            made()
+        assert "Traceback" not in str(caught.value)
+        assert "chappe.errors." in "".join(str(caught.value).splitlines()[:2])
+    mute.close()
+
+
 def test_lost_records_are_an_error_or_skipped(spark: SparkSession, store: FakeStore) -> None:
     fill(store)
     store.retire("t", "p", 300)

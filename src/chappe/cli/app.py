@@ -193,5 +193,9 @@ def _in_one_line(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):
         return "out of memory"
+    if type(error).__module__.startswith(("pyspark.", "py4j.")):
+        from chappe.spark.sentences import sentence
+
+        return f"Spark: {sentence(error)}"
     text = " ".join(str(error).split())[:500]
     return f"unexpected {type(error).__name__}: {text} (CHAPPE_DEBUG=1 shows where)"

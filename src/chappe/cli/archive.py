@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
-from contextlib import ExitStack, redirect_stderr
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, te
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
 from chappe.errors import UsageError
+from chappe.errors import ChappeError, UsageError
 
 if TYPE_CHECKING:
     from chappe.data.topic import Filter
@@ -58,15 +61,36 @@ def archive(
     need_packages("pyspark", "pyarrow", "numpy")
     with ExitStack() as ending:
         bar = ending.enter_context(Bar("starting Spark", quiet=as_json))
-        if not debugging():  # what Java and Spark say would tear the bar apart
-            noise = ending.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
-            ending.enter_context(redirect_stderr(noise))
+        if not debugging():
+            ending.enter_context(_apart())
         run = _Run(wanted, to.absolute(), follow, bar, as_json)
         stop = run.to_the_end(master or "local[*]", tower, skip_lost, open_sealed)
     run.account()
     if stop is not None and not follow:
         warn("interrupted: what is archived stays, and the same command goes on from there")
         raise typer.Exit(exit_code(stop))
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Keep what Java and Spark say in a file, as it would tear the bar apart; a failure names the file."""
+    descriptor, log = tempfile.mkstemp(prefix="chappe-archive-", suffix=".log")
+    keep = False
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file, redirect_stderr(file):
+            yield
+    except Exception as error:
+        from chappe.spark.sentences import is_sparks, sentence
+
+        told = isinstance(error, ChappeError) and type(error) is not UsageError
+        keep = (told or is_sparks(error)) and os.path.getsize(log) > 0
+        if not keep:
+            raise
+        kind = ChappeError if is_sparks(error) else type(error)
+        raise kind(f"{sentence(error)}; Spark's log: {log}") from error
+    finally:
+        if not keep:
+            os.unlink(log)
 
 
 def need_packages(*names: str, what: str = "this", extras: str = "spark") -> None:

@@ -34,8 +34,9 @@ from chappe.observing import snapshot
 from chappe.observing.numbers import of_pipelines
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers
-from chappe.spark.pipeline.running import Running
+from chappe.spark.pipeline.running import PipelineFailed, Running
 from chappe.spark.pipeline.states import Failure, State, States, started_at
+from chappe.spark.sentences import is_sparks, sentence
 
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
 HEAD: Final = "bold cyan"
@@ -243,6 +244,9 @@ class Run:
     def _account(self, running: Running, log: Path) -> int:
         """Say how it ended; returns the exit code."""
         error = running.error
+        if error is not None and is_sparks(error):
+            error = PipelineFailed(f"Spark failed: {sentence(error)}")
+            error.__cause__ = running.error
         if error is not None:
             file = str(self.pipeline.file.absolute())
             with suppress(OSError):  # it is told anyway

@@ -16,6 +16,7 @@ from chappe.reading.bounds import bounded
 from chappe.reading.fetch import Task, read_task
 from chappe.reading.offsets import Range, cut
 from chappe.spark.options import Options
+from chappe.spark.sentences import untraced
 from chappe.system.memory import keep_freed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class TopicReader(DataSourceReader):
         self._options = options
         self._required = required  # the columns that Spark takes for not nullable
 
+    @untraced()
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the stores once, and cut what they have into tasks."""
         reading, filters = self._options.reading, self._options.filters
@@ -86,7 +88,8 @@ def _while_read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     its last words would be the traceback of a BrokenPipeError. Spark looks for errors of its own before it closes.
     """
     try:
-        yield from batches
+        with untraced():
+            yield from batches
     except GeneratorExit as end:
         if isinstance(end.__context__, (BrokenPipeError, ConnectionResetError)):
             os._exit(0)

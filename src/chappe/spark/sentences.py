@@ -5,11 +5,15 @@ Spark's messages come with classes, codes, plans and the stack of two languages.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from chappe.errors import ChappeError
 
 LONGEST: Final = 600  # characters of one sentence; plans and schemas can make it far longer
 
@@ -63,6 +67,26 @@ def sentence(error: BaseException | str) -> str:
     head = _CLASS.sub("", head)
     head = _CLASS.sub("", _STREAM.sub("", head))
     return _short(_LINE.sub("", _CODE.split(head)[0]) or text or type(error).__name__)
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Whether an error comes from PySpark or its way into Java."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Let errors of chappe's come to Spark's driver as one sentence, without the traceback in the worker.
+
+    Spark looks for the setting in the environment of the worker, which ends with the error.
+    """
+    try:
+        yield
+    except ChappeError:
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):  # the daemon, or a worker without one
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def line_in_sql(error: BaseException | str) -> int:

@@ -34,6 +34,7 @@ from chappe.spark.columns import Columns
 from chappe.spark.encode import Encoder, Piece, sort_rows
 from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, found_again, settle
 from chappe.spark.options import SinkOptions
+from chappe.spark.sentences import untraced
 from chappe.transports.queries import StoreClient
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class _Plan:
 class _Ending:
     _plan: _Plan
 
+    @untraced()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
         staged, place = [each for each in messages if isinstance(each, Staged)], self._plan.place
         if not isinstance(place, ChainPlace):
@@ -124,6 +126,7 @@ class TopicWriter(_Ending, DataSourceArrowWriter):
         self._batch = options.write_batch
         self._home = self._plan.settle(self._sink, self._batch)
 
+    @untraced()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Called in the executors."""
         return _write(iterator, self._plan, self._sink, _homes.get(self._sink, self._home), self._batch)
@@ -139,6 +142,7 @@ class TopicStreamWriter(_Ending, DataSourceStreamArrowWriter):
         self._origins = origins
         self._again = options.write_again
 
+    @untraced()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Called in the executors."""
         sink = Sink(_property("sql.streaming.queryId"), _property("spark.jobGroup.id"), lasting=True)

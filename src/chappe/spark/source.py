@@ -34,6 +34,7 @@ from chappe.spark.batch import TopicReader
 from chappe.spark.columns import check_schema, required, schema_of
 from chappe.spark.filters import ALL
 from chappe.spark.options import NAMES, SINK_NAMES, Options, SinkOptions, refuse_unknown
+from chappe.spark.sentences import untraced
 from chappe.spark.stream import TopicStreamReader
 
 _KEY: Final = "chappe"  # in the metadata of the column `topic`
@@ -164,12 +165,14 @@ class ChappeDataSource(ds.DataSource):
         """The name in ``format(...)``."""
         return "chappe"
 
+    @untraced()
     def schema(self) -> StructType:
         """The columns that are wanted; of a table that is created, see ``created``."""
         if is_creation(self.options):
             return created(self.options)
         return schema_of(Options.parse(self.options).reading.columns)
 
+    @untraced()
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """For ``spark.read``."""
         options = self._for_reading(schema)
@@ -179,6 +182,7 @@ class ChappeDataSource(ds.DataSource):
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
         return TopicReader(options, required(schema))
 
+    @untraced()
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         """For ``spark.readStream``."""
         options = self._for_reading(schema)
@@ -190,6 +194,7 @@ class ChappeDataSource(ds.DataSource):
             raise UsageError("`filters` is for batches, and `narrowed` gives it to them")
         return TopicStreamReader(options, required(schema))
 
+    @untraced()
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         """For ``df.write``; the options are ``SinkOptions``."""
         from chappe.spark.sink import TopicWriter  # readers, which are started more often, do without
@@ -197,6 +202,7 @@ class ChappeDataSource(ds.DataSource):
         options = SinkOptions.parse(writing_options(self.options, schema))
         return TopicWriter(options, without_marks(schema), overwrite)
 
+    @untraced()
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
         """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
         from chappe.spark.home import origins_of

@@ -22,6 +22,7 @@ from chappe.reading.offsets import LATEST, SYMBOLS, TIME, Key, Known, Offsets
 from chappe.reading.view import StoresView
 from chappe.spark.batch import read_partition, tasks_of
 from chappe.spark.options import Options
+from chappe.spark.sentences import untraced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._missed_at: float | None = None
         self._missing: str | None = None  # what was said to be missing
 
+    @untraced()
     def initialOffset(self) -> Offsets:
         """Where a new query starts; symbols stay symbols, as ``offsets.py`` explains."""
         self._initial = self._starting()
@@ -70,10 +72,12 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             return ds.ReadMaxBytes(self._options.max_bytes)
         return ds.ReadAllAvailable()
 
+    @untraced()
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is where the query ends."""
         self._target = {key: each.next for key, each in self._refreshed().known.items()}
 
+    @untraced()
     def latestOffset(self, start: Offsets, limit: ds.ReadLimit) -> Offsets:
         """How far the next batch reads.
 
@@ -111,6 +115,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         keys = known if len(known) <= REPORTED_MAX else self._news  # Spark keeps a hundred reports in memory
         return places.unflatten({key: known[key].next for key in keys if key in known})
 
+    @untraced()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into tasks; on a restart these come from the checkpoint."""
         self._check(start)

@@ -133,12 +133,13 @@ class QueryFailed(ChappeError):
 class Query:
     """Starts Spark and the query on a thread of its own, so that the terminal lives meanwhile."""
 
-    def __init__(self, endpoint: str, topic: str, kind: str, checkpoint: Path, windows: Windows) -> None:
+    def __init__(self, endpoint: str, topic: str, kind: str, checkpoint: Path, windows: Windows, log: Path) -> None:
         self._endpoint = endpoint
         self._topic = topic
         self._kind = kind
         self._checkpoint = checkpoint
         self._windows = windows
+        self._log = log
         self._problem: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._spark: SparkSession | None = None
@@ -160,8 +161,9 @@ class Query:
         if isinstance(problem, ChappeError):
             raise problem
         if problem is not None:
-            first = str(problem).strip().splitlines() or [type(problem).__name__]
-            raise QueryFailed(f"the Spark query failed: {first[0]}") from problem
+            from chappe.spark.sentences import sentence
+
+            raise QueryFailed(f"the Spark query failed: {sentence(problem)}; Spark's log: {self._log}") from problem
 
     def drain(self) -> Iterator[bool]:
         """Let the query read everything that is stored; yields False again and again until it has.

@@ -87,7 +87,8 @@ class Demo:
         feed = Feed(producer, self.source)
         ending.callback(feed.stop)
         kind = self._first_kind(feed)
-        query = Query(store.endpoint, self.topic, kind, self.directory / "checkpoint", self.windows)
+        checkpoint, log = self.directory / "checkpoint", self.directory / LOG
+        query = Query(store.endpoint, self.topic, kind, checkpoint, self.windows, log)
         ending.callback(query.stop)
         stopped = False
         try:
