@@ -59,8 +59,8 @@ def test_one_sentence(text: str, said: str) -> None:
 
 PROXY = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error "
-    "occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python Proxy. "
-    'Return Message: Traceback (most recent call last):\n  File "clientserver.py", line 644, in _call_proxy\n'
+    "occurred in the user provided function in foreach batch sink. Reason: An exception was raised by the Python "
+    'Proxy. Return Message: Traceback (most recent call last):\n  File "clientserver.py", line 644, in _call_proxy\n'
     "ValueError: mine\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]\n"
 )
 

@@ -146,6 +146,18 @@ def write_table(
     return None
 
 
+def of_key(schema: t.StructType, names: Sequence[str]) -> dict[str, Column]:
+    """The columns of the key, from the record's ``key``. Raises UsageError if they are not there, or cannot be one."""
+    _check_key(schema, names)
+    if not names:
+        return {}
+    fields = [t.StructField(each.name, each.dataType) for each in schema.fields if each.name in names]
+    if _is_plain([each.dataType for each in fields]):
+        return {fields[0].name: f.col(KEY).cast(fields[0].dataType)}
+    parsed = f.from_json(f.col(KEY).cast("string"), t.StructType(fields))
+    return {each.name: parsed.getField(each.name) for each in fields}
+
+
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
@@ -181,14 +193,8 @@ def _key_of(schema: t.StructType, names: Sequence[str]) -> Column:
 
 def _typed(table: DataFrame, schema: t.StructType, names: Sequence[str]) -> DataFrame:
     fields = [t.StructField(each.name, each.dataType) for each in schema.fields]
-    of_key = [each for each in fields if each.name in names]
     of_value = [each for each in fields if each.name not in names]
-    found: dict[str, Column] = {}
-    if _is_plain([each.dataType for each in of_key]):
-        found[of_key[0].name] = f.col(KEY).cast(of_key[0].dataType)
-    elif of_key:
-        parsed = f.from_json(f.col(KEY).cast("string"), t.StructType(of_key))
-        found |= {each.name: parsed.getField(each.name) for each in of_key}
+    found = of_key(schema, names)
     if of_value:
         parsed = f.from_json(f.col(VALUE).cast("string"), t.StructType(of_value))
         found |= {each.name: parsed.getField(each.name) for each in of_value}

@@ -11,6 +11,8 @@ import pytest
 from tests.spark.fake_store import FakeStore
 from tests.waiting import SPARK_S
 
+from chappe.log.batch import encode_batch
+from chappe.spark import table_rows
 from chappe.spark.pipeline.frames import prepare
 from chappe.spark.pipeline.model import PipelineInvalid
 from chappe.spark.pipeline.progress import Numbers
@@ -201,6 +203,53 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     assert isinstance(third.error, PipelineFailed)
     assert "does not fit its checkpoint" in str(third.error)
     assert "\n" not in str(third.error)
+
+
+def test_parquet_has_a_directory_for_each_value(spark: SparkSession, tmp_path: Path, store: FakeStore) -> None:
+    put(store, 1, 1.0, 2.0)
+    put(store, 21, 4.0)
+    text = RUNNABLE.replace("[output]", "[output]\noptions = {PartitionBy = 'metric', compression = 'gzip'}")
+    path = written(tmp_path, f'stores = "{store.endpoint}"\n' + text)
+    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    (file,) = (tmp_path / "out" / "metric=m").glob("*.gz.parquet")
+    assert parquet.ParquetFile(file).read().column_names == ["total"]
+    for columns, said in (
+        ("metrik", "`partitionBy` names metrik, and there are only"),
+        ("metric,total", "all columns"),
+    ):
+        wrong = written(tmp_path, text.replace("'metric'", f"'{columns}'"))
+        with pytest.raises(PipelineInvalid, match=said):
+            prepare(spark, read_pipeline(wrong), NOWHERE)
+
+
+def test_a_topic_that_is_a_table_is_joined_by_its_key(spark: SparkSession, tmp_path: Path, store: FakeStore) -> None:
+    people = spark.createDataFrame([("ann", 1, "red"), ("bob", 2, "blue")], "name string, number int, team string")
+    for topic, key in (("one", ["name"]), ("two", ["name", "number"])):
+        for row in table_rows(people, key).collect():
+            store.put_raw(topic, "p", encode_batch(store.next.get((topic, "p"), 0), [row.value], 0, keys=[row.key]))
+    put(store, 1, 1.0)
+    text = """
+sql = "SELECT a.name, a.number, a.team, b.team AS other, b.key FROM a JOIN b ON a.name = b.name"
+[inputs.a]
+topic = "one"
+schema = "name STRING, number INT, team STRING"
+key = "name"
+[inputs.b]
+topic = "two"
+schema = "team STRING, name STRING, number INT"
+key = ["name", "number"]
+[output]
+kind = "parquet"
+path = "out"
+trigger = "available-now"
+"""
+    path = written(tmp_path, f'stores = "{store.endpoint}"\n' + text)
+    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    found = sorted(tuple(row.values()) for row in parquet.read_table(tmp_path / "out").to_pylist())
+    assert found == [
+        ("ann", 1, "red", "red", '{"name":"ann","number":1}'),
+        ("bob", 2, "blue", "blue", '{"name":"bob","number":2}'),
+    ]
 
 
 def test_a_topic_is_asked_only_for_what_the_query_needs(spark: SparkSession, tmp_path: Path, store: FakeStore) -> None:

@@ -43,6 +43,9 @@ key = "metric"
 trigger = "1 second"
 '''
 
+OUT = 'kind = "topic"\ntopic = "stats"\nkey = "metric"\n'
+PARQUET = 'kind = "parquet"\npath = "out"\noptions = '
+
 
 def written(tmp_path: Path, text: str, name: str = "p.toml") -> Path:
     path = tmp_path / name
@@ -183,6 +186,18 @@ def test_what_is_wrong_with_a_python_file_is_told_with_its_line(tmp_path: Path, 
         ("stores = [", 'towers = "a:1"\nstores = [', "line 22: give `stores` or `towers`, not both"),
         ("[output]", '[output]\nchain = "c"\nstores = "tcp://a:1"', "line 26: `chain` says where rows go: leave out"),
         ('kind = "topic"', 'kind = "console"\nchain = "c"', "line 27: an output of kind console has no `chain`"),
+        ('"spark.a"', '"a.b"', "line 12: `a.b` is not a setting of Spark: their names begin with `spark.`"),
+        ('schema = "metric STRING, value DOUBLE"', 'key = "metric"', "line 16: `key` names columns of `schema` that"),
+        (OUT, PARQUET + '{partitonBy = "a"}\n', "line 28: unknown option `partitonBy` of kind parquet: did you mean"),
+        (OUT, PARQUET + "{mergeSchema = true}\n", "line 28: unknown option `mergeSchema` of kind parquet: there are"),
+        (OUT, PARQUET + '{path = "a"}\n', "line 28: say `path` instead of option `path`"),
+        (OUT, PARQUET + "{partitionBy = [1]}\n", "line 28: `output.options.partitionBy` is text, a number, true"),
+        (
+            'kind = "topic"',
+            'kind = "console"\noptions = {a = 1}',
+            "line 27: an output of kind console has no `options`",
+        ),
+        ("[output]", '[output]\noptions = {checkpointLocation = "a"}', "line 26: say `checkpoint` instead of option"),
         ("maxRecordsPerTrigger", "subscribe", "line 18: say `topic` instead of option `subscribe`"),
         ("sql = ", 'sql_file = "x"\nsql = ', "line 1: both `sql` and `sql_file`"),
         ("sql = ", "sql_file = ", "cannot be read: No such file"),
@@ -194,6 +209,12 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, old: str, new: str,
     assert old in GOOD
     found = problems(tmp_path, GOOD.replace(old, new, 1))
     assert any(said in each for each in found), found
+
+
+def test_options_of_parquet_reach_its_writer(tmp_path: Path) -> None:
+    options = '{partitionBy = ["a", "b"], compression = "zstd", "parquet.block.size" = 1000}\n'
+    (query,) = read_pipeline(written(tmp_path, GOOD.replace(OUT, PARQUET + options))).queries
+    assert query.output.options == {"partitionBy": "a,b", "compression": "zstd", "parquet.block.size": "1000"}
 
 
 def test_an_output_to_a_chain_names_its_file_beside_the_pipeline(tmp_path: Path) -> None:

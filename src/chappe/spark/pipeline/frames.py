@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -89,7 +89,7 @@ def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -
     at = ("inputs", given.name)
     if given.schema is not None:
         try:
-            frame = _typed(frame, given.schema)
+            frame = _typed(frame, given.schema, given.key)
         except Exception as error:
             if not _explains(error):
                 raise
@@ -112,10 +112,13 @@ def _input(spark: SparkSession, pipeline: Pipeline, given: Input, towers: str) -
     return frame
 
 
-def _typed(frame: DataFrame, schema: str) -> DataFrame:
-    """The members of a JSON value, and the record's own columns, named ``record_...`` where a member has the name."""
+def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
+    """The columns of a schema: members of a JSON value, but those that the ``key`` has; and the record's own columns,
+    named ``record_...`` where the schema has the name."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
+
+    from chappe.spark.tables import of_key
 
     kind = t.StructType.fromDDL(schema)
     if not isinstance(kind, t.StructType):
@@ -123,8 +126,11 @@ def _typed(frame: DataFrame, schema: str) -> DataFrame:
     taken = {each.lower() for each in kind.fieldNames()}
     names = {each: f"record_{each}" if each in taken else each for each in RECORD_COLUMNS}
     own = [(f.col(n).cast("string") if n == "key" else f.col(n)).alias(alias) for n, alias in names.items()]
-    value: Any = f.from_json(f.col("value").cast("string"), kind)
-    return frame.select(value.alias("chappe_json"), *own).select("chappe_json.*", *names.values())
+    keys = [column.alias(name) for name, column in of_key(kind, key).items()]
+    value: Any = f.from_json(f.col("value").cast("string"), t.StructType([e for e in kind.fields if e.name not in key]))
+    parsed = frame.select(value.alias("chappe_json"), *keys, *own)
+    columns = [f"`{name}`" if name in key else f"chappe_json.`{name}`" for name in kind.fieldNames()]
+    return parsed.select(*columns, *names.values())
 
 
 def _sql(spark: SparkSession, query: Query) -> DataFrame:
@@ -217,11 +223,29 @@ def _records(output: Output, rows: DataFrame) -> DataFrame:
         from chappe.spark.tables import table_rows
 
         return table_rows(rows, key=list(output.key), delete="_deleted" if "_deleted" in rows.columns else None)
+    if output.kind == "parquet":
+        _check_folders(output, rows)
     if output.kind != "topic":
         return rows
     # a number named value is a member like any other: only text and bytes can be all of a record
     plain = dict(rows.dtypes).get("value") in ("string", "binary")
     return _plain(output, rows) if plain else _json(output, rows)
+
+
+def _check_folders(output: Output, rows: DataFrame) -> None:
+    there = {name.lower() for name in rows.columns}
+    names = folders(output)
+    for name in names:
+        if name.lower() not in there:
+            raise UsageError(f"`partitionBy` names {name}, and there are only {', '.join(rows.columns)}")
+    if len(names) >= len(there):
+        raise UsageError("`partitionBy` names all columns: one at least has to be in the files")
+
+
+def folders(output: Output) -> list[str]:
+    """The columns by whose values an output of Parquet has directories."""
+    text = next((value for name, value in output.options.items() if name.lower() == "partitionby"), "")
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _plain(output: Output, rows: DataFrame) -> DataFrame:

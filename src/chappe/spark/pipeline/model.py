@@ -67,7 +67,10 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Topics that become one view. Without ``schema`` the view has the source's own columns."""
+    """Topics that become one view. Without ``schema`` the view has the source's own columns.
+
+    ``key`` are columns of the schema that the record's key has, as a table's topic is written.
+    """
 
     name: str
     topics: tuple[str, ...]
@@ -77,6 +80,7 @@ class Input:
     watermark: Watermark | None
     starting: Mapping[str, str]  # as options of the source
     options: Mapping[str, str]
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

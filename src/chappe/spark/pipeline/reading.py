@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ FUNCTION: Final = "pipeline"
 _PLACE: Final = ("stores", "towers")
 _QUERY: Final = ("sql", "sql_file", "output")
 _TOP: Final = ("name", *_PLACE, "spark", "inputs", *_QUERY, "queries")
-_INPUT: Final = ("topic", "prefix", *_PLACE, "schema", "watermark", "starting", "options")
+_INPUT: Final = ("topic", "prefix", *_PLACE, "schema", "key", "watermark", "starting", "options")
 _OUTPUT: Final = ("kind", "topic", "key", "path", *_PLACE, "chain", "mode", "checkpoint", "trigger", "options")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VIEW: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -40,6 +41,11 @@ _BELONGS: Final = {
 }
 _SOME: Final = {"topic", "key", "path", "chain", *_PLACE}  # what does not belong to all of them
 _NEEDS: Final = {"topic": (), "table": ("topic", "key"), "parquet": ("path",), "console": ()}
+# Options of Spark's Parquet writer in a stream; those that begin with "parquet." are Parquet's own.
+_PARQUET: Final = ("compression", "maxRecordsPerFile", "partitionBy", "retention")
+_OF_OUTPUT: Final = {
+    "path": "path", "checkpointlocation": "checkpoint", "topic": "topic", "chain": "chain", "outputmode": "mode",
+}  # fmt: skip
 _OF_INPUT: Final = {"subscribe": "topic", "subscribepattern": "prefix", "startingoffsets": "starting"}
 
 
@@ -141,7 +147,7 @@ class _Reader:
             file=self._file,
             python=self._python,
             master=self._master(spark),
-            settings=spark.settings("settings"),
+            settings=self._settings(spark),
             inputs=inputs,
             queries=tuple(self._queries(top, name, place)),
             lines=self._complaints.lines,
@@ -154,6 +160,14 @@ class _Reader:
         except UsageError as error:
             spark.complain("master", str(error))
             return "local[*]"
+
+    def _settings(self, spark: Table) -> dict[str, str]:
+        found = spark.settings("settings")
+        for name in found:
+            if not name.startswith("spark."):  # Spark would pass over it
+                text = f"`{name}` is not a setting of Spark: their names begin with `spark.`"
+                self._complaints.add((*spark.keys, "settings", name), text)
+        return found
 
     def _place(self, table: Table, default: model.Place) -> model.Place:
         stores, towers = table.texts("stores"), table.texts("towers")
@@ -175,15 +189,19 @@ class _Reader:
             if option.lower() in _OF_INPUT or option.lower() in _PLACE:
                 key = _OF_INPUT.get(option.lower(), option.lower())
                 self._complaints.add((*table.keys, "options", option), f"say `{key}` instead of option `{option}`")
+        keyed, schema = table.texts("key"), table.text("schema")
+        if keyed and schema is None:
+            table.complain("key", "`key` names columns of `schema` that the record's key has, and there is no `schema`")
         return model.Input(
             name,
             topics,
             prefix.removesuffix("*") if prefix else None,
             self._place(table, place),
-            table.text("schema"),
+            schema,
             table.parsed("watermark", _watermark),
             self._starting(table),
             options,
+            keyed,
         )
 
     def _starting(self, table: Table) -> dict[str, str]:
@@ -283,6 +301,8 @@ class _Reader:
         path, chain = table.text("path"), table.text("chain")
         if chain and ("stores" in table or "towers" in table):
             table.complain("chain", "`chain` says where rows go: leave out `stores` and `towers`")
+        if kind == "console" and "options" in table:
+            table.complain("options", "an output of kind console has no `options`")
         return model.Output(
             cast(model.Kind, known),
             cast(model.Mode, mode),
@@ -290,9 +310,28 @@ class _Reader:
             self._path(path) if path else None,
             key,
             self._place(table, place),
-            table.settings("options"),
+            self._output_options(table, known),
             self._path(chain) if chain else None,
         )
+
+    def _output_options(self, table: Table, kind: str) -> dict[str, str]:
+        """Those of a topic are checked by the sink that gets them; Spark's Parquet writer passes over all it lacks."""
+        options = table.settings("options")
+        known = {each.lower(): each for each in _PARQUET}
+        for option in options:
+            name = option.lower()
+            if name in _OF_OUTPUT or name in _PLACE:
+                text = f"say `{_OF_OUTPUT.get(name, name)}` instead of option `{option}`"
+            elif kind != "parquet" or name in known or name.startswith("parquet."):
+                continue
+            else:
+                near = difflib.get_close_matches(name, known, 1)
+                there = (
+                    f"did you mean `{known[near[0]]}`?" if near else f"there are {', '.join(_PARQUET)}, and parquet.*"
+                )
+                text = f"unknown option `{option}` of kind parquet: {there}"
+            self._complaints.add((*table.keys, "options", option), text)
+        return options
 
     def _path(self, text: str) -> str:
         return text if _URI.match(text) else str(self._folder / Path(text).expanduser())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from chappe.errors import ChappeError, UsageError
 from chappe.spark.narrow import narrowed
-from chappe.spark.pipeline.frames import Prepared, prepare, sink_options
+from chappe.spark.pipeline.frames import Prepared, folders, prepare, sink_options
 from chappe.spark.pipeline.model import Output, Pipeline, Trigger
 from chappe.spark.pipeline.progress import Numbers, Tracker
 from chappe.spark.sentences import failure
@@ -179,7 +179,8 @@ class Running:
                 return writer.format("chappe").options(**sink_options(output, self._towers))
             case "parquet":
                 assert output.path is not None
-                return writer.format("parquet").options(**output.options).option("path", output.path)
+                given = {name: value for name, value in output.options.items() if name.lower() != "partitionby"}
+                return writer.format("parquet").options(**given, path=output.path).partitionBy(*folders(output))
             case "console":
                 self._need_here("an output of kind console")
                 return writer.foreachBatch(lambda batch, _: self._show(query, batch))

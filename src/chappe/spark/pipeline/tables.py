@@ -92,7 +92,7 @@ class Table:
         return value
 
     def settings(self, name: str) -> dict[str, str]:
-        """A table of texts, numbers and truth values, all as text, as Spark takes them."""
+        """A table of texts, numbers and truth values, all as text, as Spark takes them; a list of texts by commas."""
         found: dict[str, str] = {}
         table = self.table(name)
         for key, value in table.values.items() if table else ():
@@ -100,6 +100,8 @@ class Table:
                 found[key] = str(value).lower()
             elif isinstance(value, str | int | float):
                 found[key] = str(value)
+            elif isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+                found[key] = ",".join(value)
             else:
                 assert table is not None
                 hint = ' (a name with dots in it needs quotes: "spark.a.b" = 1)' if isinstance(value, dict) else ""
