@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from tests.data.strategies import values
 
+from chappe.data.convert import to_value
 from chappe.data.order import same, sort_key
 from chappe.data.values import (
     EMPTY_SET,
@@ -175,3 +176,11 @@ def test_every_value_survives_pickle_and_copy_and_hashes(value: Value) -> None:
     assert same(pickle.loads(pickle.dumps(value)), value)
     assert same(copy.deepcopy(value), value)
     hash(value)
+
+
+def test_times_of_pandas_keep_their_nanoseconds() -> None:
+    pandas = pytest.importorskip("pandas")
+    moment = pandas.Timestamp(1_683_106_077_123_456_789, tz="UTC")
+    assert to_value(moment) == Timestamp(1_683_106_077_123_456_789)
+    for ns in (1, -1, 10**18 + 7):
+        assert to_value(pandas.Timedelta(ns, "ns")) == Timespan(ns)

@@ -62,6 +62,45 @@ def test_fields_named_like_columns(topic: DataFrame) -> None:
     )
 
 
+def of(spark: SparkSession, *values: str) -> DataFrame:
+    return spark.createDataFrame([(each,) for each in values], "value string")
+
+
+def test_any_name_is_a_field(spark: SparkSession) -> None:
+    frame = of(spark, '{"a`b": 1, "c.d": 2, "e f": {"g`h": 3}}')
+    for schema in (None, "`a``b` int, `c.d` int, `e f` struct<`g``h`: int>"):
+        found = decode_json(frame.withColumnRenamed("value", "v`"), schema, column="v`")
+        assert found.columns == ["a`b", "c.d", "e f"]
+        assert [tuple(row) for row in found.collect()] == [(1, 2, (3,))]
+
+
+def test_a_field_that_is_there_twice_counts_once(spark: SparkSession) -> None:
+    found = decode_json(of(spark, '{"a": 1, "a": 2, "b": {"c": 1, "c": 2.5}}')).first()
+    assert found is not None
+    assert (found.a, found.b.c) == (2, 2.5)
+    for schema in ("a int, a int", "b struct<c: int, c: int>"):
+        with pytest.raises(UsageError, match=r"the schema names a field twice: [ac]"):
+            decode_json(of(spark, "{}"), schema)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [['{"Host": 1, "host": 2}'], ['{"Host": 1}', '{"host": 2}'], ['{"a": [{"Host": 1}]}', '{"a": [{"host": 2}]}']],
+)
+def test_fields_that_differ_by_case_alone_are_refused(spark: SparkSession, values: list[str]) -> None:
+    said = "the fields Host and host differ by upper and lower case alone"
+    with pytest.raises(UsageError, match=said):
+        decode_json(of(spark, *values))
+    with pytest.raises(UsageError, match=said):
+        decode_json(of(spark, *values), "Host int, host int")
+    assert decode_json(of(spark, *values), "Host int, host int", into="data").columns == ["data"]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert set(decode_json(of(spark, '{"Host": 1}', '{"host": 2}')).columns) == {"Host", "host"}
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_a_topic_without_json(spark: SparkSession, store: FakeStore) -> None:
     store.put("t", "p", [b"plain", b"text"])
     frame = spark.read.format("chappe").options(stores=store.endpoint, subscribe="t").load()

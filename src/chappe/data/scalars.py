@@ -253,7 +253,8 @@ def mask(address: bytes, bits: int) -> Address:
 
 def timedelta_ns(delta: timedelta) -> int:
     """The exact nanoseconds of a timedelta."""
-    return ((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1_000
+    below = int(getattr(delta, "nanoseconds", 0))  # of pandas' kind, below a microsecond
+    return ((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1_000 + below
 
 
 def _ip(source: str | IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -20,6 +20,7 @@ from chappe.data.text import to_text
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.spark.event_types import Convert, Unfit, compiled, inferred, positional
+from chappe.spark.tables import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -39,6 +40,9 @@ def decode_json(
 ) -> DataFrame:
     """The JSON objects in a column as columns of their own, in its place, in batches and in streams.
 
+    Fields are told apart by upper and lower case where the session's names are (``spark.sql.caseSensitive``). Of a
+    field that an object has twice the last one counts.
+
     What does not decode is null in every new column; if the schema has a string column ``_corrupt``, that has the text
     then.
 
@@ -52,26 +56,56 @@ def decode_json(
             ``df``.
 
     Raises:
-        UsageError: A schema is needed and none can be found, or names collide.
+        UsageError: A schema is needed and none can be found, names collide, or are alike but for upper and lower case.
     """
     if column not in df.columns:
         raise UsageError(f"the DataFrame has no column {column}: it has {', '.join(df.columns)}")
     wanted = parsed(df, schema) if schema is not None else _inferred(df, sample, column)
     if not isinstance(wanted, t.StructType) or not wanted.fields:
         raise UsageError('the schema has no fields; name them, for example "host string, load double"')
+    _refuse_doubled(wanted, fold=into is None and not _tells_cases(df))
     decoded = sf.from_json(_text(column), wanted, {"columnNameOfCorruptRecord": CORRUPT})
-    kept = [sf.col(f"`{name}`") for name in df.columns if name != column]
+    kept = [sf.col(quoted(name)) for name in df.columns if name != column]
     if into is not None:
         _refuse({into}, df, column)
         return df.select(*kept, decoded.alias(into))
     _refuse(set(wanted.fieldNames()), df, column)
     place = "__decoded"
     whole = df.select(*kept, decoded.alias(place))
-    return whole.select(*kept, *(sf.col(f"{place}.`{name}`").alias(name) for name in wanted.fieldNames()))
+    return whole.select(*kept, *(sf.col(f"{place}.{quoted(name)}").alias(name) for name in wanted.fieldNames()))
 
 
 def _text(column: str) -> Column:
-    return sf.col(f"`{column}`").cast("string")
+    return sf.col(quoted(column)).cast("string")
+
+
+def _tells_cases(df: DataFrame) -> bool:
+    return df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+
+
+def _refuse_doubled(kind: t.DataType, *, fold: bool) -> None:
+    """Refuse two fields of one name side by side; ``fold`` passes over upper and lower case, of the first ones."""
+    if isinstance(kind, t.ArrayType):
+        _refuse_doubled(kind.elementType, fold=False)
+    elif isinstance(kind, t.MapType):
+        _refuse_doubled(kind.valueType, fold=False)
+    elif isinstance(kind, t.StructType):
+        seen: dict[str, str] = {}
+        for field in kind.fields:
+            name = field.name.lower() if fold else field.name
+            other = seen.get(name)
+            if other is not None:
+                twice = f"the schema names a field twice: {other}"
+                raise UsageError(twice if other == field.name else _alike(other, field.name))
+            seen[name] = field.name
+            _refuse_doubled(field.dataType, fold=False)
+
+
+def _alike(one: str, other: str) -> str:
+    return (
+        f"the fields {one} and {other} differ by upper and lower case alone, which Spark passes over: give decode_json "
+        "a schema with one of them, or set spark.sql.caseSensitive to true"
+    )
 
 
 def _refuse(names: set[str], df: DataFrame, column: str) -> None:
@@ -104,14 +138,16 @@ def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructTy
     """The fields of all objects in a sample, with types that fit all of them."""
     source = sampled(df, sample, "decode_json")
     rows = [row[0] for row in source.select(_text(column)).collect()]
-    objects = [text for text in rows if text is not None and _is_object(text)]
+    objects = [found for found in map(_object, rows) if found is not None]
+    if not _tells_cases(df):
+        _refuse_alike(objects)
     if not objects:
         seen = ", ".join(repr(text[:40]) for text in rows[:_FAULTS] if text is not None)
         raise UsageError(
             f"no JSON object among {len(rows)} records{f' such as {seen}' if seen else ''}; give decode_json a schema"
         )
     # one array of all of them has the type that fits all
-    ddl = source.sparkSession.range(1).select(sf.schema_of_json(sf.lit(f"[{','.join(objects)}]"))).first()
+    ddl = source.sparkSession.range(1).select(sf.schema_of_json(sf.lit(json.dumps(objects)))).first()
     assert ddl is not None
     found = source.sparkSession.createDataFrame([], f"found {ddl[0]}").schema["found"].dataType
     assert isinstance(found, t.ArrayType)
@@ -119,11 +155,30 @@ def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructTy
     return found.elementType
 
 
-def _is_object(text: str) -> bool:
+def _object(text: str | None) -> dict[str, Any] | None:
+    """What a text says if it is a JSON object, with each field once."""
     try:
-        return isinstance(json.loads(text), dict)
+        found = json.loads(text or "")
+        json.dumps(found)
     except (ValueError, RecursionError):
-        return False
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _refuse_alike(objects: Iterable[Any]) -> None:
+    """Refuse fields that differ by case alone, at the same place of any objects: Spark would take one for the other."""
+    seen: dict[tuple[str, ...], str] = {}
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), each) for each in objects]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [((*place, ""), each) for each in value]
+        elif isinstance(value, dict):
+            for name, each in value.items():
+                inner = (*place, name.lower())
+                if seen.setdefault(inner, name) != name:
+                    raise UsageError(_alike(*sorted((seen[inner], name))))
+                waiting.append((inner, each))
 
 
 RECORD: Final = ("key", "value", "headers")  # what the new columns stand for
@@ -179,7 +234,7 @@ def decode_events(
     columns = [*kept, *[name for name in RECORD if name in df.columns]]
     work = partial(_decoded, wanted=wanted, kept=len(kept), event=event)
     schema = t.StructType([*[df.schema[name] for name in kept], *new])
-    return df.select(*[f"`{name}`" for name in columns]).mapInArrow(work, schema)
+    return df.select(*map(quoted, columns)).mapInArrow(work, schema)
 
 
 def _new(args: t.StructType) -> t.StructType:

@@ -109,10 +109,10 @@ def table_rows(df: DataFrame, key: str | Sequence[str], delete: str | Column | N
     dropped = {*names, *([delete] if isinstance(delete, str) else ())}
     if isinstance(delete, str) and delete not in df.columns:
         raise UsageError(f"there is no column `{delete}` that says which rows to delete: there are {_all(df.schema)}")
-    rest = [f.col(_quoted(name)) for name in df.columns if name not in dropped]
+    rest = [f.col(quoted(name)) for name in df.columns if name not in dropped]
     value = f.to_json(f.struct(*rest)) if rest else f.lit("{}")
     if delete is not None:
-        gone = f.col(_quoted(delete)) if isinstance(delete, str) else delete
+        gone = f.col(quoted(delete)) if isinstance(delete, str) else delete
         value = f.when(f.coalesce(gone, f.lit(False)), f.lit(None)).otherwise(value)
     return df.select(_key_of(df.schema, names).alias(KEY), value.cast("binary").alias(VALUE))
 
@@ -162,7 +162,8 @@ def _names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """The name of a column as Spark's expressions take it, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -184,7 +185,7 @@ def _is_plain(kinds: Sequence[t.DataType]) -> bool:
 
 
 def _key_of(schema: t.StructType, names: Sequence[str]) -> Column:
-    columns = [f.col(_quoted(name)) for name in names]
+    columns = [f.col(quoted(name)) for name in names]
     if _is_plain([schema[name].dataType for name in names]):
         missing = f.raise_error(f.lit(f"column `{names[0]}` is null in a row: a table needs every key"))
         return f.when(columns[0].isNull(), missing.cast("binary")).otherwise(columns[0].cast("binary"))

@@ -118,7 +118,7 @@ def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
-    from chappe.spark.tables import of_key
+    from chappe.spark.tables import of_key, quoted
 
     kind = t.StructType.fromDDL(schema)
     if not isinstance(kind, t.StructType):
@@ -129,7 +129,7 @@ def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
     keys = [column.alias(name) for name, column in of_key(kind, key).items()]
     value: Any = f.from_json(f.col("value").cast("string"), t.StructType([e for e in kind.fields if e.name not in key]))
     parsed = frame.select(value.alias("chappe_json"), *keys, *own)
-    columns = [f"`{name}`" if name in key else f"chappe_json.`{name}`" for name in kind.fieldNames()]
+    columns = [quoted(name) if name in key else f"chappe_json.{quoted(name)}" for name in kind.fieldNames()]
     return parsed.select(*columns, *names.values())
 
 
@@ -260,8 +260,10 @@ def _json(output: Output, rows: DataFrame) -> DataFrame:
     """All columns become members of a JSON value, but for the one that says the topic."""
     from pyspark.sql import functions as f
 
+    from chappe.spark.tables import quoted
+
     told = "topic" in rows.columns and output.topic is None
-    members = [f.col(f"`{name}`") for name in rows.columns if not (told and name == "topic")]
+    members = [f.col(quoted(name)) for name in rows.columns if not (told and name == "topic")]
     columns = [f.to_json(f.struct(*members)).alias("value")]
     columns += [_key(rows, name).alias("key") for name in output.key]
     return rows.select(*columns, *(["topic"] if told else []))
@@ -271,7 +273,9 @@ def _key(rows: DataFrame, name: str) -> Any:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
-    column, kind = f.col(f"`{name}`"), rows.schema[name].dataType
+    from chappe.spark.tables import quoted
+
+    column, kind = f.col(quoted(name)), rows.schema[name].dataType
     if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
         return f.to_json(column)
     return column if isinstance(kind, t.BinaryType) else column.cast("string")
