@@ -72,7 +72,7 @@ def test_of_many_links_those_with_the_most_frames_are_told() -> None:
 
 
 def test_a_pipeline_tells_of_each_query_and_of_each_topic_how_far_it_is_behind() -> None:
-    query = Query("q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (Lag("t", 9, None), Lag("u", 0, 0.5)))
+    query = Query("q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (Lag("t", 9, None), Lag("u", 0, 0.5, 70)))
     pipeline = Pipeline("p", "running", 1, "", "", "", queries=(query,))
     found = {each.name: dict(each.samples) for each in of_pipelines([pipeline])}
 
@@ -80,4 +80,5 @@ def test_a_pipeline_tells_of_each_query_and_of_each_topic_how_far_it_is_behind()
     assert found["chappe_pipeline_rows"] == {("p", "q"): 10.0}
     assert found["chappe_pipeline_batches"] == {("p", "q"): 11.0}
     assert found["chappe_pipeline_lag_records"] == {("p", "q", "t"): 9.0, ("p", "q", "u"): 0.0}
+    assert found["chappe_pipeline_lag_bytes"] == {("p", "q", "t"): 0.0, ("p", "q", "u"): 70.0}
     assert found["chappe_pipeline_lag_seconds"] == {("p", "q", "u"): 0.5}

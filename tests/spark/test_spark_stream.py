@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from chappe.log.batch import encode_batch
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
+
+from chappe.spark import lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -249,6 +252,32 @@ def test_a_store_that_was_replaced_by_an_empty_one(spark: SparkSession, store: F
         with pytest.raises(PySparkException, match="no store has partition p of topic t any more, of which this query"):
             drain(spark, other, tmp_path)
         assert drain(spark, other, tmp_path, failOnDataLoss="false") == [100]
+
+
+def test_the_lag_of_a_query(spark: SparkSession, store: FakeStore) -> None:
+    fill(store, "p", 3)
+    fill(store, "p", 1, topic="u")
+    frame = load(spark, store, subscribe="t,u", maxRecordsPerTrigger=80)
+    waiting, go = threading.Event(), threading.Event()
+
+    def slow(_: DataFrame, number: int) -> None:
+        if number == 1:  # the progress of batch 0 is there
+            waiting.set()
+            assert go.wait(SPARK_S)
+
+    query = frame.writeStream.foreachBatch(slow).queryName("lags").start()
+    try:
+        assert waiting.wait(SPARK_S)
+        size = sum(map(len, store.batches["t", "p"])) // 300
+        t, u = lag(query)
+        assert (t.topic, t.records, t.bytes, t.seconds) == ("t", 240, 240 * size, None)
+        assert (u.topic, u.records) == ("u", 80)
+        go.set()
+        query.processAllAvailable()
+        assert [(each.records, each.bytes, each.seconds) for each in lag(query)] == [(0, 0, 0.0)] * 2
+    finally:
+        go.set()
+        query.stop()
 
 
 def test_no_store_during_a_stream_is_said_and_the_state_is_kept(

@@ -44,7 +44,7 @@ QUERY: Final = ("query", "in/s", "processed/s", "rows", "batch", "took", "late",
 SPARE: Final = ("late", "state", "state rows", "watermark", "batch", "processed/s")
 STEP_S: Final = 0.1
 WRITE_S: Final = 1.0  # how often the state file is brought up to date
-LAG: Final = ("query", "topic", "lag records", "lag")
+LAG: Final = ("query", "topic", "lag records", "lag bytes", "lag")
 
 
 def show(screen: Screen, name: str, running: Running, began: float) -> None:
@@ -90,13 +90,13 @@ def tables(numbers: Sequence[Numbers]) -> tuple[Fitting, Fitting]:
         for each in numbers
     ]
     lags = [
-        (each.query, readable_name(lag.topic), f"{lag.records:,}", seconds(lag.seconds))
+        (each.query, readable_name(lag.topic), f"{lag.records:,}", human_bytes(lag.bytes), seconds(lag.seconds))
         for each in numbers
         for lag in each.lag
     ]
     return (
         Fitting(QUERY, queries, left=("query", "watermark"), spare=SPARE, style=HEAD),
-        Fitting(LAG, lags, left=("query", "topic"), spare=("query",), style=HEAD),
+        Fitting(LAG, lags, left=("query", "topic"), spare=("query", "lag bytes"), style=HEAD),
     )
 
 

@@ -53,8 +53,10 @@ def of_pipelines(pipelines: Iterable[Pipeline]) -> Iterator[Family]:
     lags = [((pipeline, query.name, lag.topic), lag) for pipeline, query in queries for lag in query.lags]
     by_topic = (*labels, "topic")
     records = [(at, float(lag.records)) for at, lag in lags]
+    sizes = [(at, float(lag.bytes)) for at, lag in lags]
     seconds = [(at, lag.seconds) for at, lag in lags if lag.seconds is not None]
     yield Family("chappe_pipeline_lag_records", "Records not read yet", "gauge", by_topic, records)
+    yield Family("chappe_pipeline_lag_bytes", "About their bytes at the stores", "gauge", by_topic, sizes)
     yield Family("chappe_pipeline_lag_seconds", "How old the read end is", "gauge", by_topic, seconds)
 
 

@@ -164,6 +164,7 @@ class Lag(msgspec.Struct, frozen=True):
     topic: str
     records: int
     seconds: float | None
+    bytes: int = 0
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from chappe.spark.decode import decode_events, decode_json
     from chappe.spark.kv import read_store, read_store_topic, write_store
     from chappe.spark.narrow import narrowed
+    from chappe.spark.pipeline.progress import lag
     from chappe.spark.tables import read_table, table_rows, write_table
 
 _HOMES = {
     "decode_events": "chappe.spark.decode",
     "decode_json": "chappe.spark.decode",
+    "lag": "chappe.spark.pipeline.progress",
     "narrowed": "chappe.spark.narrow",
     "read_archive": "chappe.spark.archive.reading",
     "read_store": "chappe.spark.kv",
@@ -49,7 +51,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "decode_events", "decode_json", "narrowed", "read_archive", "read_store", "read_store_topic", "read_table",
+    "decode_events", "decode_json", "lag", "narrowed", "read_archive", "read_store", "read_store_topic", "read_table",
     "table_rows", "write_store", "write_table",
 ]  # fmt: skip
 

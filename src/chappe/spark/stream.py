@@ -108,12 +108,17 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return self._planned(start, end, keys, view)
 
     def reportLatestOffset(self) -> Offsets | None:
-        """The heads, for the lag in the query's progress."""
+        """The heads, for the lag in the query's progress; and of each topic about how many bytes no batch has yet."""
         if self._view is None:
             return None
         known = self._view.known
         keys = known if len(known) <= REPORTED_MAX else self._news  # Spark keeps a hundred reports in memory
-        return places.unflatten({key: known[key].next for key in keys if key in known})
+        found = places.unflatten({key: known[key].next for key in keys if key in known})
+        waiting: dict[str, int] = {}
+        for key in self._news & known.keys():
+            have, read = known[key], self._end.get(key[0], {}).get(key[1], known[key].first)
+            waiting[key[0]] = waiting.get(key[0], 0) + (have.next - max(read, have.first)) * have.record_bytes
+        return {SYMBOLS: dict(sorted(waiting.items())), **found} if waiting else found
 
     @untraced()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:

@@ -22,7 +22,7 @@ NUMBERS = Numbers(
     rows=5000,
     state_rows=2,
     state_bytes=2048,
-    lag=(Lag("t", 7, 1.25), Lag('odd "name"', 3, None)),
+    lag=(Lag("t", 7, 1.25, 900), Lag('odd "name"', 3, None)),
 )
 
 
@@ -47,6 +47,7 @@ def test_prometheus_is_served_everything() -> None:
         'chappe_pipeline_rows_in_per_second{pipeline="p",query="q"} 1234.5',
         'chappe_pipeline_state_bytes{pipeline="p",query="q"} 2048.0',
         'chappe_pipeline_lag_records{pipeline="p",query="q",topic="t"} 7.0',
+        'chappe_pipeline_lag_bytes{pipeline="p",query="q",topic="t"} 900.0',
         'chappe_pipeline_lag_seconds{pipeline="p",query="q",topic="t"} 1.25',
         'chappe_pipeline_lag_records{pipeline="p",query="q",topic="odd \\"name\\""} 3.0',
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chappe.spark.pipeline.progress import LOOKS_MAX, Numbers, Tracker
+from chappe.spark.pipeline.progress import LOOKS_MAX, Lag, Numbers, Tracker
 
 
 def progress(batch: int, head: dict[str, Any] | None, end: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -70,6 +70,15 @@ def test_a_topic_that_rests_has_no_pace() -> None:
         found = tracker.take(progress(batch, {"t": {"p": 1000}}, {"t": {"p": 100 * batch}}), now=float(batch))
     assert found.lag_s is None
     assert tracker.take(progress(5, {"t": {"p": 1000}}, {"t": {"p": 1000}}), now=6.0).lag_s == 0.0
+
+
+def test_bytes_of_the_lag_are_those_that_the_source_says() -> None:
+    heads: Any = {"": {"a": 700}, "a": {"p": 20}, "b": {"p": 5}}
+    found = Tracker("q").take(progress(1, heads, {"a": {"p": 13}, "b": {"p": 5}}), now=0.0)
+    assert [(each.topic, each.records, each.bytes) for each in found.lag] == [("a", 7, 700), ("b", 0, 0)]
+    assert Numbers.from_dict(json.loads(json.dumps(found.as_dict()))) == found
+    older = found.as_dict() | {"lag": [{"topic": "a", "records": 7, "seconds": None}]}
+    assert Numbers.from_dict(older).lag == (Lag("a", 7, None),)
 
 
 def test_a_topic_read_twice_lags_as_its_slower_reader() -> None:

@@ -11,8 +11,8 @@ from chappe.observing.snapshot import Pipeline, Query
 
 COLUMNS = (
     ("name", "query", False), ("batch", "batch", True), ("in", "rows/s in", True), ("done", "rows/s done", True),
-    ("lag", "records behind", True), ("lag_s", "seconds behind", True), ("last", "last batch", True),
-    ("late", "late rows", True), ("state", "state", True),
+    ("lag", "records behind", True), ("lag_b", "bytes behind", True), ("lag_s", "seconds behind", True),
+    ("last", "last batch", True), ("late", "late rows", True), ("state", "state", True),
 )  # fmt: skip
 
 
@@ -68,8 +68,9 @@ def page(looks: Looks) -> None:
 
 def _row(query: Query) -> dict[str, object]:
     if query.batch < 0:
-        numbers = ("in", "done", "lag", "lag_s", "last", "late", "state")
+        numbers = ("in", "done", "lag", "lag_b", "lag_s", "last", "late", "state")
         return {"id": query.name, "name": query.name, "batch": ("none yet", -1), **dict.fromkeys(numbers, ("", -1))}
+    behind = sum(each.bytes for each in query.lags)
     return {
         "id": query.name,
         "name": query.name,
@@ -77,6 +78,7 @@ def _row(query: Query) -> dict[str, object]:
         "in": (rate(query.in_per_s), query.in_per_s),
         "done": (rate(query.done_per_s), query.done_per_s),
         "lag": (f"{query.lag_records:,}", query.lag_records),
+        "lag_b": (size(behind), behind),
         "lag_s": ("unknown", -1) if query.lag_s is None else (f"{query.lag_s:.1f}", query.lag_s),
         "last": (f"{query.batch_rows:,} rows in {query.batch_s:.1f} s", query.batch_rows),
         "late": (f"{query.late_rows:,}", query.late_rows),

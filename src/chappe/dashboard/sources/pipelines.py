@@ -74,7 +74,7 @@ def query_of(numbers: Numbers) -> Query:
         lag_s=numbers.lag_s,
         rows=numbers.rows,
         batches=numbers.batches,
-        lags=tuple(Lag(readable(each.topic), each.records, each.seconds) for each in numbers.lag),
+        lags=tuple(Lag(readable(each.topic), each.records, each.seconds, each.bytes) for each in numbers.lag),
     )
 
 

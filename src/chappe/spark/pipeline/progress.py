@@ -3,7 +3,8 @@
 Spark says after each batch how far the source has been read and how far it goes. The lag in records is the
 difference. The lag in seconds is how long ago the topic was as long as what is read now; it follows from the lengths
 seen so far, and from the pace of the topic for what is older than the first look. It is unknown (None) for a backlog
-in a topic that does not grow, since nothing then tells its pace.
+in a topic that does not grow, since nothing then tells its pace. The bytes of the lag are the source's, which says them
+beside the lengths.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 LOOKS_MAX: Final = 512  # lengths of a topic remembered; every second one is forgotten when it gets more
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one topic is ahead of the query."""
+    """How far one topic is ahead of the query: records, and about how many bytes they have at the stores.
+
+    ``seconds`` is how long ago the topic was as long as what has been read; None if that is unknown.
+    """
 
     topic: str
     records: int
     seconds: float | None
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +152,44 @@ class Tracker:
         return self.numbers
 
     def _lag(self, sources: Iterable[Mapping[str, Any]], now: float) -> Iterable[Lag]:
-        found: dict[str, tuple[int, int]] = {}  # a topic that is read twice lags as its slower reader
+        found: dict[str, tuple[int, int, int]] = {}  # a topic that is read twice lags as its slower reader
         for source in sources:
             heads, read = _lengths(source.get("latestOffset")), _lengths(source.get("endOffset"))
+            sizes = _parts(source.get("latestOffset")).get("", {})
             for topic, parts in heads.items():
                 done = read.get(topic, {})
                 length = sum(parts.values())
                 reached = sum(min(done.get(part, 0), n) for part, n in parts.items())
-                found[topic] = min(found.get(topic, (length, reached)), (length, reached), key=lambda each: each[1])
-        for topic, (length, reached) in sorted(found.items()):
+                here = (length, reached, sizes.get(topic, 0) if reached < length else 0)
+                found[topic] = min(found.get(topic, here), here, key=lambda each: each[1])
+        for topic, (length, reached, size) in sorted(found.items()):
             pace = self._paces.setdefault(topic, _Pace())
             pace.look(now, length)
             seconds = pace.behind_s(now, reached)
-            yield Lag(topic, length - reached, None if seconds is None else round(max(0.0, seconds), 3))
+            told_s = None if seconds is None else round(max(0.0, seconds), 3)
+            yield Lag(topic, length - reached, told_s, size)
+
+
+def lag(query: StreamingQuery) -> tuple[Lag, ...]:
+    """How far a streaming query is behind each of its topics, by the progress that Spark remembers of it.
+
+    It asks nobody: stores are asked when a batch is planned, or would be. Empty before the first batch. Seconds follow
+    from the progress that Spark remembers (100 batches), so of a young query with a backlog they may be unknown.
+    """
+    tracker = Tracker(query.name or str(query.id))
+    for each in query.recentProgress:
+        facts = json.loads(each.json)
+        tracker.take(facts, datetime.fromisoformat(facts["timestamp"]).timestamp())
+    return tracker.numbers.lag
 
 
 def _lengths(offsets: object) -> dict[str, dict[str, int]]:
-    """Offsets as the source writes them; nothing for anything but offsets of ours, such as a symbol or null."""
+    """Offsets of topics as the source writes them, without symbols."""
+    return {topic: parts for topic, parts in _parts(offsets).items() if topic}
+
+
+def _parts(offsets: object) -> dict[str, dict[str, int]]:
+    """What the source writes; nothing for anything but offsets of ours, such as null."""
     try:
         given = json.loads(offsets) if isinstance(offsets, str) else offsets
     except ValueError:
@@ -169,7 +199,7 @@ def _lengths(offsets: object) -> dict[str, dict[str, int]]:
     return {
         topic: {part: n for part, n in parts.items() if isinstance(n, int) and n >= 0}
         for topic, parts in given.items()
-        if topic and isinstance(parts, dict)
+        if isinstance(parts, dict)
     }
 
 
