@@ -13,6 +13,7 @@ from chappe.reading.offsets import (
     FROM_LATEST,
     Known,
     Range,
+    at_most,
     check_offsets,
     cut,
     from_moment,
@@ -179,6 +180,14 @@ def test_cutting_loses_and_doubles_nothing(seed: int) -> None:
     assert [(r.partition, n) for task in shared for r in task for n in range(r.start, r.end)] == whole
     sizes = [sum(len(r) * r.record_bytes for r in task) for task in shared]
     assert max(sizes) <= -(-sum(len(r) * r.record_bytes for r in found) // tasks) + 300
+
+
+def test_tasks_have_at_most_so_many_records() -> None:
+    whole = [Range("t", "p", 0, 25), Range("t", "q", 5, 12), Range("t", "r", 0, 3)]
+    shared = at_most(cut(whole, 2, bytes_min=1), 10)
+    assert max(sum(map(len, task)) for task in shared) == 10
+    told = [(each.partition, n) for task in shared for each in task for n in range(each.start, each.end)]
+    assert told == [(each.partition, n) for each in whole for n in range(each.start, each.end)]
 
 
 def test_little_work_is_one_task() -> None:

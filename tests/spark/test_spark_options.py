@@ -75,6 +75,20 @@ def test_single_partitions() -> None:
     assert not found.has("u", "q")
 
 
+def test_batches_of_a_stream_have_a_smallest_size() -> None:
+    parsed = Options.parse({"subscribe": "t", "minRecordsPerTrigger": "10", "maxTriggerDelay": "2m"})
+    assert (parsed.min_records, parsed.delay_s) == (10, 120.0)
+    for wrong, text in (
+        ({"minRecordsPerTrigger": "10", "maxRecordsPerTrigger": "5"}, "`minRecordsPerTrigger` is 10, and"),
+        ({"maxTriggerDelay": "1m"}, "`maxTriggerDelay` ends the wait for `minRecordsPerTrigger`"),
+        ({"minRecordsPerTrigger": "1", "maxTriggerDelay": "soon"}, "`maxTriggerDelay` is a duration such as"),
+        ({"minOffsetsPerTrigger": "1"}, "did you mean `minRecordsPerTrigger`"),
+        ({"maxRecordsPerPartition": "0"}, "`maxRecordsPerPartition` is a whole number of at least 1"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            Options.parse({"subscribe": "t"} | wrong)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

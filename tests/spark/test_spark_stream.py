@@ -254,6 +254,26 @@ def test_a_store_that_was_replaced_by_an_empty_one(spark: SparkSession, store: F
         assert drain(spark, other, tmp_path, failOnDataLoss="false") == [100]
 
 
+def test_a_batch_waits_for_records_and_not_too_long(spark: SparkSession, store: FakeStore) -> None:
+    for delay, waits in (("1h", True), ("1 ms", False)):
+        store.put("t", "p", [b"v"] * 5)
+        frame = load(spark, store, minRecordsPerTrigger=10, maxTriggerDelay=delay, maxRecordsPerPartition=3)
+        query = frame.writeStream.format("memory").queryName("waited").start()
+        table = spark.table("waited")
+        try:
+            query.processAllAvailable()
+            first = table.count()
+            assert first == store.next["t", "p"]  # the first batch of a run does not wait
+            store.put("t", "p", [b"v"] * 9)
+            query.processAllAvailable()
+            assert table.count() == first + (0 if waits else 9)
+            store.put("t", "p", [b"v"])
+            query.processAllAvailable()
+            assert table.count() == first + 10
+        finally:
+            query.stop()
+
+
 def test_the_lag_of_a_query(spark: SparkSession, store: FakeStore) -> None:
     fill(store, "p", 3)
     fill(store, "p", 1, topic="u")

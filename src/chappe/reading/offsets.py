@@ -281,6 +281,26 @@ def ranges(
     return found
 
 
+def at_most(shared: Iterable[tuple[Range, ...]], records_max: int) -> list[tuple[Range, ...]]:
+    """Split the ranges of tasks further, so that none has more than ``records_max`` records."""
+    found: list[tuple[Range, ...]] = []
+    for ranges_of_one in shared:
+        current: list[Range] = []
+        room = records_max
+        for each in ranges_of_one:
+            start = each.start
+            while start < each.end:
+                part = each.part(start, min(each.end, start + room))
+                current.append(part)
+                start, room = part.end, room - len(part)
+                if not room:
+                    found.append(tuple(current))
+                    current, room = [], records_max
+        if current:
+            found.append(tuple(current))
+    return found
+
+
 def cut(found: Iterable[Range], tasks: int, bytes_min: int = TASK_BYTES_MIN) -> list[tuple[Range, ...]]:
     """Share ranges out among at most ``tasks`` tasks of about the same number of bytes, at least ``bytes_min`` each.
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chappe.reading.bounds import bounded
 from chappe.reading.fetch import Task, read_task
-from chappe.reading.offsets import Range, cut
+from chappe.reading.offsets import Range, at_most, cut
 from chappe.spark.options import Options
 from chappe.spark.sentences import untraced
 from chappe.system.memory import keep_freed
@@ -40,7 +40,7 @@ class TopicReader(DataSourceReader):
         reading, filters = self._options.reading, self._options.filters
         with closing(reading.view()) as view:
             wanted = filters.apply(bounded(reading, view, filters.fits), view)
-        return tasks_of(wanted, self._options.tasks, partial(reading.task, since=filters.since, until=filters.until))
+        return tasks_of(wanted, self._options, partial(reading.task, since=filters.since, until=filters.until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the executors."""
@@ -56,10 +56,13 @@ class TopicPartition(InputPartition):
 
 
 def tasks_of(
-    wanted: Sequence[Range], count: int | None, task: Callable[[tuple[Range, ...]], Task]
+    wanted: Sequence[Range], options: Options, task: Callable[[tuple[Range, ...]], Task]
 ) -> list[InputPartition]:
-    """Share ranges out among ``count`` tasks; None: as many as there are processors, and none that is tiny."""
+    """Share ranges out among tasks; without ``minPartitions`` as many as processors, and none that is tiny."""
+    count = options.tasks
     shared = cut(wanted, _processors()) if count is None else cut(wanted, count, bytes_min=1)
+    if options.task_records is not None:
+        shared = at_most(shared, options.task_records)
     return [TopicPartition(replace(task(each), turn=turn)) for turn, each in enumerate(shared)]
 
 

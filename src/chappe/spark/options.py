@@ -26,16 +26,19 @@ from chappe.reading.selection import Selection
 from chappe.security import Keys, LogSecurity
 from chappe.system import settings
 from chappe.spark.filters import ALL, Filters
+from chappe.spark.pipeline.model import duration_ms
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 NAMES: Final = (
     "stores", "towers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
-    "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minPartitions",
+    "startingTimestamp", "endingTimestamp", "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger",
+    "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "failOnDataLoss", "includeHeaders", "columns", "filters", "fetchTimeout", "openSealed", "identity",
 )  # fmt: skip
 PLAIN: Final = COLUMNS[:-1]  # without headers, as Kafka's
+DELAY_S: Final = 900.0
 _DIGITS_MAX: Final = 19  # of a number below 2**63
 # Kafka's name -> what to say, where a user of Kafka would look for it
 _ANYWHERE: Final = {
@@ -47,9 +50,7 @@ _ELSEWHERE: Final = {
     "topic": "did you mean `subscribe`?",
     "topics": "did you mean `subscribe`?",
     "maxoffsetspertrigger": "did you mean `maxRecordsPerTrigger`?",
-    "minoffsetspertrigger": "a batch takes what is there; to have larger ones use trigger(processingTime=...)",
-    "maxtriggerdelay": "a batch takes what is there; to have larger ones use trigger(processingTime=...)",
-    "maxrecordsperpartition": "say with `minPartitions` how many tasks share the work",
+    "minoffsetspertrigger": "did you mean `minRecordsPerTrigger`?",
     "startingoffsetsbytimestamp": "did you mean `startingTimestamp`? It is one moment for all partitions",
     "endingoffsetsbytimestamp": "did you mean `endingTimestamp`? It is one moment for all partitions",
     "startingoffsetsbytimestampstrategy": "a partition without a record after `startingTimestamp` starts at its end",
@@ -71,6 +72,9 @@ class Options:
     max_bytes: int | None = None  # of one micro-batch, about
     tasks: int | None = None  # how many share the work; None leaves it to the number of processors
     filters: Filters = ALL  # of a batch: what the query can use
+    min_records: int | None = None  # that a micro-batch waits for, ...
+    delay_s: float = DELAY_S  # ... at most so long after the one before
+    task_records: int | None = None  # of one task
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -86,6 +90,11 @@ class Options:
             raise UsageError('`endingOffsets` cannot be "earliest": nothing would be read')
         lossless = _flag(options, "failOnDataLoss", True)
         timeout_s = seconds(options, "fetchTimeout", PATIENCE_S)
+        least, most = positive(options, "minRecordsPerTrigger"), positive(options, "maxRecordsPerTrigger")
+        if least is not None and most is not None and least > most:
+            raise UsageError(f"`minRecordsPerTrigger` is {least}, and `maxRecordsPerTrigger` only {most}")
+        if least is None and "maxtriggerdelay" in options:
+            raise UsageError("`maxTriggerDelay` ends the wait for `minRecordsPerTrigger`: give that too")
         sealed = option(options, "openSealed", "true, false or keep", _SEALED.get, "open")
         return cls(
             Reading(
@@ -101,11 +110,21 @@ class Options:
                 identity_of(options),
                 sealed == "keep",
             ),
-            positive(options, "maxRecordsPerTrigger"),
+            most,
             positive(options, "maxBytesPerTrigger"),
             positive(options, "minPartitions"),
             option(options, "filters", "what `narrowed` gives to its DataFrame", Filters.parse, ALL),
+            least,
+            option(options, "maxTriggerDelay", "a duration such as 30 seconds or 15m", _duration_s, DELAY_S),
+            positive(options, "maxRecordsPerPartition"),
         )
+
+
+def _duration_s(text: str) -> float | None:
+    try:
+        return duration_ms(text) / 1000
+    except UsageError:
+        return None
 
 
 def refuse_unknown(options: Mapping[str, str], names: Sequence[str], elsewhere: Mapping[str, str]) -> None:

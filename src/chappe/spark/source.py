@@ -176,7 +176,11 @@ class ChappeDataSource(ds.DataSource):
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """For ``spark.read``."""
         options = self._for_reading(schema)
-        limits = {"maxRecordsPerTrigger": options.max_records, "maxBytesPerTrigger": options.max_bytes}
+        limits = {
+            "maxRecordsPerTrigger": options.max_records,
+            "maxBytesPerTrigger": options.max_bytes,
+            "minRecordsPerTrigger": options.min_records,
+        }
         for name, value in limits.items():
             if value is not None:
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")

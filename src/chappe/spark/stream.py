@@ -45,6 +45,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._end: Offsets = {}  # ... its end, ...
         self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
         self._news: set[Key] = set()  # partitions with records that no batch has yet, or of which anything changed
+        self._batch_at: float | None = None  # when a batch was planned last
         self._missed_at: float | None = None
         self._missing: str | None = None  # what was said to be missing
 
@@ -70,6 +71,8 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             return ds.ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
             return ds.ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_records is not None:
+            return ds.ReadMinRows(self._options.min_records)
         return ds.ReadAllAvailable()
 
     @untraced()
@@ -101,11 +104,25 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         limited = not isinstance(limit, ds.ReadAllAvailable)  # Trigger.Once wants everything
         rows_max = self._options.max_records if limited else None
         bytes_max = self._options.max_bytes if limited else None
+        if limited and self._waits(start, known, keys):
+            self._planned(start, start, keys, view)
+            self._news |= keys  # also what has appeared without any record left
+            return start
         begin = places.without_retired(start, view.known, keys) if view.whole else start
         end = places.latest(begin, known, rows_max, bytes_max, keys)
         if start == self._initial == end:
             self._initial = None  # what comes from now on has appeared since
         return self._planned(start, end, keys, view)
+
+    def _waits(self, start: Offsets, known: Mapping[Key, Known], keys: set[Key]) -> bool:
+        """Whether there are too few records yet for a batch, and the last one is not too long ago."""
+        least, last = self._options.min_records, self._batch_at
+        if least is None or last is None or self._target is not None:
+            return False
+        if time.monotonic() - last >= self._options.delay_s:
+            return False
+        there = places.ranges(start, places.latest(start, known, keys=keys), known, (), keys)
+        return sum(map(len, there)) < least
 
     def reportLatestOffset(self) -> Offsets | None:
         """The heads, for the lag in the query's progress; and of each topic about how many bytes no batch has yet."""
@@ -131,7 +148,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         keys, first = self._looked_at if planned else None, start == self._initial
         wanted = places.ranges(start, end, view.known, view.endpoints, keys, first=first)
         wanted = without_lost(wanted, view.known, reading.fail_on_data_loss)
-        return tasks_of(wanted, self._options.tasks, reading.task)
+        return tasks_of(wanted, self._options, reading.task)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the executors."""
@@ -176,6 +193,8 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
     def _planned(self, start: Offsets, end: Offsets, keys: set[Key], view: StoresView) -> Offsets:
         """Keep what the calls that follow would have to find out again."""
         self._start, self._end, self._looked_at = start, end, keys
+        if end != start:
+            self._batch_at = time.monotonic()
         self._news = {
             key
             for key in keys
