@@ -20,7 +20,6 @@ from chappe.cli import options
 from chappe.cli.console import Bar, debugging, exit_code, left_text, rate_of, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
-from chappe.errors import UsageError
 from chappe.errors import ChappeError, UsageError
 
 if TYPE_CHECKING:

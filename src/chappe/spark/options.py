@@ -24,9 +24,9 @@ from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
 from chappe.security import Keys, LogSecurity
-from chappe.system import settings
 from chappe.spark.filters import ALL, Filters
 from chappe.spark.pipeline.model import duration_ms
+from chappe.system import settings
 
 T = TypeVar("T")
 D = TypeVar("D")
