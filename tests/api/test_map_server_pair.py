@@ -16,10 +16,10 @@ import zmq
 from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
-from chappe import MapServer, SharedMap, Witness
-from chappe.errors import AddressInUse, NoMaster, UsageError
+from chappe import Endpoint, MapServer, SharedMap, Witness
+from chappe.errors import AddressInUse, NoMaster, StorageFormat, UsageError
 from chappe.replication.binary_star.events import Granted, SameRole
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
+from chappe.replication.binary_star.messages import BACKUP, PRIMARY, Claim, decode_answer, encode_claim
 
 Text = SharedMap[str]
 SERVE = """
@@ -238,6 +238,33 @@ def test_a_witness_lets_one_go_on(addresses: tuple[str, str], tmp_path: Path) ->
             assert Granted(b"", role, pair["term"], True) in witness.events()
             assert dict(shared) == {"/a": "1", "/b": "x"}
         active.kill()
+
+
+def claim(address: str, role: int, pair: bytes, base: int = 0) -> bool:
+    """Ask a witness to go on alone in term 1, or 2; returns whether it agrees."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.connect(f"tcp://{address}")
+        sock.send(encode_claim(Claim(True, role, role, 1, role, base), pair))
+        assert sock.poll(int(PATIENCE_S * 1000))
+        return decode_answer(sock.recv()).granted
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "rocksdb"])
+def test_a_witness_that_is_started_again_knows_what_it_has_granted(backend: Any, tmp_path: Path) -> None:
+    path, pairs = tmp_path / "witness", (b"", b"prices", "größe".encode(), b"\xff\x00")
+    with Witness("127.0.0.1:0", path=path, backend=backend) as witness:
+        assert [claim(witness.address, PRIMARY, pair) for pair in pairs] == [True] * 4
+    with Witness("127.0.0.1:0", path=path, backend=backend) as witness:
+        assert [claim(witness.address, BACKUP, pair) for pair in pairs] == [False] * 4
+        assert [claim(witness.address, PRIMARY, pair) for pair in pairs] == [True] * 4
+
+
+def test_a_witness_refuses_the_file_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    with Endpoint() as endpoint, endpoint.attach_master("users", "sqlite", path=path) as users:
+        users["ann"] = 1
+    with pytest.raises(StorageFormat, match="the witness's own file"):
+        Witness("127.0.0.1:0", path=path)
 
 
 @pytest.mark.parametrize(

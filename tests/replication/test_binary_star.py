@@ -379,6 +379,20 @@ def test_who_forgot_everything_is_refused() -> None:
     assert not granted(witness, Claim(True, PRIMARY, 9, 1, 3, 0))
 
 
+def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> None:
+    witness = WitnessCore({})
+    assert granted(witness, Claim(True, PRIMARY, 1, 1, 1, 0))
+
+    def reported(count: int) -> list[object]:
+        actions = witness.handle_claim(encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"))
+        return of(events.Refused, actions)
+
+    assert reported(1) == [events.Refused(b"p", BACKUP, 4, 1)]
+    assert [reported(count) for count in range(2, 50)] == [[]] * 48
+    assert granted(witness, Claim(True, PRIMARY, 1, 2, 3, 1))  # another term is news
+    assert reported(50) == [events.Refused(b"p", BACKUP, 102, 3)]
+
+
 def test_a_grant_is_kept_before_it_is_told_and_taken_back_if_it_cannot_be() -> None:
     witness = WitnessCore({}, pairs_max=1)
     actions = witness.handle_claim(encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"))

@@ -13,7 +13,7 @@ import zmq
 
 from chappe.core import Report
 from chappe.data.binary import encode
-from chappe.errors import ProtocolError, StorageError
+from chappe.errors import ProtocolError, StorageError, StorageFormat
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Backend, Loaded, PutRow
 from chappe.kv.chp.pair import PairedMapServer
@@ -34,6 +34,7 @@ from chappe.transports.zeromq import open_socket
 
 CLAIMS_MAX: Final = 1_000  # that wait for the witness's disk; further ones are dropped, and come again
 _ROW: Final = msgspec.json.Decoder(tuple[int, int, bool, int, int, int])
+_FOREIGN: Final = "the file does not hold a witness's records but other data: give the path of the witness's own file"
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -226,11 +227,15 @@ def _text(held: Held) -> str:
 
 
 def _records(loaded: Loaded) -> dict[bytes, Held]:
-    """Raises ProtocolError."""
+    """Raises StorageFormat."""
     found: dict[bytes, Held] = {}
     for pair, text, _ in loaded.entries:
+        if isinstance(pair, str):  # bytes that are text come back as text
+            pair = pair.encode()
+        if not isinstance(pair, bytes) or not isinstance(text, str):
+            raise StorageFormat(_FOREIGN)
         try:
-            found[bytes(pair)] = Held(*_ROW.decode(text))  # type: ignore[arg-type]
-        except (msgspec.DecodeError, TypeError):
-            raise ProtocolError("what is stored there are no records of a witness; choose another path") from None
+            found[pair] = Held(*_ROW.decode(text))
+        except msgspec.DecodeError:
+            raise StorageFormat(_FOREIGN) from None
     return found

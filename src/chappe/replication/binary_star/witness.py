@@ -72,6 +72,7 @@ class WitnessCore:
         self.records = dict(records)
         self._pairs_max = pairs_max
         self._before: Held | None = None  # what the last ``Keep`` replaced
+        self._refused: dict[tuple[bytes, int], int] = {}  # by pair and role: the term whose refusal was reported
 
     def handle_claim(self, frame: bytes) -> list[WitnessAction]:
         """A server claims; raises ProtocolError."""
@@ -87,7 +88,8 @@ class WitnessCore:
         if not granted:
             assert held is not None
             actions: list[WitnessAction] = [self._reply(claim, False, held.term)]
-            if claim.alone:
+            if claim.alone and self._refused.get((pair, claim.role)) != held.term:  # it claims again and again
+                self._refused[pair, claim.role] = held.term
                 actions.append(Report(Refused(pair, claim.role, claim.term, held.term)))
             return actions
         base = claim.base if claim.alone else claim.term
