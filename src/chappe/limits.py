@@ -207,7 +207,7 @@ class ChainLimits:
     piece_bytes: int = 256 * KIB  # of a snapshot in one message
     pieces_ahead: int = 8  # of them under way
     state_bytes_max: int = 1 << 30  # a larger snapshot is not taken
-    sessions_max: int = 10_000  # clients that are remembered; the least recently used one gives way
+    sessions_max: int = 10_000  # clients that are remembered; who gives way: ``chain.origins``
     session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
     pause_s: float = 60.0  # the time from one command to the next counts as so long at most, where sessions get older
     results_bytes: int = 64 * MIB  # of results that clients may not have, of all; then the oldest ones are forgotten

@@ -68,6 +68,16 @@ def test_what_several_clients_write_is_in_one_order(tmp_path: Path) -> None:
             assert [each for each in lines if each.startswith(b"%d-" % who)] == [b"%d-%d" % (who, n) for n in range(50)]
 
 
+def test_a_session_has_the_address_of_its_client_at_all_servers(tmp_path: Path) -> None:
+    configuration = new_configuration()
+    with serving(configuration, tmp_path) as servers, Chain(configuration) as chain:
+        chain.call(b"one", timeout=PATIENCE_S)
+        until(servers.whole)
+        for each in servers.running.values():
+            sessions = each._node.core.replica._sessions.values()
+            assert [session.origin for session in sessions] == [b"127.0.0.1"]
+
+
 def test_what_the_machine_raises_is_told_and_the_chain_goes_on(tmp_path: Path) -> None:
     configuration = new_configuration("a")
     with serving(configuration, tmp_path), Chain(configuration) as chain:

@@ -136,3 +136,44 @@ def test_a_command_of_the_head_is_done_without_a_session_and_by_machines_that_kn
         assert replica.asked
         assert replica.sessions == 0
     assert headed.own == [b"1"]
+
+
+def flooded(each: int, *, do: bool) -> Replica:
+    """Two clients of other origins that did something, and ``each`` sessions of a third one beyond what is kept."""
+    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=10))
+    index = 0
+    for origin in (b"ann", b"bob"):
+        replica.apply(index + 1, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
+        replica.apply(index + 2, Entry(1, 5, index + 1, 1, 0, b"1"))
+        index += 2
+    for _ in range(each):
+        index += 1
+        replica.apply(index, Entry(1, 5, 0, 0, 0, b"n", (b"rogue",)))
+        if do:
+            replica.apply(index + 1, Entry(1, 5, index, 1, 0, b"1"))
+            index += 1
+    return replica
+
+
+@pytest.mark.parametrize("do", [False, True])
+def test_sessions_of_one_origin_push_out_no_others(do: bool) -> None:
+    replica = flooded(30, do=do)
+
+    assert replica.sessions == 10
+    assert [replica.last(session) for session in (1, 3)] == [1, 1]
+    restored = Replica(Times(), replica._limits)
+    restored.restore(replica.applied, replica.snapshot())
+    for index in range(replica.applied + 1, replica.applied + 30):  # all members end the same ones
+        entry = Entry(1, 5, 0, 0, 0, b"n", (b"rogue",) if index % 3 else (b"ann",))
+        assert replica.apply(index, entry) == restored.apply(index, entry)
+        assert replica.snapshot() == restored.snapshot()
+
+
+def test_a_new_client_gets_in_where_all_others_did_something() -> None:
+    replica = opened(Times(), sessions_max=2)
+    replica.apply(2, Entry(1, 5, 1, 1, 0, b"1"))
+    replica.apply(3, Entry(1, 5, 0, 0, 0, b"n"))
+    replica.apply(4, Entry(1, 5, 3, 1, 0, b"1"))
+    replica.apply(5, Entry(1, 5, 0, 0, 0, b"n"))
+
+    assert [replica.last(session) for session in (1, 3, 5)] == [None, 1, 0]

@@ -189,7 +189,7 @@ class ChainServerNode(SocketNode):
             if gate is not None:
                 self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self._hear = self.watch(
-                self._router, lambda frames: self._on_frames("", frames), lambda: self._paced.still, self._on_frames
+                self._router, partial(self._on_frames, ""), lambda: self._paced.still, self._on_frames, addresses=True
             )
             port = bind(self._router, own.host, own.port, gate)
             self.address = MapAddress(own.host, port, "" if gate is None else gate.name)
@@ -285,7 +285,7 @@ class ChainServerNode(SocketNode):
             case Exclude(token, place, out):
                 self._answer(client, Excluded(token, self.ask_out(place, out)))
             case asked:
-                return self.core.handle_request(client, asked, now, time.time_ns() // 1_000)
+                return self.core.handle_request(client, asked, now, time.time_ns() // 1_000, who.encode())
         return ()
 
     def ask_out(self, place: int, out: bool) -> str:

@@ -22,7 +22,7 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialled import Dialled
-from chappe.transports.gate import Gate, sender_of
+from chappe.transports.gate import Gate, address_of, sender_of
 
 logger = logging.getLogger(__name__)
 
@@ -160,13 +160,16 @@ class SocketNode:
         handle: Callable[[Frames], Sequence[object]],
         held: Callable[[], bool] = lambda: False,
         judge: Judge | None = None,
+        *,
+        addresses: bool = False,
     ) -> Callable[[], bool]:
         """Have every message of a socket handled; returns what is to be suspected after it was used otherwise.
 
         While ``held`` says so nothing is read: whoever says that suspects it afterwards. With keys ``judge`` is called
-        instead of ``handle``, with the identity that a message came from.
+        instead of ``handle``, with the identity that a message came from; with ``addresses`` also without keys, with
+        the address.
         """
-        judges = judge if self.gate is not None else None
+        judges = judge if self.gate is not None or addresses else None
 
         def drain() -> bool:
             if held():
@@ -222,7 +225,8 @@ class SocketNode:
                     frames, who = sock.recv_multipart(_NOBLOCK), ""
                 else:
                     received = sock.recv_multipart(_NOBLOCK, copy=False)
-                    frames, who = [each.bytes for each in received], sender_of(received)
+                    frames = [each.bytes for each in received]
+                    who = address_of(received) if self.gate is None else sender_of(received)
             except zmq.Again:
                 return False
             except zmq.ZMQError:

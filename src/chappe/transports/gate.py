@@ -435,6 +435,14 @@ def sender_of(frames: list[zmq.Frame]) -> str:
     return user_of(frames[-1])
 
 
+def address_of(frames: list[zmq.Frame]) -> str:
+    """The address that a message came from, without its port; empty if nobody knows."""
+    try:
+        return str(frames[-1].get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""
+
+
 def check_listening(security: LogSecurity, host: str, what: str) -> None:
     """Raise UsageError where nothing was chosen and ``host`` is not this machine."""
     if security is None and keys_of(None) is None and not is_loopback(host):

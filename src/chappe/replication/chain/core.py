@@ -244,9 +244,14 @@ class ChainServer:
             return [Tell(sender, Decided(self.number, self.agreement.value))] if asks else []
         return self._handle(sender, message, now)
 
-    def handle_request(self, client: Hashable, request: Request, now: float, wall_us: int) -> list[Action]:
-        """A client asks for something; it is answered by ``Reply``, or not at all: then it asks again."""
-        return self.serving.handle(client, request, now, wall_us)
+    def handle_request(
+        self, client: Hashable, request: Request, now: float, wall_us: int, origin: bytes = b""
+    ) -> list[Action]:
+        """A client asks for something; it is answered by ``Reply``, or not at all: then it asks again.
+
+        ``origin`` is the identity or address of the client: see ``origins``.
+        """
+        return self.serving.handle(client, request, now, wall_us, origin)
 
     def propose(self, command: bytes, wall_us: int) -> bool:
         """The part of the machine at the head gives a command, of up to 4 MiB, without a session: see ``HeadMachine``.

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         seq: Its number in the session, from 1; without a session 1: the head's own command.
         done: The client has the results of the steps up to this one.
         command: For the machine; of one that opens a session what the client recognizes it by.
-        also: Further commands of the same step, in order.
+        also: Further commands of the same step, in order; of one that opens a session its origin.
     """
 
     term: Word
@@ -56,6 +56,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     def own(self) -> bool:
         """Whether the head gave the command itself, and no client."""
         return not self.session and self.seq > 0
+
+    @property
+    def origin(self) -> bytes:
+        """Of an entry that opens a session: the identity or address of its client, as far as the head knew it."""
+        return self.also[0] if self.also else b""
 
 
 # -- between servers --------------------------------------------------------------------------------------------

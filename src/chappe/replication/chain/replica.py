@@ -14,6 +14,7 @@ import msgspec
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome, Outcomes
+from chappe.replication.chain.origins import Origins
 
 REASON_BYTES_MAX: Final = 1_000
 RESULT_BYTES: Final = 100  # counted for each result that is kept, beside its own
@@ -79,6 +80,7 @@ class _Session(msgspec.Struct, array_like=True):
     used_us: int  # by the clock of ages
     results: dict[int, Outcomes]  # those that the client may not have: of its newest steps, without a gap
     done: int  # it said that it has those up to here
+    origin: bytes = b""  # who opened it
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -104,6 +106,7 @@ class Replica:
         self.now_us = 0
         self._age_us = 0
         self._sessions: dict[int, _Session] = {}  # least recently used first
+        self._origins = Origins()
         self._holding: dict[int, None] = {}  # those with results, in the same order
         self._result_bytes = 0  # of all results
         self._timed = machine if isinstance(machine, TimedMachine) else None
@@ -132,14 +135,16 @@ class Replica:
             self.asked = True
             return (self._do(entry.command, own=True),)
         if not entry.session:
-            self._sessions[index] = _Session(0, self._age_us, {}, 0)
+            opened = self._sessions[index] = _Session(0, self._age_us, {}, 0, entry.origin)
+            self._origins.put(index, opened.origin, used=False)
             while len(self._sessions) > self._limits.sessions_max:
-                self._end(next(iter(self._sessions)))
+                self._end(self._origins.next_to_go(index))
             return ((OK, b""),)
         session = self._sessions.pop(entry.session, None)
         if session is None:
             return ((EXPIRED, b""),)
         self._sessions[entry.session] = session  # the most recently used one
+        self._origins.put(entry.session, session.origin, used=True)
         session.used_us = self._age_us
         session.done = max(session.done, min(entry.done, session.last))
         while session.results and (first := next(iter(session.results))) <= session.done:
@@ -195,6 +200,9 @@ class Replica:
         self.machine.restore(kept.machine)
         self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
         self._age_us = kept.age_us
+        self._origins = Origins()
+        for number, each in self._sessions.items():
+            self._origins.put(number, each.origin, used=each.last > 0)
         self._holding = {number: None for number, each in self._sessions.items() if each.results}
         self._result_bytes = sum(_size(each) for found in self._sessions.values() for each in found.results.values())
 
@@ -239,6 +247,7 @@ class Replica:
         found = self._sessions.pop(session)
         self._result_bytes -= sum(map(_size, found.results.values()))
         self._holding.pop(session, None)
+        self._origins.remove(session, found.origin)
 
     def _hold(self, number: int, session: _Session) -> None:
         """It was used last. If there is too much of all results, the oldest of who was used least recently go."""

@@ -28,6 +28,7 @@ from chappe.replication.chain.messages import (
     Request,
     Says,
 )
+from chappe.replication.chain.origins import ORIGIN_BYTES_MAX
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import Replica
@@ -81,7 +82,7 @@ class Serving:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def handle(self, client: Hashable, request: Request, now: float, wall_us: int) -> list[Action]:
+    def handle(self, client: Hashable, request: Request, now: float, wall_us: int, origin: bytes) -> list[Action]:
         """A client asks."""
         server = self._server
         match request:
@@ -95,7 +96,7 @@ class Serving:
                 if not server.head:
                     return [self._elsewhere(client)]
                 if self._room():
-                    self._append(0, 0, 0, request.nonce, wall_us)
+                    self._append(0, 0, 0, request.nonce, wall_us, (origin[:ORIGIN_BYTES_MAX],) if origin else ())
             case Do():
                 self._listen(client, request.session)
                 if not server.head:
