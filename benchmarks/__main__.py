@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.chain import chain
+from benchmarks.chain_state import chain_state
 from benchmarks.children import ROOT, ChildFailed
 from benchmarks.data_stores import data_stores
 from benchmarks.durable import durable
@@ -56,6 +57,7 @@ PATHS: dict[str, Callable[[Settings], list[Line]]] = {
     "maps": maps,
     "maps-crowd": crowd,
     "chain": chain,
+    "chain-state": chain_state,
     "many": many,
     "sharded": sharded,
     "strangers": strangers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,10 +14,15 @@ from typing import Any
 
 from benchmarks.link import RECORD_BYTES, Meter, lists, orders, say, singles, tether
 from chappe import Chain, ChainCall, ChainConfiguration, ChainServer, OrderedProducer, OrderedStore
+from chappe.api.chain.key_values import KeyValues
 
 MEMBERS = "benchmarks.chain_members"
 BATCH = 600  # records in one command, about 64 KiB
 WAIT_S = 60.0
+LONG_S = 600.0
+VALUE_BYTES = 4_096
+PER_MIB = (1 << 20) // VALUE_BYTES
+PULSE_S = 0.002
 Options = dict[str, Any]
 
 
@@ -55,6 +61,59 @@ def server(options: Options) -> None:
         say(ready=True)
         for _ in orders():
             say(members=made.status().members)
+
+
+def map_server(options: Options) -> None:
+    """One of keys and values; every order: who is in it."""
+    where = Path(options["directory"])
+    with ChainServer(KeyValues(), configuration(options), options["name"], directory=where) as made:
+        say(ready=True)
+        for _ in orders():
+            say(members=made.status().members)
+
+
+def putter(options: Options) -> None:
+    """Writes one value after the other; order ``fill``: so many MiB more; ``longest``: between two confirmations."""
+    pulse = _Pulse()
+    with Chain(configuration(options)) as chain, Chain(configuration(options)) as other:
+        threading.Thread(target=pulse.run, args=(other,), daemon=True).start()
+        say(ready=True)
+        for order in orders():
+            if order["do"] == "fill":
+                first = order["first"] * PER_MIB
+                chain.call_many(map(_put, range(first, first + order["mib"] * PER_MIB)), timeout=LONG_S)
+                say(filled=True)
+            else:
+                say(longest_s=pulse.take())
+
+
+class _Pulse:
+    """Writes all the time, and knows how long it took at most."""
+
+    def __init__(self) -> None:
+        self._longest = 0.0
+        self._last = time.monotonic()
+
+    def run(self, chain: Chain) -> None:
+        """Write for ever, as fast as that goes with little work: a few values."""
+        number = 0
+        while True:
+            number += 1
+            chain.call(_put(number % 1_000), timeout=LONG_S)
+            now = time.monotonic()
+            self._longest = max(self._longest, now - self._last)
+            self._last = now
+            time.sleep(PULSE_S)
+
+    def take(self) -> float:
+        """The longest pause since the last call, one that lasts still included."""
+        longest, self._longest = max(self._longest, time.monotonic() - self._last), 0.0
+        return longest
+
+
+def _put(number: int) -> bytes:
+    value = f"{number:0{VALUE_BYTES}}"
+    return b'["put", "%d", "%s"]' % (number, value.encode())
 
 
 def client(options: Options) -> None:
@@ -142,7 +201,7 @@ def _longest(chain: Chain, seconds: float) -> dict[str, int]:
 
 
 ROLES: dict[str, Callable[[Options], None]] = {
-    each.__name__: each for each in (server, client, ordered_store, ordered_producer)
+    each.__name__: each for each in (server, map_server, client, putter, ordered_store, ordered_producer)
 }
 
 if __name__ == "__main__":

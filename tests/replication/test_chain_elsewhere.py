@@ -9,7 +9,7 @@ from tests.replication.test_chain_parts import Sum
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Write
+from chappe.replication.chain.actions import Save, Write
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.elsewhere import Elsewhere
@@ -51,14 +51,14 @@ def alone(machine: Slow) -> ChainServer:
     return core
 
 
-def written(core: ChainServer) -> list[Write]:
+def written(core: ChainServer) -> list[Write | Save]:
     """Have all written; the writes that it took."""
     found = []
     for _ in range(10):
-        writes = [each for each in core.flush(0.0) if isinstance(each, Write)]
+        writes = [each for each in core.flush(0.0) if isinstance(each, Write | Save)]
         found += writes
-        for _each in writes:
-            core.handle_written(0.0)
+        for each in writes:
+            core.handle_written(0.0) if isinstance(each, Write) else core.handle_saved(0.0)
     return found
 
 
@@ -87,7 +87,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     assert (core.log.base, core.log.end, core.committed, core.synced) == (6, 7, 7, 7)
     other = Slow()
     again = ChainServer(0, ("a",), 2, core.agreement.memory, other, now=0.0)
-    again.replica.restore(states[0].index, states[0].data)
+    again.replica.restore(states[0].index, states[0].chunks)
     assert other.snapshot() == b"5"  # and not what was done since
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from crc32c import crc32c
 from tests.replication.test_chain_elsewhere import Slow
 from tests.replication.test_chain_parts import Sum, opened
 
@@ -16,19 +17,20 @@ from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.events import GaveUp, TooLarge
 from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open, Piece
+from chappe.replication.chain.replica import Machine
 from chappe.replication.chain.transfer import Giver
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
 
 
-def joiner(machine: Sum | None = None, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
+def joiner(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     return ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine or Sum(), now=0.0, limits=limits)
 
 
-def tail(machine: Sum | None = None, limits: ChainLimits = CHAIN_LIMITS, others: int = 1) -> ChainServer:
+def tail(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS, others: int = 1) -> ChainServer:
     """The only member of a chain of several servers, with one entry."""
     named = others + 1
     decided = configuration.encode(Configuration(((0, 1),), tuple(range(11, 11 + named)), (False,) * named, False))
@@ -37,6 +39,11 @@ def tail(machine: Sum | None = None, limits: ChainLimits = CHAIN_LIMITS, others:
     core.handle_request("client", Open(b"n"), 0.0, 1)
     core.flush(0.0)
     return core
+
+
+def given(index: int, state: bytes) -> Giver:
+    """A state on its way, in one piece."""
+    return Giver(State(index, 1, (state,)), crc32c(state), 1, CHAIN_LIMITS)
 
 
 def appends(actions: list[Action]) -> list[Append]:
@@ -65,7 +72,7 @@ def test_what_does_not_come_from_the_tail_is_not_taken() -> None:
 def test_a_late_state_takes_nothing_that_was_acknowledged() -> None:
     core = joiner()
     core.handle_message(1, Append(1, 0, (OPEN, FIVE), 2, 0, True), 0.0)
-    late = Giver(State(1, 1, opened().snapshot()), 1, CHAIN_LIMITS).first()
+    late = given(1, opened().snapshot()).first()
 
     assert core.handle_message(1, late, 0.0) == [Tell(1, Join(1, 3, 1, False))]
 
@@ -77,7 +84,7 @@ def test_a_state_that_has_more_is_taken() -> None:
     replica = opened()
     replica.apply(2, FIVE)
 
-    answer = core.handle_message(1, Giver(State(2, 1, replica.snapshot()), 1, CHAIN_LIMITS).first(), 0.0)
+    answer = core.handle_message(1, given(2, replica.snapshot()).first(), 0.0)
 
     assert answer == [Tell(1, Join(1, 3, 2, True))]
     assert core.replica.snapshot() == replica.snapshot()
@@ -90,7 +97,7 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
     state = opened().snapshot()
     assert core.log_bytes == 1
 
-    core.handle_message(1, Giver(State(1, 1, state), 1, CHAIN_LIMITS).first(), 0.0)
+    core.handle_message(1, given(1, state).first(), 0.0)
 
     assert core.log_bytes == len(state)
 
@@ -146,7 +153,7 @@ def test_a_joiner_whose_disk_is_behind_takes_nothing_more_and_says_so() -> None:
 
     assert core.flush(0.0) == [Tell(1, Ack(1, 3, 1, 1, 1, full=True))]
     assert "its disk is behind" in core.joining.why
-    late = Giver(State(9, 1, opened().snapshot()), 1, CHAIN_LIMITS).first()
+    late = given(9, opened().snapshot()).first()
     assert core.handle_message(1, late, 0.0) == []
     assert not [each for each in core.handle_timeout(0.1) if isinstance(each, Tell) and isinstance(each.message, Join)]
     machine.full = False
@@ -199,7 +206,7 @@ def test_a_state_that_is_too_large_is_reported_by_both_and_asked_for_seldom() ->
     limits = replace(CHAIN_LIMITS, state_bytes_max=3, log_bytes=1)
     core, other = tail(limits=limits), joiner(limits=limits)
     core.log.shorten(1)  # the joiner cannot begin without a state
-    size = len(core.replica.transfer())
+    size = len(core.replica.snapshot())
 
     actions = core.handle_message(1, Join(1, 2, 0, True), 0.0)
 

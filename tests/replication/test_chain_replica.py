@@ -58,6 +58,13 @@ def opened(machine: Times, **limits: float) -> Replica:
     return made
 
 
+def transferred(replica: Replica) -> tuple[bytes, ...]:
+    """A small state for another server."""
+    making = replica.make(transfer=True)
+    assert making.step(1_000)
+    return tuple(making.chunks)
+
+
 def test_a_machine_is_told_when_the_head_numbered_a_command() -> None:
     replica = opened(Times())
 
@@ -70,8 +77,8 @@ def test_a_machine_with_files_is_told_what_is_meant_and_where_to_begin() -> None
     replica = Replica(machine, CHAIN_LIMITS)
     replica.begin()
 
-    Replica(other, CHAIN_LIMITS).restore(9, replica.transfer())
-    Replica(machine, CHAIN_LIMITS).restore(9, replica.snapshot())
+    Replica(other, CHAIN_LIMITS).restore(9, transferred(replica))
+    Replica(machine, CHAIN_LIMITS).restore(9, (replica.snapshot(),))
     assert machine.restored == [b"", b"up to 7"]
     assert other.restored == [b"everything"]
 
@@ -80,7 +87,7 @@ def test_a_machine_without_files_begins_as_it_is() -> None:
     replica = opened(Times())
     replica.begin()
 
-    assert replica.snapshot() == replica.transfer()
+    assert (replica.snapshot(),) == transferred(replica)
 
 
 def test_a_result_that_is_too_large_is_an_error_at_all_members() -> None:
@@ -162,7 +169,7 @@ def test_sessions_of_one_origin_push_out_no_others(do: bool) -> None:
     assert replica.sessions == 10
     assert [replica.last(session) for session in (1, 3)] == [1, 1]
     restored = Replica(Times(), replica._limits)
-    restored.restore(replica.applied, replica.snapshot())
+    restored.restore(replica.applied, (replica.snapshot(),))
     for index in range(replica.applied + 1, replica.applied + 30):  # all members end the same ones
         entry = Entry(1, 5, 0, 0, 0, b"n", (b"rogue",) if index % 3 else (b"ann",))
         assert replica.apply(index, entry) == restored.apply(index, entry)

@@ -170,7 +170,7 @@ LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*,
     ("fault", "first", "seen"),
     [
         (reads_at_once, 60, "no single copy"),
-        (a_new_tail_knows_all, 110, "no single copy"),
+        (a_new_tail_knows_all, 60, "no single copy"),
         (does_what_is_repeated_again, 0, "done a command twice"),
         (commits_before_all_have_it, 0, "[a-e] commits .*, [a-e] has"),
         (commits_before_it_is_synced, 0, "the disk has"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from tests.sim.test_kv_pair_worlds import forgets_the_commit_that_was_half_told, numbers_only_what_clones_hear
@@ -102,25 +103,25 @@ def stays_master_without_its_place(patch: pytest.MonkeyPatch) -> None:
 
 def restores_no_writers(patch: pytest.MonkeyPatch) -> None:
     """Who joins, or starts again, would do a write again."""
-    restore = StoreMachine.restore
+    become = StoreMachine.become
 
-    def forgetful(self: StoreMachine, state: bytes) -> None:
-        restore(self, state)
+    def forgetful(self: StoreMachine, kept: Any, rows: Any) -> None:
+        become(self, kept, rows)
         self._writers = {}
         self._tell(self.whole())
 
-    patch.setattr(StoreMachine, "restore", forgetful)
+    patch.setattr(StoreMachine, "become", forgetful)
 
 
 def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:
     """The pieces of a commit before the snapshot are missing when the last one comes."""
-    restore = StoreMachine.restore
+    become = StoreMachine.become
 
-    def forgetful(self: StoreMachine, state: bytes) -> None:
-        restore(self, state)
+    def forgetful(self: StoreMachine, kept: Any, rows: Any) -> None:
+        become(self, kept, rows)
         self._parts = []
 
-    patch.setattr(StoreMachine, "restore", forgetful)
+    patch.setattr(StoreMachine, "become", forgetful)
 
 
 # What the world of a chain cannot show, and ``tests/kv/test_chained.py`` does: commits of a head that was replaced are

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import copytree
 
+import msgspec
 import pytest
 from tests.storage.power import Killed, PowerOps
 
-from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat
+from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat, StorageFull
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change, Loaded, State
 from chappe.replication.chain.messages import Entry
+from chappe.storage import chain_files
 from chappe.storage.chain_files import ChainFiles
 from chappe.storage.segments.files import FileOps
 
@@ -52,12 +55,82 @@ def test_what_was_cut_is_gone(tmp_path: Path) -> None:
 def test_a_state_stands_for_all_that_was_before(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
     files.write(Change(None, 0, (entry(1), entry(2), entry(3)), 0))
-    state = State(2, 1, b"state")
+    state = State(2, 1, (b"state",))
     files.write(Change(state, 2, (entry(3),), 2))
     files.write(Change(None, 3, (entry(4),), 3))
 
     assert again(files, tmp_path / "a") == Loaded(state, (entry(3), entry(4)), 3)
-    assert len(list((tmp_path / "a").glob("*.chain"))) == 1
+    names = sorted(path.name[18:] for path in (tmp_path / "a").glob("*.chain*"))
+    assert names == ["02.chain", "03.chain"]  # the state has a file of its own
+
+
+def found_in(path: Path, image: Path) -> Loaded:
+    """What a server finds that starts with a copy of the files."""
+    copytree(path, image)
+    files = opened(image)
+    files.close()
+    return files.loaded
+
+
+def test_what_follows_a_state_is_written_while_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_files, "SAVE_BYTES", 10)
+    path, state = tmp_path / "a", State(2, 1, (b"a state", b" in some", b" chunks"))
+    files = opened(path)
+    entries = [entry(1), entry(2), entry(3)]
+    files.write(Change(None, 0, tuple(entries), 1))
+    files.save(Change(state, 2, (entry(3),), 2))
+    while files.saving:
+        before = len(entries)
+        assert found_in(path, tmp_path / f"{before}") == Loaded(None, tuple(entries), 1)
+        files.write(Change(None, before, (entry(before + 1),), 0))
+        entries.append(entry(before + 1))
+        files.save_more()
+
+    assert len(entries) > 5
+    whole = Loaded(State(2, 1, (b"".join(state.chunks),)), tuple(entries[2:]), 2)
+    assert found_in(path, tmp_path / "whole") == whole
+    assert not (path / f"{1:020d}.chain").exists()
+    files.write(Change(None, len(entries), (), 3))
+    files.close()
+
+
+class Refusing(FileOps):
+    """A disk that is full when it is told."""
+
+    full = False
+
+    def fsync(self, fd: int) -> None:
+        if self.full:
+            raise OSError(28, "no room")
+        super().fsync(fd)
+
+
+def test_a_state_that_a_disk_refuses_is_given_up_and_all_is_there(tmp_path: Path) -> None:
+    ops = Refusing()
+    path = tmp_path / "a"
+    files = opened(path, ops)
+    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.save(Change(State(1, 1, (b"state",)), 1, (entry(2),), 1))
+    ops.full = True
+    with pytest.raises(StorageFull):
+        files.save_more()
+    ops.full = False
+
+    assert not files.saving
+    files.write(Change(None, 2, (entry(3),), 0))
+    assert again(files, path) == Loaded(None, (entry(1), entry(2), entry(3)), 0)
+    assert not list(path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("size", [0, 255, 256, 65_535, 65_536])
+@pytest.mark.parametrize("count", [0, 15, 16, 65_536])
+def test_a_state_in_parts_is_the_same_bytes_as_before(size: int, count: int, tmp_path: Path) -> None:
+    change = Change(State(7, 2, (b"x" * size,)), 7, (entry(8),) * count, 9)
+    old = {
+        "state": {"index": 7, "term": 2, "data": b"x" * size}, "keep": 7, "entries": change.entries, "committed": 9,
+    }  # fmt: skip
+
+    assert b"".join(chain_files._encoded(change)) == msgspec.msgpack.encode(old)
 
 
 def test_a_vote_is_kept_and_a_new_server_is_who_it_was_made(tmp_path: Path) -> None:
@@ -158,14 +231,14 @@ def test_files_before_a_state_of_which_some_are_gone_already_do_no_harm(tmp_path
     files = opened(path)  # goes on in a second file
     files.write(Change(None, 2, (entry(3),), 2))
     kept = (path / f"{2:020d}.chain").read_bytes()
-    state = State(3, 1, b"state")
+    state = State(3, 1, (b"state",))
     files.write(Change(state, 3, (), 3))
     files.close()
     (path / f"{2:020d}.chain").write_bytes(kept)  # as if it was killed when only the first one was removed
 
     files = opened(path)
     assert files.loaded == Loaded(state, (), 3)
-    files.write(Change(State(4, 1, b"newer"), 4, (), 4))
+    files.write(Change(State(4, 1, (b"newer",)), 4, (), 4))
     files.close()
     assert len(list(path.glob("*.chain"))) == 1
 
@@ -209,6 +282,45 @@ def test_names_that_a_killed_process_did_not_come_to_sync_are_synced_before_they
 
 
 @pytest.mark.parametrize("seed", range(60))
+def test_after_a_power_cut_while_a_state_is_written_all_is_there(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_files, "SAVE_BYTES", 100)
+    rng = Random(seed)
+    ops = PowerOps(tmp_path / "a", rng)
+    (tmp_path / "a").mkdir()
+    ops.kill_in = rng.randrange(20, 150)
+    views = [Loaded()]  # what may be there; of two the second one has the state
+    attempt: Change | None = None
+    try:
+        files = opened(tmp_path / "a", ops)
+        for _ in range(40):
+            if files.saving and rng.random() < 0.6:
+                files.save_more()
+                views = views if files.saving else views[1:]
+                continue
+            base = views[0].state.index if views[0].state else 0
+            end = base + len(views[0].entries)
+            if not files.saving and end > base and rng.random() < 0.3:
+                state = State(end - 1, 1, (b"s" * 600,))
+                views.append(Loaded(state, views[0].entries[-1:], end - 1))
+                files.save(Change(state, end - 1, views[0].entries[-1:], end - 1))
+                continue
+            attempt = Change(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
+            files.write(attempt)
+            views = [after(each, attempt) for each in views]
+            attempt = None
+        files.close()
+    except Killed:
+        pass
+    image = tmp_path / "image"
+    ops.image(image)
+    found = opened(image)
+    assert found.loaded in [*views, *(after(each, attempt) for each in views if attempt is not None)]
+    found.close()
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     ops = PowerOps(tmp_path / "a", rng)
@@ -226,7 +338,7 @@ def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Pat
                 memory = attempt
                 continue
             if rng.random() < 0.2 and expected.entries:
-                attempt = Change(State(end - 1, 1, b"s" * 600), end - 1, expected.entries[-1:], end - 1)
+                attempt = Change(State(end - 1, 1, (b"s" * 600,)), end - 1, expected.entries[-1:], end - 1)
             else:
                 attempt = Change(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
             files.write(attempt)

@@ -52,7 +52,7 @@ BATCHES: Final = [encode_batch(0, [b"one", b"two"], AT_US), encode_batch(2, [b"t
 PENDING: Final = encode_batch(3, [b"not in a batch yet"], AT_US)
 ENTRIES: Final = {"host": {"a": 1, "b": (2.5, True)}, 7: "seven", Count(7): timedelta(seconds=5), ("t", 1): None}
 SHARED: Final = {"colour/wall": b"white", "colour/door": b"\xff\x00"}
-CHAIN: Final = Change(State(2, 1, b"state"), 2, (Entry(1, 3, 1, 3, 0, b"xyz"),), 2)
+CHAIN: Final = Change(State(2, 1, (b"state",)), 2, (Entry(1, 3, 1, 3, 0, b"xyz"),), 2)
 LATER: Final = Change(None, 3, (Entry(1, 4, 1, 4, 0, b"uvw"),), 3)
 MEMORY: Final = Memory(77, 3, b"value")
 PUBLISHED: Final = [("/all/x", [1, "text"]), ("/all/y", None), ("/all/x", {"a": Count(2)})]

@@ -17,7 +17,7 @@ import zmq
 
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.agreement.core import Keep
-from chappe.replication.chain.actions import Applied, Reply, Tell, Write
+from chappe.replication.chain.actions import Applied, Reply, Save, Tell, Write
 from chappe.replication.chain.client import ChainClient, Send
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.wire import (
@@ -178,7 +178,14 @@ class ChainServerNode(SocketNode):
         self._replies: dict[bytes, list[bytes]] = {}
         self._unread = Unread()
         core.news = None if on_applied is None else []
-        self.table |= {Keep: self._keep, Write: self._write, Tell: self._tell, Reply: self._reply, _Out: self._out}
+        self.table |= {
+            Keep: self._keep,
+            Write: self._write,
+            Save: self._save,
+            Tell: self._tell,
+            Reply: self._reply,
+            _Out: self._out,
+        }
         try:
             own = addresses[core.place]
             self._router = open_socket(zmq.ROUTER, gate)
@@ -389,14 +396,39 @@ class ChainServerNode(SocketNode):
         self._lane.do(lambda: _tried(partial(files.write, change)), self._written)
 
     def _written(self, error: StorageError | None) -> None:
-        if self._paced.still:
-            self._inbox.append(lambda: self._after_write(error))
-        else:
-            self.do(self._after_write(error))
+        core = self.core
+        self._after(core.handle_written, core.handle_not_written, error)
 
-    def _after_write(self, error: StorageError | None) -> Sequence[object]:
-        now = time.monotonic()
-        return self.core.handle_written(now) if error is None else self.core.handle_not_written(now, str(error))
+    def _save(self, action: Save) -> None:
+        files, change = self._files, action.change
+        assert files is not None
+        self._lane.do(lambda: _tried(partial(files.save, change)), self._saved)
+
+    def _saved(self, error: StorageError | None) -> None:
+        """A part of a state is written: what waits for the disk gets its turn before the next one."""
+        files, core = self._files, self.core
+        assert files is not None
+        if error is None and files.saving:
+            self._lane.do(lambda: _tried(files.save_more), self._saved)
+        else:
+            self._after(core.handle_saved, core.handle_not_saved, error)
+
+    def _after(
+        self,
+        done: Callable[[float], Sequence[object]],
+        refused: Callable[[float, str], Sequence[object]],
+        error: StorageError | None,
+    ) -> None:
+        """The disk has done something, or refused it."""
+
+        def tell() -> Sequence[object]:
+            now = time.monotonic()
+            return done(now) if error is None else refused(now, str(error))
+
+        if self._paced.still:
+            self._inbox.append(tell)
+        else:
+            self.do(tell())
 
 
 class ChainClientNode(SocketNode):

@@ -4,7 +4,8 @@ Each change is one frame at the end of the newest file: ``MAGIC``, length and CR
 written and synced before the next begins, so what a power cut leaves half is the last frame. Sound frames behind a
 broken one mean damage to what was synced, and the server does not start: it may come back as one without a disk. After
 a failed write the file is left as it is, and the next change begins a new one, which says behind which entry it goes
-on. A state begins a new file, too, and when that is on disk the older ones go.
+on. A state has a file of its own, which is written beside those of the changes that follow; once it is on disk the
+older ones go.
 
 The vote is one small file, replaced as a whole. The digit in ``MAGIC`` is the version of the format.
 """
@@ -20,6 +21,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from chappe.defaults import MIB
 from chappe.errors import Damaged, StorageFormat
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change, Loaded, State
@@ -31,7 +33,28 @@ FRAME: Final = struct.Struct(">4sQI")  # magic, length, CRC-32C of the content
 ENDING: Final = ".chain"
 VOTE: Final = "vote"
 
-_CHANGE: Final = msgspec.msgpack.Decoder(Change)
+SAVE_BYTES: Final = 16 * MIB  # of a state, written in one go: other changes wait no longer
+ENTRIES: Final = 1_024  # encoded in one go
+
+
+class _State(msgspec.Struct):
+    """A state as it is on disk."""
+
+    index: int
+    term: int
+    data: memoryview
+
+
+class _Change(msgspec.Struct):
+    """A change as it is on disk."""
+
+    state: _State | None
+    keep: int
+    entries: tuple[Entry, ...]
+    committed: int
+
+
+_CHANGE: Final = msgspec.msgpack.Decoder(_Change)
 _MEMORY: Final = msgspec.msgpack.Decoder(Memory)
 
 
@@ -57,6 +80,7 @@ class ChainFiles:
         self._size = 0
         self._worn = True  # the next change begins a new file
         self._numbers: list[int] = []  # of the files, oldest first
+        self._saves: _Save | None = None
         with trying(f"read the chain in {directory}", self._lock.close):
             self.loaded = self._load()
             self.memory = self._recall(disk)
@@ -70,11 +94,13 @@ class ChainFiles:
 
     def write(self, change: Change) -> None:
         """Have a change on disk. Raises StorageFull, StorageError: perhaps a part of it is."""
+        if change.state is not None:
+            self.save(change)
+            while self.saving:
+                self.save_more()
+            return
         with trying(f"write the chain in {self._directory}"):
             content = msgspec.msgpack.encode(change)
-            if change.state is not None:
-                self._begin_with([_frame(content), content])
-                return
             if self._worn:
                 self._begin()
             self._worn = True
@@ -82,8 +108,49 @@ class ChainFiles:
             self._ops.fdatasync(self._file)
             self._worn = False
 
+    @property
+    def saving(self) -> bool:
+        """Whether a state is being written."""
+        return self._saves is not None
+
+    def save(self, change: Change) -> None:
+        """Begin to write a change with a state, to replace all that was written until now; ``save_more`` follows.
+
+        Changes that are written meanwhile go on behind it.
+        """
+        self._give_up()
+        number = self._next()
+        self._saves = _Save(self._path(number), tuple(self._numbers), change)
+        self._numbers.append(number)
+        self._worn = True
+
+    def save_more(self) -> None:
+        """Write and sync a part of what is being saved.
+
+        Raises StorageFull, StorageError: then it is given up, and what it was to replace is still there.
+        """
+        saves = self._saves
+        if saves is None:
+            return
+        with trying(f"write the chain in {self._directory}", self._give_up):
+            if saves.write(self._ops):
+                self._saves = None
+                for each in saves.older:
+                    self._ops.discard(self._path(each))
+                self._numbers = [each for each in self._numbers if each not in saves.older]
+
+    def _give_up(self) -> None:
+        saves, self._saves = self._saves, None
+        if saves is not None:
+            saves.give_up(self._ops)
+
+    def forget(self) -> None:
+        """Give back the memory of what was loaded."""
+        self.loaded = Loaded()
+
     def close(self) -> None:
         """Release the directory."""
+        self._give_up()
         if self._file >= 0:
             self._ops.close(self._file)
             self._file = -1
@@ -104,18 +171,6 @@ class ChainFiles:
         self._use(number, file, 0)
         self._ops.sync_directory(str(self._directory))
 
-    def _begin_with(self, content: list[bytes]) -> None:
-        """A new file that needs none of the others."""
-        number = self._next()
-        self._worn = True
-        self._ops.replace_file(self._path(number), content)
-        older = list(self._numbers)
-        self._use(number, self._ops.open(self._path(number), os.O_WRONLY), sum(map(len, content)))
-        self._worn = False
-        for each in older:
-            self._ops.discard(self._path(each))
-        self._numbers = [number]
-
     def _use(self, number: int, file: int, size: int) -> None:
         if self._file >= 0:
             self._ops.close(self._file)
@@ -129,12 +184,14 @@ class ChainFiles:
         if not all(path.stem.isdecimal() for path in paths):
             raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
         self._numbers = [int(path.stem) for path in paths]
+        for left in self._directory.glob(f"*{ENDING}.tmp"):  # a killed process was writing a state
+            self._ops.discard(str(left))
         self._ops.sync_directory(str(self._directory))  # a killed process may not have come to it ...
         made = _Made()
         for path in paths:
             with self._ops.opened(str(path)) as file:
                 self._ops.fsync(file)  # ... nor to this
-            for content in _frames(self._ops.read_file(str(path)), path):
+            for content in _frames(memoryview(self._ops.read_file(str(path))), path):
                 made.add(_decoded(content, path), path)
         if made.gap:
             raise Damaged(made.gap)
@@ -149,10 +206,10 @@ class ChainFiles:
             content = msgspec.msgpack.encode(memory)
             self._ops.replace_file(str(path), [_frame(content), content])
             return memory
-        found = list(_frames(self._ops.read_file(str(path)), path))
+        found = list(_frames(memoryview(self._ops.read_file(str(path))), path))
         try:
-            (content,) = found
-            return _MEMORY.decode(content)
+            (only,) = found
+            return _MEMORY.decode(only)
         except (ValueError, msgspec.DecodeError):
             raise Damaged(
                 f"{path} is damaged, without which this server could vote twice: remove {path.parent}"
@@ -163,7 +220,7 @@ def _frame(content: bytes) -> bytes:
     return FRAME.pack(MAGIC, len(content), crc32c(content))
 
 
-def _sound(raw: bytes, at: int) -> bytes | None:
+def _sound(raw: memoryview, at: int) -> memoryview | None:
     """The content of the frame that begins there, if it is whole."""
     if len(raw) - at < FRAME.size:
         return None
@@ -172,24 +229,104 @@ def _sound(raw: bytes, at: int) -> bytes | None:
     return content if magic == MAGIC and len(content) == size and crc32c(content) == check else None
 
 
-def _frames(raw: bytes, path: Path) -> Iterator[bytes]:
+def _frames(raw: memoryview, path: Path) -> Iterator[memoryview]:
     """The contents of sound frames; what follows the last one was torn. Raises Damaged, StorageFormat."""
-    if raw[:3] == MAGIC[:3] and raw[3:4].isdigit() and raw[3:4] > MAGIC[3:]:
+    if raw[:3] == MAGIC[:3] and bytes(raw[3:4]).isdigit() and bytes(raw[3:4]) > MAGIC[3:]:
         raise StorageFormat(f"{path} was written by a newer chappe: install that version, or choose another directory")
     at = 0
     while (content := _sound(raw, at)) is not None:
         yield content
         at += FRAME.size + len(content)
-    while (at := raw.find(MAGIC, at + 1)) >= 0:
-        if _sound(raw, at) is not None:
-            raise Damaged(f"{path} is damaged before byte {at}: remove {path.parent}, and the server starts anew")
+    for later in _magics(raw, at + 1):
+        if _sound(raw, later) is not None:
+            raise Damaged(f"{path} is damaged before byte {later}: remove {path.parent}, and the server starts anew")
 
 
-def _decoded(content: bytes, path: Path) -> Change:
+def _magics(raw: memoryview, start: int) -> Iterator[int]:
+    """Where a frame may begin."""
+    rest = raw[start:].tobytes()
+    at = -1
+    while (at := rest.find(MAGIC, at + 1)) >= 0:
+        yield start + at
+
+
+def _decoded(content: memoryview, path: Path) -> Change:
     try:
-        return _CHANGE.decode(content)
+        found = _CHANGE.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageFormat(f"{path} is of another version of chappe: {error}") from None
+    state = None if found.state is None else State(found.state.index, found.state.term, (found.state.data,))
+    return Change(state, found.keep, found.entries, found.committed)
+
+
+class _Save:
+    """A file of one frame that is being written, in parts: a change with a state, and the entries behind that."""
+
+    def __init__(self, path: str, older: tuple[int, ...], change: Change) -> None:
+        self.older = older
+        self._path = path
+        self._temporary = path + ".tmp"
+        self._file = -1
+        self._at = FRAME.size  # the frame's head comes last: it has a checksum over all
+        self._check = 0
+        self._content = _encoded(change)
+
+    def write(self, ops: FileOps) -> bool:
+        """Write and sync a part; returns whether the file is complete, and in its place. Raises OSError."""
+        if self._file < 0:
+            self._file = ops.create(self._temporary)
+        size = SAVE_BYTES
+        while size > 0:
+            part = next(self._content, None)
+            if part is None:
+                ops.write_all(self._file, [FRAME.pack(MAGIC, self._at - FRAME.size, self._check)], 0)
+                ops.fsync(self._file)
+                self._close(ops)
+                ops.replace(self._temporary, self._path)
+                ops.sync_directory(os.path.dirname(self._path))
+                return True
+            self._check = crc32c(part, self._check)
+            self._at = ops.write_all(self._file, [part], self._at)
+            size -= len(part)
+        ops.fdatasync(self._file)
+        return False
+
+    def give_up(self, ops: FileOps) -> None:
+        """Remove what there is of it."""
+        self._close(ops)
+        ops.discard(self._temporary)
+
+    def _close(self, ops: FileOps) -> None:
+        if self._file >= 0:
+            ops.close(self._file)
+            self._file = -1
+
+
+def _encoded(change: Change) -> Iterator[bytes | memoryview]:
+    """The same bytes as ``msgspec.msgpack.encode`` of a change with a state, in parts."""
+    encode, state = msgspec.msgpack.encode, change.state
+    assert state is not None
+    head = b"\x84" + encode("state") + b"\x83" + encode("index") + encode(state.index)
+    yield head + encode("term") + encode(state.term) + encode("data") + _bytes_head(state.size)
+    yield from state.chunks
+    yield encode("keep") + encode(change.keep) + encode("entries") + _array_head(len(change.entries))
+    for start in range(0, len(change.entries), ENTRIES):
+        yield b"".join([encode(each) for each in change.entries[start : start + ENTRIES]])
+    yield encode("committed") + encode(change.committed)
+
+
+def _bytes_head(size: int) -> bytes:
+    """How so many bytes begin in msgpack."""
+    if size < 1 << 8:
+        return struct.pack(">BB", 0xC4, size)
+    return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
+
+
+def _array_head(size: int) -> bytes:
+    """How an array of so many values begins in msgpack."""
+    if size < 16:
+        return bytes([0x90 | size])
+    return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)
 
 
 class _Made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, cast
 
 import msgspec
@@ -12,16 +13,19 @@ from chappe.data.order import VECTOR, same
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.kv import operations
+from chappe.replication.chain.replica import Restoring
+from chappe.replication.chain.rows import Rows
+from chappe.replication.chain.snapshots import MARK
 
-FIRST_FORM: Final = bytes([VECTOR])  # how states of former versions begin, which were one value of all pairs
+FIRST_FORM: Final = bytes([VECTOR])  # how states begin that are one value of all pairs; then came one dictionary
 _ROWS: Final = msgspec.msgpack.Decoder(dict[str, bytes])
+_PIECES: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 class KeyValues:
     """Keys and values. What is added to what is as in data stores.
 
-    Each value is kept as bytes, so a state of hundreds of megabytes is made in a tenth of a second: a server does
-    nothing else meanwhile, and the others take it for dead if that lasts.
+    Each value is kept as bytes, and the state goes out and comes in by pieces, so a server goes on however large it is.
 
     =================================== ============================================= =================
     command                             does                                          answers
@@ -39,20 +43,20 @@ class KeyValues:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[str, bytes] = {}
+        self._rows = Rows(str)
 
     def apply(self, command: bytes) -> bytes:
         """Do a command. Raises UsageError for what is none, TypeClash, InvalidOperation, UnsupportedValue."""
         match _words(command):
             case ("put", str(key), value) if value is not None:
-                self._rows[key] = binary.encode(value)
+                self._rows.put(key, binary.encode(value))
                 return b"null"
             case ("erase", str(key)):
-                return _text(self._rows.pop(key, None) is not None)
+                return _text(self._rows.erase(key))
             case ("add", str(key), int(number) | float(number)) if not isinstance(number, bool):
                 stored = self._find(key)
                 total = number if stored is None else operations.add(stored, number)
-                self._rows[key] = binary.encode(total)
+                self._rows.put(key, binary.encode(total))
                 return _text(total)
             case ("compare", str(key), old, new):
                 return _text(self._compare(key, old, new))
@@ -67,17 +71,33 @@ class KeyValues:
                 return _text(len(self._rows))
         raise UsageError(f"{query[:100]!r} is no query for keys and values")
 
+    def pieces(self) -> Iterator[bytes]:
+        """All keys and values as they are now: see ``PiecedMachine``."""
+        return self._rows.pieces()
+
+    def restoring(self) -> Restoring:
+        """What takes such pieces."""
+        return self._rows.taking()
+
     def snapshot(self) -> bytes:
-        """All keys and values, in the order in which they came to be there."""
-        return msgspec.msgpack.encode(self._rows)
+        """All keys and values at once."""
+        return MARK + msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
         """Be as then."""
+        if state[:1] == MARK:
+            taken = self.restoring()
+            for piece in _PIECES.decode(state[1:]):
+                taken.add(piece)
+            taken.finish()
+            return
+        self._rows.clear()
         if state[:1] == FIRST_FORM:
-            pairs = cast(tuple[tuple[str, Value], ...], binary.decode(state))
-            self._rows = {key: binary.encode(value) for key, value in pairs}
-        else:
-            self._rows = _ROWS.decode(state) if state else {}
+            for key, value in cast(tuple[tuple[str, Value], ...], binary.decode(state)):
+                self._rows.put(key, binary.encode(value))
+        elif state:
+            for key, raw in _ROWS.decode(state).items():
+                self._rows.put(key, raw)
 
     def _find(self, key: str) -> Value:
         """The value; None if there is none, which is no value here."""
@@ -89,9 +109,9 @@ class KeyValues:
         if not (old is None if stored is None else same(stored, old)):
             return False
         if new is None:
-            self._rows.pop(key, None)
+            self._rows.erase(key)
         else:
-            self._rows[key] = binary.encode(new)
+            self._rows.put(key, binary.encode(new))
         return True
 
 

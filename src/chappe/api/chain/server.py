@@ -31,12 +31,13 @@ class ChainServer(NodeHost):
     """One of the servers that hold a machine's state in exactly the same form; see ``docs/explanation/chains.md``.
 
     The machine is a Python object with ``apply(command) -> result``, ``read(query) -> result``, ``snapshot() -> bytes``
-    and ``restore(bytes)``; commands and results are bytes of up to 4 MiB, a snapshot has up to 1 GiB. It must be
+    and ``restore(bytes)``; commands and results are bytes of up to 4 MiB, a snapshot has up to 2.25 GiB. It must be
     deterministic: ``chappe.testing.check_machine`` looks whether it is. What ``apply`` raises is its result, at all
     members alike. It is called with a lock held, one call at a time, and keeps this whole server waiting.
 
     If it has an attribute ``now_us`` it finds the time there, in microseconds, that the head wrote beside the command.
-    If it has ``transfer() -> bytes``, it keeps its state on a disk of its own: see ``FiledMachine`` in
+    If it has ``pieces`` and ``restoring``, its state may be large: see ``PiecedMachine``. If it has
+    ``transfer() -> bytes``, it keeps its state on a disk of its own: see ``FiledMachine`` in
     ``chappe.replication.chain.replica``.
 
     Args:
@@ -93,6 +94,8 @@ class ChainServer(NodeHost):
             if files is not None:
                 files.close()
             raise
+        if files is not None:
+            files.forget()
         self._node = ChainServerNode(
             addresses, given.chain, core, files=files, gate=gate, rules=rules, on_report=self._report,
             on_applied=on_applied,

@@ -7,7 +7,8 @@ still the master at that place of the log, and has left out none: of a head that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -17,6 +18,8 @@ from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
 from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.pair.messages import Row, encode_operation
+from chappe.replication.chain.rows import Rows, RowsTaken
+from chappe.replication.chain.snapshots import MARK
 
 _ASK_CLONES = "this chain holds a data store of the mesh: it is read and written through its masters and clones"
 
@@ -38,10 +41,11 @@ class StoreMachine:
 
     def __init__(self) -> None:
         self._told: Callable[[Fed], None] | None = None
+        self._rows = Rows(bytes)  # by key: the operation that puts it
         self._begin()
 
     def _begin(self) -> None:
-        self._rows: dict[bytes, bytes] = {}  # by key: the operation that puts it
+        self._rows.clear()
         self._writers: dict[Entity, WriterRow] = {}
         self._master = NOBODY
         self._event = 0
@@ -80,27 +84,51 @@ class StoreMachine:
                 self._take(found)
         return b""
 
-    def snapshot(self) -> bytes:
-        """All of it."""
+    def pieces(self) -> Iterator[bytes]:
+        """All of it as it is now, the rows last: see ``PiecedMachine``."""
         writers = b"".join([encode_operation(each) for each in self._writers.values()])
-        rows = b"".join(self._rows.values())
-        return msgspec.msgpack.encode(
-            _Kept(tuple(self._master), self._event, self._commit, self._parts, writers, rows)  # type: ignore[arg-type]
-        )
+        master = tuple(self._master)
+        head = _Kept(master, self._event, self._commit, list(self._parts), writers, b"")  # type: ignore[arg-type]
+        return chain((msgspec.msgpack.encode(head),), self._rows.pieces())
+
+    def restoring(self) -> _Restoring:
+        """What takes such pieces."""
+        return _Restoring(self)
+
+    def snapshot(self) -> bytes:
+        """All of it at once."""
+        return MARK + msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
         """Be as then. Raises ProtocolError."""
+        if state[:1] == MARK:
+            restoring = self.restoring()
+            for piece in msgspec.msgpack.decode(state[1:], type=list[bytes]):
+                restoring.add(piece)
+            restoring.finish()
+            return
         self._begin()
         if state:
-            try:
-                kept = _DECODER.decode(state)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ProtocolError(f"the state of a data store does not decode: {error}") from None
+            kept = _decoded(state)
             self._do(decode_rows(kept.rows))
-            self._do(decode_rows(kept.writers))
-            self._master, self._event = Entity(*kept.master), kept.event
-            self._commit, self._parts = kept.commit, kept.parts
+            self._take_head(kept)
         self._tell(self.whole())
+
+    def become(self, kept: _Kept, rows: RowsTaken[bytes]) -> None:
+        """Have a state that is complete."""
+        self._begin()
+        rows.finish()
+        self._take_head(kept)
+        self._tell(self.whole())
+
+    def new_rows(self) -> RowsTaken[bytes]:
+        """What takes other rows."""
+        return self._rows.taking()
+
+    def _take_head(self, kept: _Kept) -> None:
+        self._do(decode_rows(kept.writers))
+        self._master, self._event = Entity(*kept.master), kept.event
+        self._commit, self._parts = kept.commit, kept.parts
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -121,9 +149,9 @@ class StoreMachine:
     def _do(self, rows: list[tuple[Row, bytes]]) -> None:
         for (row, _, _), raw in rows:
             if isinstance(row, PutRow):
-                self._rows[row.key] = raw
+                self._rows.put(row.key, raw)
             elif isinstance(row, EraseRow):
-                self._rows.pop(row.key, None)
+                self._rows.erase(row.key)
             elif isinstance(row, ClearRows):
                 self._rows.clear()
             elif isinstance(row, WriterRow):
@@ -134,3 +162,32 @@ class StoreMachine:
     def _tell(self, fed: Fed) -> None:
         if self._told is not None:
             self._told(fed)
+
+
+class _Restoring:
+    """A state that comes in pieces."""
+
+    def __init__(self, machine: StoreMachine) -> None:
+        self._machine = machine
+        self._kept: _Kept | None = None
+        self._rows = machine.new_rows()
+
+    def add(self, piece: bytes) -> None:
+        """The next one. Raises ProtocolError."""
+        if self._kept is None:
+            self._kept = _decoded(piece)
+        else:
+            self._rows.add(piece)
+
+    def finish(self) -> None:
+        """All are there. Raises ProtocolError."""
+        if self._kept is None:
+            raise ProtocolError("the state of a data store is empty")
+        self._machine.become(self._kept, self._rows)
+
+
+def _decoded(state: bytes) -> _Kept:
+    try:
+        return _DECODER.decode(state)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the state of a data store does not decode: {error}") from None

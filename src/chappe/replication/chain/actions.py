@@ -13,11 +13,16 @@ from chappe.replication.chain.messages import Answer, Between, Entry
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole state behind an entry of the log, as ``Replica.snapshot`` makes it."""
+    """The whole state behind an entry of the log, as ``Replica.make`` makes it, in chunks."""
 
     index: int
     term: int  # of that entry
-    data: bytes
+    chunks: tuple[bytes | memoryview, ...]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return sum(map(len, self.chunks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +93,15 @@ class Reply:
     message: Answer
 
 
-Action: TypeAlias = Keep | Write | Tell | Reply | Report
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Have this change, which has a state, on disk in place of all that was to be written until now.
+
+    It may take long. ``Write`` goes on meanwhile, behind it: until the state is there, what it replaces counts. Then
+    call ``handle_saved``. One is under way at a time.
+    """
+
+    change: Change
+
+
+Action: TypeAlias = Keep | Write | Save | Tell | Reply | Report

@@ -19,7 +19,7 @@ from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
-from chappe.replication.chain.actions import Action, Applied, Change, Loaded, State, Tell, Write
+from chappe.replication.chain.actions import Action, Applied, Change, Loaded, Save, State, Tell, Write
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
@@ -44,16 +44,31 @@ from chappe.replication.chain.messages import (
 )
 from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
-from chappe.replication.chain.replica import Machine, Replica
+from chappe.replication.chain.replica import Machine, Replica, Restored
 from chappe.replication.chain.serving import Serving
+from chappe.replication.chain.snapshots import Making
+from chappe.replication.chain.transfer import Giver
 
 PATIENT_BEATS: Final = 20  # after a restart of all members those who are back wait so long for the others
 JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
 DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
 STAGGER_BEATS: Final = 3  # servers propose one after the other
+STEP_S: Final = 0.001  # between two pieces of a state that are made, everything else gets its turn
 LOG: Final = "the log"
+STATE: Final = "the state that takes the place of the log"
 REFUSES: Final = "the disk refuses"
 REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
+
+
+@dataclass(slots=True)
+class _Made:
+    """A state that is being made, behind an entry."""
+
+    making: Making
+    index: int
+    term: int
+    mark: int | None  # of what lies elsewhere, if it is for the own disk; None: it is for who joins
+    step_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +126,12 @@ class ChainServer:
         self.replica = Replica(machine, limits)
         state = loaded.state
         if state is not None:
-            self.replica.restore(state.index, state.data)
+            self.replica.restore(state.index, state.chunks)
         else:
             self.replica.begin()
         self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
         if state is not None:
-            self.mind_size(len(state.data))
+            self._mind_size(state.size)
         self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
@@ -125,7 +140,12 @@ class ChainServer:
         self._writing: Change | None = None
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
-        self._state: State | None = None  # to be written instead of all
+        self._state: State | None = None  # to be written instead of all, before anything else: by who is no member
+        self._saves: State | None = None  # to be written beside what follows: by a member, for which others wait
+        self._saving: State | None = None  # it is on its way
+        self._save_at = -math.inf  # the disk has refused
+        self._making: _Made | None = None  # a state is being made
+        self._made: Giver | None = None  # one that is complete, for who joins
         self.elsewhere = machine if isinstance(machine, Elsewhere) else None
         self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
         self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
@@ -185,11 +205,14 @@ class ChainServer:
     @property
     def log_most(self) -> int:
         """So many bytes the log may have before a state takes its place."""
-        return JOINER_TIMES * self.log_bytes if self.joining.gives else self.log_bytes
+        long = self.joining.gives or self._making is not None or self._saves is not None
+        return JOINER_TIMES * self.log_bytes if long else self.log_bytes
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         due = min(self._beat_at, self.agreement.next_timeout())
+        if self._making is not None:
+            due = min(due, self._making.step_at)
         return min(due, self._ack_at) if self._owes_ack else due
 
     def status(self, now: float) -> Status:
@@ -268,10 +291,14 @@ class ChainServer:
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due."""
         self._look(now)
+        if self._making is not None and now >= self._making.step_at:
+            self._make(self._making, now)
         actions = self._agree(self.agreement.handle_timeout(now), now)
         if now < self._beat_at:
             return actions
         self._beat_at = now + self._limits.beat_s
+        if not self.joining.gives:
+            self._made = None
         actions += [Tell(place, self._beat(now)) for place in self.peers.others]
         actions += self._consider(now)
         self._repeat(now)
@@ -296,6 +323,20 @@ class ChainServer:
         self._cut = self.synced
         self._write_at = now + 1.0
         return self._tell_refused(NotKept(LOG, why), now)
+
+    def handle_saved(self, now: float) -> list[Action]:
+        """The change that was to be saved is on disk."""
+        if self._saves is self._saving:
+            self._saves = None
+        self._saving = None
+        self._refused.pop(STATE, None)
+        return []
+
+    def handle_not_saved(self, now: float, why: str = REFUSES) -> list[Action]:
+        """The disk has refused it, and has what it had: it is tried again."""
+        self._saving = None
+        self._save_at = now + 1.0
+        return self._tell_refused(NotKept(STATE, why), now)
 
     def handle_not_kept(self, now: float, why: str = REFUSES) -> list[Action]:
         """The disk has refused what the agreement was to keep."""
@@ -326,9 +367,10 @@ class ChainServer:
 
     def flush(self, now: float) -> list[Action]:
         """What is to be written, sent on, acknowledged and answered after all that came."""
-        self._shorten()
+        self._shorten(now)
         self._commit()
         actions, self._answers = self._answers, []
+        actions += self._save(now)
         actions += self._write(now)
         synced = self.safe if self.head else min(self.safe, self._upstream)
         for target in (self.next, self.joining.joiner):
@@ -366,7 +408,7 @@ class ChainServer:
         if self.tail:
             self._answers += self.serving.committed(index, entry, outcomes)
 
-    def _shorten(self) -> None:
+    def _shorten(self, now: float) -> None:
         """Make a state of the log when it is long."""
         upto = self.committed if self.next is None else min(self.committed, self.next.acked)
         if self.joining.gives and self.log.bytes <= self.log_most:
@@ -378,14 +420,16 @@ class ChainServer:
             or upto < self.committed
             or upto <= self.log.base
             or self._unsettled is not None
+            or self._making is not None
+            or self._saves is not None
         ):
             return
         if not self.configuration.durable:
             self.log.shorten(upto)
             return
-        state = State(upto, self.log.term(upto), self.replica.snapshot())
-        self._unsettled = (0 if self.elsewhere is None else self.elsewhere.mark(), state)
-        self._settle(upto)
+        self._begin_state(0 if self.elsewhere is None else self.elsewhere.mark(), now)
+        if self._unsettled is not None:
+            self._settle(upto)
 
     def _settle(self, upto: int) -> None:
         """A state takes the log's place as soon as all that it means is on disk."""
@@ -400,22 +444,64 @@ class ChainServer:
         if state.index <= upto and (elsewhere is None or elsewhere.settled >= mark):
             self._unsettled = None
             self.log.shorten(state.index)
-            self._state = state
-            self.mind_size(len(state.data))
+            if self.member and state.index <= self.synced:
+                self._saves = state
+            else:
+                self._state = state
 
-    def mind_size(self, size: int) -> None:
+    def _begin_state(self, mark: int | None, now: float) -> None:
+        """Begin to make a state, for the own disk, or for who joins."""
+        made = self.replica.make(transfer=mark is None)
+        self._making = _Made(made, self.committed, self.log.term(self.committed), mark, now)
+        self._make(self._making, now)
+
+    def _make(self, made: _Made, now: float) -> None:
+        """Make another piece of a state."""
+        making, gives = made.making, self.joining.gives
+        if made.mark is None and not gives:
+            self._making = None  # who would have joined is gone
+            return
+        made.step_at = now + STEP_S
+        if not making.step(self._limits.made_bytes):
+            return
+        self._making = None
+        state = State(made.index, made.term, tuple(making.chunks))
+        self._mind_size(making.size)
+        if made.mark is not None:
+            self._unsettled = (made.mark, state)
+        if gives and (made.mark is None or self.replica.one_state):
+            self._made = Giver(state, making.check, self.number, self._limits)
+
+    def give_state(self, now: float) -> Giver | None:
+        """A state for who joins; None if it is still being made."""
+        if self._made is None and self._making is None:
+            self._begin_state(None, now)
+        made, self._made = self._made, None
+        return made if made is not None and made.index >= self.log.base else None
+
+    def _mind_size(self, size: int) -> None:
         """Have the log be as long as a large state: states would cost more than what they spare, and be out of date."""
         self.log_bytes = max(self._limits.log_bytes, size)
 
-    def take_state(self, state: State) -> None:
+    def take_state(self, state: State, restored: Restored) -> None:
         """Begin anew with a state of the tail."""
-        self.replica.restore(state.index, state.data)
-        self.mind_size(len(state.data))
+        restored.finish(state.index)
+        self._mind_size(state.size)
         self.log = Log(state.index, state.term)
         self.committed = state.index
         self._written = self.synced = 0
         self._cut, self._state, self._unsettled = None, state, None
+        self._saves = self._making = self._made = None
         self.aligned = False
+
+    def _save(self, now: float) -> list[Action]:
+        """Have a state on disk in place of the log, while that goes on."""
+        state = self._saves
+        if state is None or self._saving is not None or now < self._save_at or self._cut is not None:
+            return []
+        self._saving = state
+        entries = self.log.after(state.index)[: self._written - state.index]
+        return [Save(Change(state, state.index, entries, self.committed))]
 
     def _write(self, now: float) -> list[Action]:
         if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
@@ -572,7 +658,7 @@ class ChainServer:
         configuration = self._be_in(value.decode(decided))
         for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
             del self._asked[place]
-        self.holds, self.next = False, None
+        self.holds, self.next, self._made = False, None, None
         self.joining.entered()
         self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
         self._owes_ack, self._ack_at = False, -math.inf

@@ -20,10 +20,11 @@ from chappe.replication.chain.log import Log
 from chappe.replication.chain.messages import Join, Piece, Want
 from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import Replica, Restored
 from chappe.replication.chain.transfer import Giver, Taker
 
-STUCK_BEATS: Final = 10  # a joiner for which no piece of a state came asks for another one
+AGAIN_BEATS: Final = 2  # a joiner for which no piece of a state came asks for the same ones again, ...
+STUCK_BEATS: Final = 30  # ... and after so many for another state
 TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether it is smaller by now
 
 
@@ -49,16 +50,16 @@ class Server(Protocol):
         """The part of its machine that lies elsewhere, if there is one."""
         ...
 
-    def take_state(self, state: State) -> None:
+    def take_state(self, state: State, restored: Restored) -> None:
         """Begin anew with a state."""
+        ...
+
+    def give_state(self, now: float) -> Giver | None:
+        """A state for who joins; None if it is still being made: ask again."""
         ...
 
     def apply(self, upto: int) -> None:
         """Everything up to there is committed."""
-        ...
-
-    def mind_size(self, size: int) -> None:
-        """The state has so many bytes."""
         ...
 
 
@@ -70,14 +71,14 @@ class Joining:
         self._limits = limits
         self.joiner: Neighbour | None = None  # at the tail
         # -- of who joins
-        self._taker = Taker(limits)
+        self._taker = Taker(server.replica, limits)
         self._taken = self._stuck = 0
         self._asks_at = -math.inf
         self._hindered = ""
 
     def entered(self) -> None:
         """Another configuration is in force."""
-        self.joiner, self._taker = None, Taker(self._limits)
+        self.joiner, self._taker = None, Taker(self._server.replica, self._limits)
 
     # -- at the tail ------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class Joining:
     def gives(self) -> bool:
         """Whether somebody gets from here what it needs to join."""
         joiner = self.joiner
-        return joiner is not None and (joiner.known or joiner.giver is not None)
+        return joiner is not None and (joiner.known or joiner.giver is not None or joiner.waits)
 
     def handle_join(self, sender: int, message: Join, now: float) -> list[Action]:
         """Somebody asks for what it lacks."""
@@ -104,15 +105,18 @@ class Joining:
             return []
         joiner.lost()
         joiner.moved_at = now
-        if joiner.giver is None or joiner.giver.index < server.log.base:
-            state = State(server.committed, server.log.term(server.committed), server.replica.transfer())
-            server.mind_size(len(state.data))
-            joiner.giver = Giver(state, server.number, self._limits)
-            if len(state.data) > self._limits.state_bytes_max:
+        giver = joiner.giver
+        if giver is None or giver.index < server.log.base:
+            joiner.waits = True
+            giver = joiner.giver = server.give_state(now)
+            joiner.waits = giver is None
+            if giver is None:
+                return []  # it asks again, until the state is made
+            if giver.size > self._limits.state_bytes_max:
                 self.joiner = None  # it is told how large that is, and asks much later again
-                too_large = TooLarge(server.names[sender], len(state.data), self._limits.state_bytes_max)
-                return [Tell(sender, joiner.giver.first()), Report(too_large)]
-        return [Tell(sender, joiner.giver.first())]
+                too_large = TooLarge(server.names[sender], giver.size, self._limits.state_bytes_max)
+                return [Tell(sender, giver.first()), Report(too_large)]
+        return [Tell(sender, giver.first())]
 
     def handle_want(self, sender: int, message: Want, now: float) -> list[Action]:
         """Somebody has room for more of the state that it gets."""
@@ -128,7 +132,9 @@ class Joining:
         if joiner is None:
             return []
         if server.peers.beat(joiner.place, now) is None:
-            self.joiner = None
+            begun = joiner.giver is not None or joiner.waits  # that is not thrown away for a short silence
+            if not begun or now - joiner.moved_at >= self._limits.slow_s:
+                self.joiner = None
         elif now - (joiner.full_at if joiner.giver is None else joiner.moved_at) >= self._limits.slow_s:
             self.joiner = None
             return [Report(GaveUp(server.names[joiner.place]))]
@@ -172,8 +178,8 @@ class Joining:
             self._stuck = 0 if self._taker.size != self._taken else self._stuck + 1
             self._taken = self._taker.size
             if self._stuck < STUCK_BEATS:
-                return [Tell(tail, want)]
-            self._taker, self._stuck = Taker(self._limits), 0
+                return [Tell(tail, want)] if self._stuck >= AGAIN_BEATS else []
+            self._taker, self._stuck = Taker(server.replica, self._limits), 0
         return [Tell(tail, Join(server.number, server.life, server.committed, not server.aligned))]
 
     def handle_piece(self, sender: int, message: Piece, now: float) -> list[Action]:
@@ -191,10 +197,11 @@ class Joining:
             too_large = TooLarge(server.names[server.place], message.size, limits.state_bytes_max)
             told, self._hindered = self._hindered == str(too_large), str(too_large)
             return [] if told else [Report(too_large)]
+        before = self._taker.size
         state = self._taker.take(message)
         if state is None:
-            want = self._taker.want()
+            want = self._taker.want() if self._taker.size != before else None  # a repeated piece asks for no more
             return [] if want is None else [Tell(sender, want)]
         self._hindered = ""
-        server.take_state(state)
+        server.take_state(state, self._taker.restored)
         return [Tell(sender, Join(server.number, server.life, server.committed, True))]

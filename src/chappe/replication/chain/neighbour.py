@@ -37,7 +37,8 @@ class Neighbour:
     synced: int = 0
     known: bool = False  # it has said where its log ends
     common: int = 0  # up to there their logs are the same: found when it was asked
-    giver: Giver | None = None  # it gets a state first
+    giver: Giver | None = None  # it gets a state first ...
+    waits: bool = False  # ... which is being made
     full_at: float = math.inf  # since when it takes no entries
     _told: tuple[int, int] = (-1, -1)
     _under_way: deque[tuple[int, int]] = field(default_factory=deque)  # of each message its last entry and its bytes
@@ -46,7 +47,7 @@ class Neighbour:
 
     def begin(self, base: int, now: float) -> None:
         """It has the same log up to there, and gets what follows."""
-        self.known, self.giver = True, None
+        self.known, self.giver, self.waits = True, None, False
         self.common = self.acked = self.sent = base
         self.synced, self.moved_at, self.full_at = 0, now, math.inf
         self._back()

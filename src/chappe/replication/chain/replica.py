@@ -7,7 +7,9 @@ short pause: a clock that is wrong must not end them.
 
 from __future__ import annotations
 
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -15,6 +17,7 @@ from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry, Outcome, Outcomes
 from chappe.replication.chain.origins import Origins
+from chappe.replication.chain.snapshots import Buffer, Making, Splitter
 
 REASON_BYTES_MAX: Final = 1_000
 RESULT_BYTES: Final = 100  # counted for each result that is kept, beside its own
@@ -66,6 +69,34 @@ class FiledMachine(Protocol):
         ...
 
 
+class Restoring(Protocol):
+    """Takes a state in pieces; until ``finish`` the machine is as it was, and does commands."""
+
+    def add(self, piece: bytes) -> None:
+        """The next piece, as ``pieces`` made it."""
+        ...
+
+    def finish(self) -> None:
+        """Replace the machine's state by the one that is complete now."""
+        ...
+
+
+@runtime_checkable
+class PiecedMachine(Protocol):
+    """A machine with a large state, which goes out and comes in by pieces between commands: nobody waits for all of it.
+
+    Its ``snapshot`` and ``restore`` are then for tests and states of former versions alone.
+    """
+
+    def pieces(self) -> Iterator[bytes]:
+        """The state as it is now, in pieces of about a megabyte, whatever ``apply`` changes before the last is made."""
+        ...
+
+    def restoring(self) -> Restoring:
+        """What takes such pieces."""
+        ...
+
+
 @runtime_checkable
 class HeadMachine(Protocol):
     """A machine that has a part at the head which gives commands of its own: see ``ChainServer.propose``."""
@@ -83,14 +114,24 @@ class _Session(msgspec.Struct, array_like=True):
     origin: bytes = b""  # who opened it
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _Head(msgspec.Struct, array_like=True):
     now_us: int
     sessions: list[tuple[int, _Session]]  # least recently used first
-    machine: bytes
     age_us: int  # the clock of ages
+    pieced: bool  # the machine's state comes in pieces of its own
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(_Kept)
+class _Old(msgspec.Struct, array_like=True):
+    """A whole state of former versions."""
+
+    now_us: int
+    sessions: list[tuple[int, _Session]]
+    machine: bytes
+    age_us: int
+
+
+_HEAD: Final = msgspec.msgpack.Decoder(_Head)
+_OLD: Final = msgspec.msgpack.Decoder(_Old)
 
 
 class Replica:
@@ -111,6 +152,7 @@ class Replica:
         self._result_bytes = 0  # of all results
         self._timed = machine if isinstance(machine, TimedMachine) else None
         self._filed = machine if isinstance(machine, FiledMachine) else None
+        self._pieced = machine if isinstance(machine, PiecedMachine) else None
         self._own = machine if isinstance(machine, HeadMachine) else None
 
     @property
@@ -183,31 +225,51 @@ class Replica:
             return None
         return found.results.get(seq, ((EXPIRED, b""),))
 
+    def make(self, *, transfer: bool = False) -> Making:
+        """Begin to make all of it as it is now, for the disk here or for another server."""
+        machine = self.machine
+        if self._pieced is not None:
+            pieces = self._pieced.pieces()
+        elif transfer and self._filed is not None:
+            pieces = iter((self._filed.transfer(),))
+        else:
+            pieces = iter((machine.snapshot(),))
+        head = _Head(self.now_us, list(self._sessions.items()), self._age_us, self._pieced is not None)
+        return Making(chain((msgspec.msgpack.encode(head),), pieces), self._limits.piece_bytes)
+
+    @property
+    def one_state(self) -> bool:
+        """Whether another server gets the same state as the disk here."""
+        return self._filed is None
+
     def snapshot(self) -> bytes:
-        """All of it, for the disk here."""
-        return self._packed(self.machine.snapshot())
+        """All of it at once, for the disk here."""
+        made = self.make()
+        while not made.step(1 << 62):
+            pass
+        return b"".join(made.chunks)
 
-    def transfer(self) -> bytes:
-        """All of it, for another server."""
-        return self._packed(self.machine.snapshot() if self._filed is None else self._filed.transfer())
+    def restoring(self) -> Restored:
+        """What takes a state in chunks, and has it replace this one."""
+        return Restored(self)
 
-    def restore(self, index: int, state: bytes) -> None:
+    def restore(self, index: int, chunks: Iterable[Buffer]) -> None:
         """Be as behind an entry. Raises ProtocolError."""
-        try:
-            kept = _DECODER.decode(state)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"the state of a chain does not decode: {error}") from None
-        self.machine.restore(kept.machine)
-        self.applied, self.now_us, self._sessions = index, kept.now_us, dict(kept.sessions)
-        self._age_us = kept.age_us
+        restored = self.restoring()
+        for chunk in chunks:
+            for at in range(0, len(chunk), self._limits.made_bytes):
+                restored.add(memoryview(chunk)[at : at + self._limits.made_bytes])
+        restored.finish(index)
+
+    def become(self, index: int, head: _Head | _Old) -> None:
+        """The machine has a restored state, which is the one behind an entry."""
+        self.applied, self.now_us, self._sessions = index, head.now_us, dict(head.sessions)
+        self._age_us = head.age_us
         self._origins = Origins()
         for number, each in self._sessions.items():
             self._origins.put(number, each.origin, used=each.last > 0)
         self._holding = {number: None for number, each in self._sessions.items() if each.results}
         self._result_bytes = sum(_size(each) for found in self._sessions.values() for each in found.results.values())
-
-    def _packed(self, machine: bytes) -> bytes:
-        return msgspec.msgpack.encode(_Kept(self.now_us, list(self._sessions.items()), machine, self._age_us))
 
     def _do_all(self, entry: Entry) -> Outcomes:
         outcomes = [self._do(entry.command)]
@@ -265,6 +327,62 @@ class Replica:
 
     def _drop(self, session: _Session, seq: int) -> None:
         self._result_bytes -= _size(session.results.pop(seq))
+
+
+class Restored:
+    """A state that comes in chunks; the replica is as it was until ``finish``."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._head: _Head | _Old | None = None
+        self._pieces: Restoring | None = None
+        self._whole: list[bytes] = []  # the machine's state, where it comes without pieces
+        self._splitter = Splitter(self)
+
+    def add(self, chunk: Buffer) -> None:
+        """The next one. Raises ProtocolError."""
+        self._splitter.add(chunk)
+
+    def finish(self, index: int) -> None:
+        """All are there: be as behind an entry. Raises ProtocolError."""
+        self._splitter.finish()
+        if self._head is None:
+            raise ProtocolError("the state of a chain is empty")
+        if self._pieces is not None:
+            self._pieces.finish()
+        else:
+            self._replica.machine.restore(b"".join(self._whole))
+        self._replica.become(index, self._head)
+
+    def frame(self, frame: bytes) -> None:
+        """A frame is whole. Raises ProtocolError."""
+        if self._head is not None:
+            if self._pieces is not None:
+                self._pieces.add(frame)
+            else:
+                self._whole.append(frame)
+            return
+        self._head = head = _decoded(_HEAD, frame)
+        if head.pieced:
+            machine = self._replica.machine
+            if not isinstance(machine, PiecedMachine):
+                raise ProtocolError("the state of a chain is of another machine: it comes in pieces")
+            self._pieces = machine.restoring()
+
+    def old(self, state: bytes) -> None:
+        """It is one of a former version, and this is all of it. Raises ProtocolError."""
+        self._head = head = _decoded(_OLD, state)
+        self._whole = [head.machine]
+
+
+Kept = TypeVar("Kept")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Kept], raw: bytes) -> Kept:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the state of a chain does not decode: {error}") from None
 
 
 def _size(outcomes: Outcomes) -> int:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
+from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.chain.actions import State
 from chappe.replication.chain.messages import Piece, Want
+from chappe.replication.chain.replica import Replica
 
 
 class Giver:
-    """One state, on its way to one joiner."""
+    """One state, on its way to one joiner.
 
-    def __init__(self, state: State, number: int, limits: ChainLimits) -> None:
+    Args:
+        state: Its chunks have ``piece_bytes`` each, but the last one.
+        check: CRC-32C of all of them.
+        number: Of the configuration.
+    """
+
+    def __init__(self, state: State, check: int, number: int, limits: ChainLimits) -> None:
         self.index = state.index
+        self.size = state.size
         self._state = state
         self._number = number
         self._limits = limits
-        self._check = crc32c(state.data)
+        self._check = check
         self._sent = 0
         self._wanted = -1
 
@@ -31,31 +40,40 @@ class Giver:
         if want.index != self.index:
             return []
         if want.offset <= self._wanted:
-            self._sent = want.offset
+            self._sent = want.offset // self._limits.piece_bytes * self._limits.piece_bytes
         self._wanted = want.offset
         found = []
-        while self._sent < min(len(self._state.data), want.credit):
+        while self._sent < min(self.size, want.credit):
             found.append(self._piece(self._sent))
             self._sent += self._limits.piece_bytes
         return found
 
     def _piece(self, offset: int) -> Piece:
         state = self._state
-        data = state.data[offset : offset + self._limits.piece_bytes]
-        return Piece(self._number, state.index, state.term, len(state.data), self._check, offset, data)
+        data = state.chunks[offset // self._limits.piece_bytes]
+        return Piece(self._number, state.index, state.term, self.size, self._check, offset, bytes(data))
 
 
 class Taker:
-    """What has come of a state. Pieces may be lost and come out of order: those that are missing are asked for."""
+    """What has come of a state. Pieces may be lost and come out of order: those that are missing are asked for.
 
-    def __init__(self, limits: ChainLimits) -> None:
+    Each is restored as it comes, so that the last one costs no more than the others.
+    """
+
+    def __init__(self, replica: Replica, limits: ChainLimits) -> None:
+        self._replica = replica
         self._limits = limits
         self._first: Piece | None = None
         self._have: list[bytes] = []
+        self._check = 0
+        self.restored = replica.restoring()
         self.size = 0
 
     def take(self, piece: Piece) -> State | None:
-        """One more piece; the state if it is whole and right. A newer state begins anew."""
+        """One more piece; the state if it is complete and right, and then ``restored`` has it.
+
+        A newer state begins anew. Raises ProtocolError.
+        """
         assert piece.size <= self._limits.state_bytes_max
         first = self._first
         if first is None or (first.index, first.term, first.check, first.size) != (
@@ -63,16 +81,25 @@ class Taker:
         ):  # fmt: skip
             if piece.offset:
                 return None
-            self._first, self._have, self.size = piece, [], 0
+            self._begin(piece)
         if piece.offset != self.size:
             return None
         self._have.append(piece.data)
+        self._check = crc32c(piece.data, self._check)
         self.size += len(piece.data)
+        try:
+            self.restored.add(piece.data)
+        except ProtocolError:
+            self._begin(None)  # it was damaged on its way
+            raise
         if self.size < piece.size:
             return None
-        data = b"".join(self._have)
-        self._first, self._have, self.size = None, [], 0
-        return State(piece.index, piece.term, data) if crc32c(data) == piece.check else None
+        state = State(piece.index, piece.term, tuple(self._have)) if self._check == piece.check else None
+        restored = self.restored
+        self._begin(None)
+        if state is not None:
+            self.restored = restored
+        return state
 
     def want(self) -> Want | None:
         """What to ask for next; None: nothing has come yet."""
@@ -80,3 +107,7 @@ class Taker:
         if first is None:
             return None
         return Want(first.number, first.index, self.size, self.size + limits.pieces_ahead * limits.piece_bytes)
+
+    def _begin(self, first: Piece | None) -> None:
+        self._first, self._have, self._check, self.size = first, [], 0, 0
+        self.restored = self._replica.restoring()

@@ -157,7 +157,7 @@ class FileOps:
         """
         temporary = path + ".tmp"
         try:
-            fd = self._create(temporary)
+            fd = self.create(temporary)
             try:
                 self.write_all(fd, buffers, 0)
                 if durable:
@@ -172,7 +172,7 @@ class FileOps:
         if durable:
             self.sync_directory(os.path.dirname(path))
 
-    def _create(self, path: str) -> int:
+    def create(self, path: str) -> int:
         """Open a file that is new: after a power cut, one that was only cut to nothing may have what it had before."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from chappe.core import Report
 from chappe.replication.agreement.core import Keep, Memory
-from chappe.replication.chain.actions import Change, Loaded, Reply, Tell, Write
+from chappe.replication.chain.actions import Change, Loaded, Reply, Save, Tell, Write
 from chappe.replication.chain.client import Finished, Send
 from chappe.replication.chain.messages import (
     EXPIRED,
@@ -37,19 +37,41 @@ class Disk:
         self.loaded = Loaded()
         self.refuses = 0.0  # how many of the writes it refuses
         self.write_s = 0.001
+        self._saves: tuple[Change, ...] | None = None  # what is being saved, and what was written since
+
+    def save(self, change: Change) -> None:
+        """Begin to write a change with a state beside what follows."""
+        self._saves = (change,)
+
+    def saved(self, done: bool) -> None:
+        """It is there, in place of all before it, or never will be."""
+        saves, self._saves = self._saves, None
+        if done:
+            for each in saves or ():
+                self._do(each)
 
     def write(self, change: Change, survives: int | None = None) -> None:
         """Do a change, or of its entries the first few; a state is there with all that belongs to it, or not."""
-        entries = change.entries if survives is None else change.entries[:survives]
         if change.state is not None:
             if survives is None or survives >= len(change.entries):
-                self.loaded = Loaded(change.state, change.entries, change.committed)
+                self._saves = None
+                self._do(change)
             return
-        loaded = self.loaded
+        if survives is not None:
+            change = replace(change, entries=change.entries[:survives], committed=0)
+        if self._saves is not None:
+            self._saves = (*self._saves, change)
+        self._do(change)
+
+    def _do(self, change: Change) -> None:
+        if change.state is not None:
+            self.loaded = Loaded(change.state, change.entries, change.committed)
+            return
+        loaded, entries = self.loaded, change.entries
         base = 0 if loaded.state is None else loaded.state.index
         kept = loaded.entries[: change.keep - base]
         assert base + len(kept) == change.keep, f"entries behind {change.keep}, the disk has {base + len(kept)}"
-        committed = loaded.committed if survives is not None else max(loaded.committed, change.committed)
+        committed = max(loaded.committed, change.committed)
         self.loaded = replace(loaded, entries=(*kept, *entries), committed=min(committed, change.keep + len(entries)))
 
 
@@ -113,12 +135,16 @@ class ServerHost(ChainHost):
         self.checked = 0  # committed entries that were compared
         self._writes = 0
         self._under_way: Change | None = None
+        self._saves = 0
         self._left = False  # an action was refused: what follows it is left
         self.core = world.cores.server(
             self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now,
             loaded=self.disk.loaded, durable=world.durable, limits=world.limits,
         )  # fmt: skip
-        self.table = {Keep: self._keep, Write: self._write, Tell: self._tell, Reply: self._reply, Report: self._report}
+        self.table = {
+            Keep: self._keep, Write: self._write, Save: self._save, Tell: self._tell, Reply: self._reply,
+            Report: self._report,
+        }  # fmt: skip
 
     def start(self) -> None:
         """Begin to live."""
@@ -147,6 +173,7 @@ class ServerHost(ChainHost):
         """Stop at once; of a write under way anything may be there afterwards."""
         super().die(goodbye=goodbye, notice_s=notice_s)
         change = self._under_way
+        self.disk.saved(self.world.rng.random() < 0.1)
         if change is not None:
             self.world.failed[Write] += 1
             survives = self.world.rng.randrange(-1, len(change.entries) + 1)
@@ -161,7 +188,10 @@ class ServerHost(ChainHost):
         """A client has sent something."""
 
         def deliver() -> None:
-            self.call(self.core.handle_request, client, decode_request(frame), self.now, self.world.wall_us(self))
+            origin = client.partition("/")[0].encode()
+            self.call(
+                self.core.handle_request, client, decode_request(frame), self.now, self.world.wall_us(self), origin
+            )
 
         self.take(deliver)
 
@@ -194,6 +224,22 @@ class ServerHost(ChainHost):
             return
         self.disk.write(change)
         self.call(self.core.handle_written, self.now)
+
+    def _save(self, action: Save) -> None:
+        self._saves += 1
+        self.disk.save(action.change)
+        self.world.clock.after(20 * self.disk.write_s * self.world.rng.random(), self._saved, self._saves)
+
+    def _saved(self, number: int) -> None:
+        if not self.alive or number != self._saves:
+            return
+        if self.frozen:
+            self._inbox.append(lambda: self._saved(number))
+            return
+        refused = self.world.rng.random() < self.disk.refuses
+        self.world.failed[Save] += refused
+        self.disk.saved(not refused)
+        self.call(self.core.handle_not_saved if refused else self.core.handle_saved, self.now)
 
     def _tell(self, action: Tell) -> None:
         self._send(self.world.servers[action.server], action.message)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
+
+from chappe.replication.chain.rows import Rows
 
 
 def encode(*what: Any) -> bytes:
@@ -44,32 +47,73 @@ def begin(key: str) -> Hashable:
     return () if key.startswith("l") else 0
 
 
-class Keys:
+class WholeKeys:
     """The machine. It remembers which commands it has done, for the checkers."""
 
     def __init__(self) -> None:
-        self.state: dict[str, Any] = {}
+        self.rows = Rows(str)
         self.did: list[int] = []
 
     def apply(self, command: bytes) -> bytes:
         """Do a command."""
         number, key, *what = decode(command)
         self.did.append(number)
-        state, outcome = step(self.state.get(key, begin(key)), tuple(what))
-        self.state[key] = state
+        state, outcome = step(self._find(key), tuple(what))
+        self.rows.put(key, msgspec.msgpack.encode(state))
         return msgspec.msgpack.encode(outcome)
 
     def read(self, query: bytes) -> bytes:
         """Answer."""
         _, key, *what = decode(query)
-        return msgspec.msgpack.encode(step(self.state.get(key, begin(key)), tuple(what))[1])
+        return msgspec.msgpack.encode(step(self._find(key), tuple(what))[1])
 
     def snapshot(self) -> bytes:
         """All of it."""
-        return msgspec.msgpack.encode((sorted(self.state.items()), self.did))
+        return msgspec.msgpack.encode((list(self.rows.pieces()), self.did))
 
     def restore(self, state: bytes) -> None:
         """Be as then."""
-        items, did = msgspec.msgpack.decode(state)
-        self.state = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
-        self.did = did
+        pieces, self.did = msgspec.msgpack.decode(state)
+        taken = self.rows.taking()
+        for piece in pieces:
+            taken.add(piece)
+        taken.finish()
+
+    def _find(self, key: str) -> Any:
+        raw = self.rows.get(key)
+        state = begin(key) if raw is None else msgspec.msgpack.decode(raw)
+        return tuple(state) if isinstance(state, list) else state
+
+
+class Keys(WholeKeys):
+    """The same, with a state that goes out and comes in by pieces."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """What it has done, and then the rows."""
+        return chain((msgspec.msgpack.encode(self.did),), self.rows.pieces())
+
+    def restoring(self) -> Taken:
+        """What takes such pieces."""
+        return Taken(self)
+
+
+class Taken:
+    """Pieces that come."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._did: list[int] | None = None
+        self._rows = keys.rows.taking()
+
+    def add(self, piece: bytes) -> None:
+        """One more."""
+        if self._did is None:
+            self._did = msgspec.msgpack.decode(piece)
+        else:
+            self._rows.add(piece)
+
+    def finish(self) -> None:
+        """All are there."""
+        assert self._did is not None
+        self._keys.did = self._did
+        self._rows.finish()

@@ -79,10 +79,11 @@ class ChainWorld(World):
                 window=rng.choice((2, 10, 65_536)), piece_bytes=rng.choice((50, 1 << 18)),
                 pieces_ahead=rng.choice((1, 3)), sessions_max=rng.choice((3, 10_000, 10_000)),
                 session_s=rng.choice((3.0, 3_600.0)), session_window=rng.choice((1, 3, 1_024)),
-                slow_s=rng.choice((1.0, 5.0)),
+                slow_s=rng.choice((1.0, 5.0)), made_bytes=rng.choice((1, 1 << 20)),
             )  # fmt: skip
             if self.limits.session_s < CHAIN_LIMITS.session_s:
                 self.limits = replace(self.limits, results_bytes=400)
+        self.pieced = rng.random() < 0.8
         self.busy_s = rng.choice((0.02, 0.1, 0.5))
         self.history: list[Operation] = []
         self.expired = 0
@@ -95,7 +96,7 @@ class ChainWorld(World):
 
     def machine(self, host: ServerHost) -> Any:
         """What a new life of a server replicates."""
-        return machine.Keys()
+        return machine.Keys() if self.pieced else machine.WholeKeys()
 
     def lose_disk(self, name: str) -> None:
         """What a server had on disk is gone."""

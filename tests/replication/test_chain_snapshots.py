@@ -1,0 +1,193 @@
+"""Large states of chains: made and taken by pieces, while everything else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import msgspec
+import pytest
+from tests.replication.test_chain_joining import joiner, tail
+
+from chappe.api.chain.key_values import KeyValues
+from chappe.errors import ProtocolError
+from chappe.limits import CHAIN_LIMITS
+from chappe.replication.agreement.core import Memory
+from chappe.replication.chain import configuration
+from chappe.replication.chain.actions import Action, Change, Save, Tell, Write
+from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.messages import Beat, Do, Join, Open, Piece, Want
+from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.rows import PARTS, Rows
+from chappe.replication.chain.snapshots import MARK
+from chappe.sim.scenarios.chain.hosts import Disk
+
+LIMITS = replace(CHAIN_LIMITS, made_bytes=1_000, piece_bytes=1_000, log_bytes=20_000)
+KEYS = 500
+
+
+def changed(rows: Rows[str], model: dict[str, bytes], rng: Random) -> None:
+    """Put, erase, or now and then clear."""
+    key = f"{rng.randrange(300)}"
+    if rng.random() < 0.3:
+        assert rows.erase(key) == (model.pop(key, None) is not None)
+    elif rng.random() < 0.002:
+        rows.clear()
+        model.clear()
+    else:
+        rows.put(key, b"%d" % rng.randrange(1_000))
+        model[key] = rows.get(key) or b""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_of_rows_is_of_its_moment_whatever_changes_while_it_is_made(seed: int) -> None:
+    rng, rows, model = Random(seed), Rows(str), dict[str, bytes]()
+    under_way: list[tuple[Iterator[bytes], list[bytes], dict[str, bytes], bytes]] = []
+    whole = 0
+    for _ in range(3_000):
+        changed(rows, model, rng)
+        if rng.random() < 0.01:
+            at_once = msgspec.msgpack.encode(list(rows.pieces()))
+            under_way.append((rows.pieces(), [], dict(model), at_once))
+        for each in list(under_way):
+            pieces, made, then, at_once = each
+            piece = next(pieces, None)
+            if piece is not None:
+                made.append(piece)
+                continue
+            under_way.remove(each)
+            other = Rows(str)
+            taken = other.taking()
+            for part in made:
+                taken.add(part)
+            taken.finish()
+            assert {key: other.get(key) for key in then} == then
+            assert len(other) == len(then)
+            assert msgspec.msgpack.encode(made) == at_once  # all members make the same
+            whole += 1
+    assert len(rows) == len(model)
+    assert whole > 5
+
+
+def test_a_piece_of_rows_that_is_none_is_refused() -> None:
+    taken = Rows(str).taking()
+    for piece in (b"", b"\xc1", msgspec.msgpack.encode((PARTS, {"a": b"b"})), msgspec.msgpack.encode((0, {1: b"b"}))):
+        with pytest.raises(ProtocolError):
+            taken.add(piece)
+
+
+def put(number: int) -> bytes:
+    return b'["put", "%d", "%s"]' % (number % KEYS, b"%0100d" % number)
+
+
+def filled(core: ChainServer) -> None:
+    """Many values, more than the log may have."""
+    for seq in range(1, KEYS + 1):
+        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), 0.0, 1)
+        core.flush(0.0)
+
+
+def told(actions: list[Action], kind: type) -> list[Tell]:
+    return [each for each in actions if isinstance(each, Tell) and isinstance(each.message, kind)]
+
+
+def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_it() -> None:
+    giving, taking = tail(KeyValues(), LIMITS, others=2), joiner(KeyValues(), LIMITS)
+    filled(giving)
+    expected = giving.replica.snapshot()
+    now, beats, actions = 0.0, 0, giving.handle_message(2, Join(1, 3, 0, True), 0.0)
+    steps = 0
+    while not told(actions, Piece):
+        now = max(now, giving.next_timeout())
+        actions = giving.handle_timeout(now)
+        beats += len(told(actions, Beat)) // 2
+        steps += 1
+        giving.handle_request("client", Do(1, KEYS + steps, KEYS + steps - 1, put(steps)), now, 1)
+        giving.flush(now)
+        if giving.joining.joiner is not None:
+            giving.handle_message(2, Beat(1, 13, 3, 0, 0, 0, 1), now)
+            actions += giving.handle_message(2, Join(1, 3, 0, True), now)
+    assert steps > 40  # about a thousand bytes each
+    assert now < 1.0
+    assert beats >= int(now / LIMITS.beat_s)
+    assert giving.committed > KEYS + 1  # commands were done meanwhile
+
+    restored = Replica(KeyValues(), LIMITS)
+    made = restored.restoring()
+    size, index = 0, 0
+    while True:
+        piece = told(actions, Piece)[0].message
+        assert isinstance(piece, Piece)
+        assert len(piece.data) <= LIMITS.piece_bytes
+        size, index = size + len(piece.data), piece.index
+        made.add(piece.data)
+        if size == piece.size:
+            break
+        actions = giving.handle_message(2, Want(1, index, size, size + 1), now)
+    made.finish(index)
+    assert restored.snapshot() == expected
+    assert taking.committed == 0
+
+
+def alone(disk: Disk) -> ChainServer:
+    """The only member of a durable chain."""
+    decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
+    core = ChainServer(
+        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, loaded=disk.loaded, limits=LIMITS
+    )  # fmt: skip
+    core.aligned = True  # as the head of a configuration that it has entered
+    return core
+
+
+def test_a_member_confirms_commands_while_its_state_is_written() -> None:
+    disk = Disk(11)
+    core = alone(disk)
+    core.handle_request("client", Open(b"n"), 0.0, 1)
+    now, saved, confirmed = 0.0, 0, 0
+    saving: Change | None = None
+    for seq in range(1, 3_000):
+        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), now, 1)
+        for action in core.flush(now):
+            if isinstance(action, Save):
+                assert saving is None
+                saving = action.change
+                disk.save(saving)
+            elif isinstance(action, Write):
+                assert action.change.state is None  # nothing waits for a state
+                disk.write(action.change)
+                core.handle_written(now)
+        core.flush(now)
+        confirmed += saving is not None and core.committed == seq + 1
+        if saving is not None and seq % 50 == 0:
+            refused = saved == 1 and seq % 100 == 0
+            disk.saved(not refused)
+            saving = None
+            saved += not refused
+            core.handle_not_saved(now) if refused else core.handle_saved(now)
+        now += 0.002
+        core.handle_timeout(now)
+        assert core.invariants() == []
+    assert saved > 3
+    assert confirmed > 100
+    assert disk.loaded.state is not None
+    again = alone(disk)
+    assert (again.committed, again.log.end) == (disk.loaded.committed, core.log.end)
+    again.apply(again.log.end, answers=False)
+    assert again.replica.snapshot() == core.replica.snapshot()
+
+
+def test_states_of_former_versions_are_taken() -> None:
+    machine = KeyValues()
+    machine.apply(put(1))
+    old = msgspec.msgpack.encode((7, [(1, (3, 5, {}, 2))], machine.snapshot(), 6))
+    replica = Replica(KeyValues(), LIMITS)
+
+    replica.restore(9, (old[:10], old[10:]))
+
+    assert (replica.applied, replica.now_us, replica.last(1)) == (9, 7, 3)
+    assert replica.machine.snapshot() == machine.snapshot()
+    for broken in ((), (b"",), (b"\x91",), (MARK,), (MARK + b"\0\0\0\1",), (MARK + b"\0\0\0\1\xc1",)):
+        with pytest.raises(ProtocolError):
+            replica.restore(9, broken)
