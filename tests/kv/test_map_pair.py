@@ -10,6 +10,7 @@ from tests.kv.map_rig import Client, Rig, Server
 from chappe.defaults import MIB
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
+from chappe.kv.chp.events import MapWritesLost
 from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.witness import WitnessCore
 
@@ -212,6 +213,10 @@ def test_without_a_witness_a_partition_makes_two_and_who_knows_more_goes_on() ->
     rig.lose = lambda source, target, frames: False
     rig.run(3)
 
+    [lost] = [each for each in client.reports if isinstance(each, MapWritesLost)]
+    assert lost == MapWritesLost("two", 1, ("/a",))
+    assert "write '/a' again, and give a pair a witness" in str(lost)
+    assert not [each for each in other.reports if isinstance(each, MapWritesLost)]
     assert two.core.active
     assert not one.core.active
     assert one.contents() == two.contents() == client.contents() == other.contents() == {"/b": b"2"}

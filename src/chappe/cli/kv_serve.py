@@ -55,7 +55,7 @@ class Teller:
                 self._lost = False
                 say(f"store {event.store} has a master again")
             case "TwoMasters":
-                warn(f"store {event.store} has two masters, {event.followed} and {event.other}: close one")
+                warn(str(event))
             case _:
                 self._peers(event)
 

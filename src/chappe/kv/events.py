@@ -114,9 +114,16 @@ class WriteFailed(StoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class TwoMasters(StoreEvent):
-    """A master or clone: two masters of one name are in reach. Close one: their contents go apart."""
+    """A master or clone: two masters of one name are in reach, and their contents go apart.
 
-    _text = "store {0.store!r} has two masters, {0.followed} and {0.other}: close one"
+    One has to be closed, unless they are a pair whose ends do not see each other: then the one that was replaced gives
+    way by itself, with what only it had.
+    """
+
+    _text = (
+        "store {0.store!r} has two masters, {0.followed} and {0.other}: close one, but not one of a pair, whose ends "
+        "settle it as soon as they see each other, and need a witness"
+    )
 
     followed: Entity
     other: Entity

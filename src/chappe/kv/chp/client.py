@@ -23,7 +23,15 @@ from chappe.kv.actions import Resolve
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.actions import Action, Told, Write
-from chappe.kv.chp.events import MapDenied, MapRefused, MapServerFound, MapServerLost, MapWriteFailed
+from chappe.kv.chp.events import (
+    KEYS_TOLD_MAX,
+    MapDenied,
+    MapRefused,
+    MapServerFound,
+    MapServerLost,
+    MapWriteFailed,
+    MapWritesLost,
+)
 from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
 from chappe.kv.chp.source import Source
 from chappe.kv.engine import Change, Engine, Entry, Staged
@@ -94,6 +102,7 @@ class MapClientCore:
         self._pending_bytes = 0
         self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
         self.done = 0  # the last of the steps up to which all outcomes are known
+        self._applied_there: int | None = None  # so many steps has a server that lacks what another one confirmed
         self._last = 0  # number of the last step
         self._next = 1  # of the next to be sent to a server of chappe
 
@@ -250,7 +259,10 @@ class MapClientCore:
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
         """See ``Target``."""
-        changes = self.engine.replace(staged, tell=self.watched)
+        applied, self._applied_there = self._applied_there, None
+        changes = self.engine.replace(staged, tell=self.watched or applied is not None)
+        if applied is not None:
+            self._tell_lost(changes, applied, actions)
         if self.watched:
             actions += [_told(change) for change in changes if _differs(change)]
 
@@ -280,6 +292,8 @@ class MapClientCore:
         for number in list(self._echoes):
             self._resolve(number, WriteUnknown("the write did not come back from the server"), actions)
         self._next = max(applied, self.done) + 1
+        if applied < self.done and self._applied_there is None:  # it says so once
+            self._applied_there = applied
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
         """See ``Target``."""
@@ -317,6 +331,18 @@ class MapClientCore:
             actions.append(Report(MapServerFound(self.servers[server], len(self.engine))))
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _tell_lost(self, changes: Sequence[Change], applied: int, actions: list[Action]) -> None:
+        """Report own values that were here and are not there, of confirmed steps beyond those that are done there."""
+        lost = []
+        for change in changes:
+            if change.before is not None and _differs(change):
+                written = chp.writer_of(change.before.value[1])  # type: ignore[index, arg-type]
+                if written is not None and written[0] == self.session and applied < written[1] <= self.done:
+                    lost.append(raw_key(change.key).decode("utf-8", "replace"))
+        if lost:
+            server = self.servers[self._current.server]
+            actions.append(Report(MapWritesLost(server, len(lost), tuple(lost[:KEYS_TOLD_MAX]))))
 
     def _ns(self, now: float) -> int:
         return self._day_ns + round(now * NS)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+KEYS_TOLD_MAX: Final = 1_000  # in one event
+KEYS_SHOWN: Final = 5  # in its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,30 @@ class MapServerLost(MapEvent):
 
     server: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapWritesLost(MapEvent):
+    """Values that this client wrote, and that were confirmed, are gone: only another server had them.
+
+    That was alone, of a pair whose servers did not see each other and that has no witness, or it kept nothing on disk.
+
+    Attributes:
+        server: The one that is followed now.
+        count: Of the keys.
+        keys: Some of them, ``KEYS_TOLD_MAX`` at most.
+    """
+
+    server: str
+    count: int
+    keys: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {self.count - KEYS_SHOWN:,} more" if self.count > KEYS_SHOWN else ""
+        return (
+            f"{self.count:,} values that were confirmed are gone, only another server than the one at {self.server}"
+            f" had them: write {', '.join(map(repr, self.keys[:KEYS_SHOWN]))}{more} again, and give a pair a witness"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ _PIECES: Final = 32  # made in one go; what is due otherwise comes first
 
 
 class _Stream:
-    __slots__ = ("before", "checksum", "client", "count", "due", "failures", "moved_at", "number", "peer", "place",
-                 "position", "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees", "synced",
-                 "told", "told_applied", "told_at", "view")  # fmt: skip
+    __slots__ = ("applied", "before", "checksum", "client", "count", "due", "failures", "moved_at", "number", "peer",
+                 "place", "position", "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees",
+                 "synced", "told", "told_applied", "told_at", "view")  # fmt: skip
 
     def __init__(self, client: bytes, hello: say.Hello) -> None:
         self.client = client
@@ -53,6 +53,7 @@ class _Stream:
         self.view: View | None = None
         self.place = self.count = self.checksum = 0  # in the view
         self.told_applied = hello.done
+        self.applied: int | None = None  # of its steps, at first: other servers had confirmed more
         self.told_at = -math.inf
         self.reached = 0  # a peer: it has everything up to there
         self.due = 0  # ... and had to have so much when it was waited for first: others were told before
@@ -142,6 +143,7 @@ class Streams:
         ledger = self._ledger
         session = ledger.session(hello.session, now)
         if session.taken < hello.done:  # what it was told by another server
+            stream.applied = session.taken
             session.taken = session.applied = hello.done
         session.forget(hello.done)
         if hello.epoch and ledger.contains(hello.epoch, hello.sequence):
@@ -307,6 +309,8 @@ class Streams:
         ledger = self._ledger
         session = ledger.sessions.get(stream.session)
         taken = 0 if session is None else session.taken
+        if stream.applied is not None:
+            taken = stream.applied
         message = say.Welcome(stream.number, stream.sent, ledger.epoch, stream.position, taken, whole)
         self._send(stream, message, now, actions)
 
