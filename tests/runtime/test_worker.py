@@ -123,6 +123,14 @@ def test_the_last_act_comes_last_and_a_job_that_closes_its_lane_does_not_wait(po
     assert place.found == [False, 1, "last"]
 
 
+def test_what_comes_after_the_end_of_a_lane_is_not_run_and_nobody_is_told(pool: Pool, place: Place) -> None:
+    lane = Lane(pool, place.run)
+    assert lane.close(PATIENCE_S, lambda: place.found.append("last"))
+    lane.do(lambda: place.found.append("late"), place.found.append)
+    assert lane.close(PATIENCE_S)
+    assert place.found == ["last"]
+
+
 def test_a_single_job_leaves_no_thread(pool: Pool, place: Place) -> None:
     run_once(pool, place.run, lambda: 1, place.found.append)
     until(lambda: place.found == [1])

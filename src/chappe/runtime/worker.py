@@ -133,8 +133,13 @@ class Lane:
         """Run ``work`` without any lock; then have ``done`` called with what it returned. Never waits.
 
         An exception of ``work`` is a defect: it is raised again where ``done`` would be called. Without ``done`` it is
-        written into the log.
+        written into the log. Once the lane is closed nothing is run, and ``done`` is not called: what the work would
+        need is closed, too, and that is not a refusal of the disk's which others may be told.
         """
+        if not self._closed:
+            self._add(work, done)
+
+    def _add(self, work: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
         with self._guard:
             self._jobs.append((work, done))
             if self._scheduled:
@@ -151,8 +156,8 @@ class Lane:
         if not self._closed:
             self._closed = True
             if last is not None:
-                self.do(last)
-        self.do(over.set)
+                self._add(last)
+        self._add(over.set)
         self._pool.close(self)
         if self._runs_in == threading.get_ident():
             return False
