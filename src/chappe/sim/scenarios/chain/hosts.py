@@ -43,6 +43,11 @@ class Disk:
         """Begin to write a change with a state beside what follows."""
         self._saves = (change,)
 
+    @property
+    def saving(self) -> bool:
+        """Whether such a change is on its way."""
+        return self._saves is not None
+
     def saved(self, done: bool) -> None:
         """It is there, in place of all before it, or never will be."""
         saves, self._saves = self._saves, None
@@ -173,7 +178,8 @@ class ServerHost(ChainHost):
         """Stop at once; of a write under way anything may be there afterwards."""
         super().die(goodbye=goodbye, notice_s=notice_s)
         change = self._under_way
-        self.disk.saved(self.world.rng.random() < 0.1)
+        if self.disk.saving:
+            self.disk.saved(self.world.rng.random() < 0.1)
         if change is not None:
             self.world.failed[Write] += 1
             survives = self.world.rng.randrange(-1, len(change.entries) + 1)
