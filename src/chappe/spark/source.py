@@ -186,7 +186,7 @@ class ChappeDataSource(ds.DataSource):
                 raise UsageError(f"`{name}` is for streams; a batch is bounded by `endingOffsets`")
         return TopicReader(options, required(schema))
 
-    @untraced()
+    # not untraced: Spark 4.3 answers an error here with one of its own, and ours is in that one's traceback alone
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
         """For ``spark.readStream``."""
         options = self._for_reading(schema)
