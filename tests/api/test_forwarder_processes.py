@@ -287,8 +287,9 @@ def test_what_is_no_address_of_a_forwarder_is_refused(wrong: str) -> None:
 def test_what_cannot_be_dialled_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(UsageError, match="is not the address of a forwarder"):
         Forwarder(tmp_path, listen="127.0.0.1:0", peers=wrong)
-    with pytest.raises(UsageError, match="is not the address of a tower"):
-        Consumer("hello", tower=wrong)
+    if wrong is not None:  # then the settings name the tower
+        with pytest.raises(UsageError, match="is not the address of a tower"):
+            Consumer("hello", tower=wrong)
 
 
 @pytest.mark.parametrize("wrong", ["*", "*:5556", "a:0", "a:1:0", "a:0:1", "a:1,*"])

@@ -21,6 +21,7 @@ from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.cli import topics
 from chappe.cli.consume import consume
+from chappe.data.markup import many
 from chappe.limits import LogLimits
 from chappe.log.batch import encode_batch, encode_headers
 from chappe.log.consumer import LogConsumer
@@ -79,7 +80,8 @@ def test_a_hole_is_told_while_it_is_waited_for_and_in_the_exit_code(
     assert 0 < len(printed) < 5
     assert "cannot be read at the moment" in err
     assert "are lost: they are damaged on disk" in err
-    assert f"chappe: {5 - len(printed)} records are missing in what was printed" in err
+    missing = 5 - len(printed)
+    assert f"chappe: {many(missing, 'record')} {'is' if missing == 1 else 'are'} missing in what was printed" in err
 
 
 def test_headers_that_are_none_stop_nothing_and_are_named(shell: Shell) -> None:

@@ -192,7 +192,7 @@ def test_beyond_this_machine_a_choice_has_to_be_made(shell: Shell, home: Path) -
     ):
         refused = shell.run(*command)
         assert refused.returncode == 2
-        assert b"0.0.0.0 is not this machine: give the " in refused.stderr
+        assert b"0.0.0.0 is not this machine: give --as " in refused.stderr
     assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--plain")["tower"]
     assert facts(shell, "tower", "--listen", "0.0.0.0:0", "--as", "keys/hub")["tower"]
     tower = facts(shell, "tower", "--listen", "127.0.0.1:0")["tower"]

@@ -57,7 +57,7 @@ def test_those_with_keys_share_a_map_and_others_get_nothing(shell: Shell, home: 
 def test_beyond_this_machine_map_servers_need_a_choice(shell: Shell, home: Path) -> None:
     for command in (("map", "serve"), ("map", "witness", "--path", "witness.db")):
         refused = shell.run(*command, "--at", "0.0.0.0:0")
-        assert (refused.returncode, b"0.0.0.0 is not this machine: give the" in refused.stderr) == (2, True)
+        assert (refused.returncode, b"0.0.0.0 is not this machine: give --as " in refused.stderr) == (2, True)
         for word in (("--plain",), ("--as", "keys/hub")):
             process = shell.start(*command, "--at", "0.0.0.0:0", *word, "--json")
             assert process.stdout is not None

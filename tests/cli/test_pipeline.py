@@ -103,7 +103,7 @@ def test_a_run_can_be_watched_and_stopped(shell: Shell) -> None:
     assert (progress["rows"], progress["state_rows"], progress["lag"]) == (
         30,
         1,
-        [{"topic": "m", "records": 0, "seconds": 0.0}],
+        [{"topic": "m", "records": 0, "seconds": 0.0, "bytes": 0}],
     )
     with urllib.request.urlopen(started["metrics"]) as answer:
         served = answer.read().decode()

@@ -104,6 +104,7 @@ def small(tmp_path: Path) -> Path:
     for name in ("chappe/__init__.py", "chappe/data/__init__.py", "pyspark_chappe/__init__.py"):
         (root / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "src" / name).write_text("")
+    shutil.copy(ROOT / "src" / "chappe" / "compiled.py", root / "src" / "chappe")  # what is compiled imports it
     (root / "src" / "chappe" / "data" / "small.py").write_text("def twice(of: int) -> int:\n    return 2 * of\n")
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, root)

@@ -89,6 +89,10 @@ def produce(
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
         raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
+    if chain is not None:
+        from chappe.api.chain.configuration import ChainConfiguration
+
+        ChainConfiguration.load(chain)  # so that a wrong file is told before there is any input
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
@@ -305,6 +309,8 @@ class _Run:
             return self._interrupted(stop)
         self.writer.finish()
         if problem is not None and self.writer.producer is None:
+            if isinstance(problem, UsageError) and not isinstance(problem, BadInput):
+                raise problem  # of the options, not of the input
             warn(str(problem))
             return 1
         self._account("stored" if self.min_acks else "sent")
