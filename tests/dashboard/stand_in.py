@@ -1,6 +1,7 @@
 """A dashboard over stand-ins: a thousand members and a hundred thousand topics, which nobody has to start.
 
-``python -m tests.dashboard.stand_in`` prints its address and goes on until its standard input ends.
+``python -m tests.dashboard.stand_in`` prints its address and goes on until its standard input ends. With ``slow`` it
+has one source alone, whose first look ends with the process.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.server import listening, serve, url
+from chappe.dashboard.sources import Source
 from chappe.dashboard.watching import Watching
 from chappe.observing.snapshot import Link, Member, Part, Pipeline, Query, Reader, Topic
 
 MEMBERS: Final = 1_000
 TOPICS: Final = 100_000
+ENDED: Final = threading.Event()
 
 
 class Crowd:
@@ -53,10 +56,25 @@ class Crowd:
         """Nothing to close."""
 
 
-def main() -> None:
+class Slow:
+    """A source that sees nothing for long."""
+
+    name = "log"
+    mend = ""
+
+    def look(self) -> Part:
+        ENDED.wait()
+        return Part()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def main(*, slow: bool) -> None:
     """Serve it."""
     leases = Leases()
-    with Watching([Crowd()]) as watching, listening("127.0.0.1", 0) as listener:
+    source: Source = Slow() if slow else Crowd()
+    with Watching([source]) as watching, listening("127.0.0.1", 0) as listener:
         looks = Looks(watching, None, None, Entries(None, {}, leases), leases)
         port = listener.getsockname()[1]
         with suppress(KeyboardInterrupt):
@@ -66,9 +84,10 @@ def main() -> None:
 
 def end_with_input() -> None:
     sys.stdin.buffer.read()
+    ENDED.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
     threading.Thread(target=end_with_input, daemon=True).start()
-    main()
+    main(slow="slow" in sys.argv[1:])

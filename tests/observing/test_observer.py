@@ -232,3 +232,17 @@ def test_a_query_reads_the_topics_that_it_tells_of_and_the_stores_that_keep_them
 
 def pipeline(query: Query) -> Pipeline:
     return Pipeline("p", "running", 1, "", "", "", queries=(query,))
+
+
+def test_sources_are_awaited_until_they_have_looked_and_met_everybody() -> None:
+    observer = Observer(["log", "mesh"])
+    assert observer.snapshot(0.0, 0).awaited == ("log", "mesh")
+
+    observer.take("log", Part(), 1.0, 1 * S)
+    assert observer.snapshot(1.0, 1 * S).awaited == ("log", "mesh")
+
+    observer.take("log", Part(), 5.0, 1 * S + GRACE_US)
+    assert observer.snapshot(5.0, 5 * S).awaited == ("mesh",)
+
+    observer.fail("mesh", "Nobody answers.", "", 6 * S)
+    assert observer.snapshot(6.0, 6 * S).awaited == ()

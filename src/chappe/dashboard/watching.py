@@ -38,7 +38,7 @@ class Watching:
 
     def __init__(self, sources: Sequence[Source], *, look_s: float = LOOK_S) -> None:
         self._sources = list(sources)
-        self._observer = Observer()
+        self._observer = Observer([each.name for each in self._sources])
         self._lock = threading.Lock()
         self._look_s = look_s
         self._ended = threading.Event()

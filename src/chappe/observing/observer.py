@@ -8,7 +8,7 @@ out and a note says how much.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -44,9 +44,14 @@ TOLD_OF: Final = ("store", "tower", "map server", "chain server")  # it is worth
 
 
 class Observer:
-    """What is known, from look to look; not for use by two threads at once. ``now`` is monotonic seconds."""
+    """What is known, from look to look; not for use by two threads at once. ``now`` is monotonic seconds.
 
-    def __init__(self) -> None:
+    Args:
+        sources: Names of the sources that will look; a snapshot names those that it still waits for.
+    """
+
+    def __init__(self, sources: Sequence[str] = ()) -> None:
+        self._sources = tuple(sources)
         self._parts: dict[str, Part] = {}
         self._failed: dict[str, Problem] = {}  # by source
         self._topics: OrderedDict[str, Topic] = OrderedDict()  # the one that changed last is last
@@ -60,6 +65,7 @@ class Observer:
         self._reading: dict[str, tuple[str, ...]] = {}  # topics of each pipeline, by the id of its member
         self._looks = 0
         self._began: int | None = None  # when the first source looked
+        self._judged = False  # whether the time to meet everybody is over
 
     # -- sources --------------------------------------------------------------------------------------
 
@@ -116,6 +122,7 @@ class Observer:
             problems=tuple(sorted(self._problems.values(), key=lambda each: (each.level != "failed", each.since))),
             history=tuple(reversed(self._history)),
             notes=tuple(dict.fromkeys(notes)),
+            awaited=self._awaited(),
         )
 
     def topic(self, name: str, now: float) -> Topic | None:
@@ -136,6 +143,11 @@ class Observer:
         return self._lines.gauge(("lag", topic, reader), now, LAST_S, STEP_S)
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _awaited(self) -> tuple[str, ...]:
+        if not self._judged:
+            return self._sources
+        return tuple(each for each in self._sources if each not in self._parts and each not in self._failed)
 
     def _take_topics(self, part: Part, now: float) -> None:
         for name in part.gone:
@@ -194,6 +206,7 @@ class Observer:
             self._began = wall_us
         if wall_us - self._began < GRACE_US:
             return
+        self._judged = True
         found = [*self._failed.values()]
         found += [each for part in self._parts.values() for each in part.problems]
         recent = list(islice(reversed(self._topics.values()), TOPICS_SHOWN))

@@ -253,6 +253,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         topics_total: How many are known.
         history: The newest changes of statuses, newest first.
         notes: What was sampled or left out.
+        awaited: Sources that have not seen all of their members yet: an empty list means nothing meanwhile.
     """
 
     at: int
@@ -266,6 +267,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
     history: tuple[Change, ...]
     notes: tuple[str, ...]
+    awaited: tuple[str, ...] = ()
 
 
 def readable(text: str) -> str:

@@ -43,7 +43,7 @@ def root(looks: Looks) -> None:
         ui.space()
         if looks.changes is not None:
             ui.label("changes are allowed").classes("warning-text")
-        state = ui.link("", "/health").props('aria-live="polite"')
+        state = ui.link("connecting ...", "/health").props('aria-live="polite"')
         button = ui.button("Colours: as the system", on_click=shade, color=None).props("flat dense no-caps")
 
     def mark(path: str) -> None:
@@ -62,12 +62,16 @@ def root(looks: Looks) -> None:
     ui.sub_pages({path: builder(path, page) for path, _, page in PAGES}).style("width: 100%")
 
     def refresh() -> None:
-        problems = looks.watching.snapshot().problems
+        snapshot = looks.watching.snapshot()
+        problems = snapshot.problems
         failed = sum(each.level == "failed" for each in problems)
-        text = "all is well" if not problems else f"{failed} failed, {len(problems) - failed} warnings"
+        if problems:
+            text = f"{failed} failed, {len(problems) - failed} warnings"
+        else:
+            text = "connecting ..." if snapshot.awaited else "all is well"
         if state.text != text:
             state.text = text
-            kind = "failed-text" if failed else "warning-text" if problems else "good-text"
+            kind = "failed-text" if failed else "warning-text" if problems or snapshot.awaited else "good-text"
             state.classes(replace=kind)
 
     every(refresh)

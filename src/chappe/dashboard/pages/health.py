@@ -9,7 +9,7 @@ from nicegui import ui
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Table, every
 from chappe.dashboard.pages.style import LEVELS
-from chappe.dashboard.pages.words import clock
+from chappe.dashboard.pages.words import clock, connecting
 from chappe.observing.snapshot import Problem
 
 HISTORY_SHOWN: Final = 200
@@ -31,15 +31,17 @@ def page(looks: Looks) -> None:
             label="History of statuses",
         )
     history.element.classes("history")
-    shown: list[tuple[Problem, ...] | tuple[str, ...] | None] = [None, None]
+    with problems:
+        ui.label(connecting())
+    shown: list[tuple[object, ...] | None] = [None, None]
 
     def refresh() -> None:
         snapshot = looks.watching.snapshot()
-        if shown[0] != snapshot.problems:
-            shown[0] = snapshot.problems
+        if shown[0] != (snapshot.problems, snapshot.awaited):
+            shown[0] = (snapshot.problems, snapshot.awaited)
             problems.clear()
             with problems:
-                _problems(snapshot.problems)
+                _problems(snapshot.problems, snapshot.awaited)
         if shown[1] != snapshot.notes:
             shown[1] = snapshot.notes
             notes.clear()
@@ -57,8 +59,10 @@ def page(looks: Looks) -> None:
     every(refresh)
 
 
-def _problems(problems: tuple[Problem, ...]) -> None:
-    if not problems:
+def _problems(problems: tuple[Problem, ...], awaited: tuple[str, ...]) -> None:
+    if awaited:
+        ui.label(connecting(awaited))
+    elif not problems:
         ui.label("Everything that can be seen from here is as it should be.").classes("good-text")
     for each in problems:
         with ui.column().classes(f"problem {each.level}"):

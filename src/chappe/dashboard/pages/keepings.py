@@ -100,7 +100,7 @@ def page(looks: Looks) -> None:
     def refresh() -> None:
         snapshot = looks.watching.snapshot()
         names = {each.id: each.name for each in snapshot.members}
-        table.show([_row(each, names, chosen[0]) for each in snapshot.keepings])
+        table.show([_row(each, names, chosen[0]) for each in snapshot.keepings], snapshot.awaited)
 
     every(refresh)
     every(look)

@@ -9,7 +9,7 @@ from nicegui import ui
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Fact, Table, every
 from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
-from chappe.dashboard.pages.words import many, rate
+from chappe.dashboard.pages.words import connecting, many, rate
 from chappe.dashboard.pages.words import size as many_bytes
 from chappe.observing.drawing import Drawing, Edge, Node
 from chappe.observing.snapshot import Link, Member, Snapshot
@@ -104,7 +104,7 @@ def page(looks: Looks) -> None:
         snapshot, drawing = looks.watching.picture()
         _facts(facts, snapshot)
         chart.show(drawing, chosen[0])
-        table.show(_rows(snapshot, search.value or "", chosen[0]))
+        table.show(_rows(snapshot, search.value or "", chosen[0]), snapshot.awaited)
         found = _about(snapshot, drawing, chosen[0])
         if found != shown[0]:
             shown[0] = found
@@ -232,6 +232,8 @@ def _about(snapshot: Snapshot, drawing: Drawing, chosen: str) -> About:
             group.level,
             lines,
         )
+    if chosen and snapshot.awaited:
+        return "Not seen yet", "", connecting(snapshot.awaited), "warning", []
     if chosen:
         return "Gone", "", "This member has left.", "warning", []
     return (

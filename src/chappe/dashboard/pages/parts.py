@@ -9,6 +9,7 @@ from typing import Any, Final
 from nicegui import ui
 
 from chappe.dashboard.pages.style import GREY
+from chappe.dashboard.pages.words import connecting
 
 REFRESH_S: Final = 1.0
 ROWS_PAGE: Final = 15
@@ -30,7 +31,7 @@ class Table:
         columns: Name, heading, and whether it is a number, of each.
         choose: Called with the row that was chosen; without it rows cannot be.
         sort: Column that it is sorted by at first, and whether downwards.
-        empty: What stands there if there is no row.
+        empty: What stands there if there is no row; until the first are shown it says that it connects.
     """
 
     def __init__(
@@ -59,18 +60,26 @@ class Table:
             pagination |= {"sortBy": sort[0], "descending": sort[1]}
         self.element = ui.table(columns=made, rows=[], row_key="id", pagination=pagination)
         self.element.props(
-            f'dense flat binary-state-sort no-data-label="{empty}" :rows-per-page-options="[15,50,200]" '
+            f'dense flat binary-state-sort no-data-label="{connecting()}" :rows-per-page-options="[15,50,200]" '
             'rows-per-page-label="rows"'
         )
         if label:
             self.element.props(f'aria-label="{label}"')
+        self._empty = empty
         self.element.add_slot("body", PLAIN if choose is None else CHOOSE)
         if choose is not None:
             self.element.classes("choose")
             self.element.on("choose", lambda event: self._chosen(event.args, choose))
 
-    def show(self, rows: list[dict[str, Any]]) -> None:
-        """These rows, each with an ``id``; in columns of numbers a text and the number that it is sorted by."""
+    def show(self, rows: list[dict[str, Any]], awaited: Sequence[str] = ()) -> None:
+        """These rows, each with an ``id``; in columns of numbers a text and the number that it is sorted by.
+
+        ``awaited`` are sources that may have more rows: without one, the table says that it waits for them.
+        """
+        empty = connecting(awaited) if awaited else self._empty
+        if self.element.props["no-data-label"] != empty:
+            self.element.props["no-data-label"] = empty
+            self.element.update()
         rows = [_flat(each) for each in rows]
         if rows != self.element.rows:
             self.element.rows = rows

@@ -6,7 +6,7 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.parts import Table, every
-from chappe.dashboard.pages.words import rate, size
+from chappe.dashboard.pages.words import connecting, rate, size
 from chappe.observing.snapshot import Pipeline, Query
 
 COLUMNS = (
@@ -47,13 +47,16 @@ class _Card:
 def page(looks: Looks) -> None:
     """Build it."""
     with ui.column().classes("panel") as none:
-        ui.label("No pipeline of this user runs on this machine").classes("title")
+        title = ui.label(connecting()).classes("title")
         ui.label("Start one: chappe pipeline run FILE").classes("soft")
     box = ui.column().style("gap: 14px; width: 100%")
     cards: dict[str, _Card] = {}
 
     def refresh() -> None:
-        found = {each.name: each for each in looks.watching.snapshot().pipelines}
+        snapshot = looks.watching.snapshot()
+        found = {each.name: each for each in snapshot.pipelines}
+        awaited = "pipelines" in snapshot.awaited
+        title.text = connecting(["pipelines"]) if awaited else "No pipeline of this user runs on this machine"
         none.set_visibility(not found)
         for name in [each for each in cards if each not in found]:
             cards.pop(name).element.delete()

@@ -17,7 +17,7 @@ from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
-from chappe.dashboard.pages.words import ago, many, rate, size
+from chappe.dashboard.pages.words import ago, connecting, many, rate, size
 from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
 from chappe.dashboard.searches import Outcome, Searches
 from chappe.dashboard.showing import FORMS, Form, brief, shown
@@ -68,7 +68,7 @@ def page(looks: Looks) -> None:
             found = await asyncio.to_thread(looks.watching.find_topics, text, LISTED_MAX)
             if search.value != text:  # somebody types on: the next one shows it
                 return
-        table.show([_row(each, snapshot.at, chosen[0]) for each in found])
+        table.show([_row(each, snapshot.at, chosen[0]) for each in found], snapshot.awaited)
         less = f", {len(found):,} of them listed" if len(found) < snapshot.topics_total else ""
         total.text = f"{snapshot.topics_total:,} topics{less}"
         if details:
@@ -149,6 +149,10 @@ class _Details:
 
     def refresh(self, now_us: int) -> None:
         topic = self._looks.watching.topic(self._name)
+        awaited = self._looks.watching.snapshot().awaited
+        if topic is None and awaited:
+            self._tell([connecting(awaited)])
+            return
         if topic is None:
             self._tell(["No store has this topic any more."])
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -56,6 +57,11 @@ def duration(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:,.3g} {unit}{'' if seconds == length else 's'}"
     return f"{seconds:,.3g} s"
+
+
+def connecting(awaited: Sequence[str] = ()) -> str:
+    """What stands where nothing is known yet, with the sources that are waited for."""
+    return f"connecting to {', '.join(awaited) or 'the dashboard'} ..."
 
 
 def many(count: int, what: str) -> str:
