@@ -19,7 +19,7 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.server import listening, serve, url
 from chappe.dashboard.sources import Source
 from chappe.dashboard.watching import Watching
-from chappe.observing.snapshot import Link, Member, Part, Pipeline, Query, Reader, Topic
+from chappe.observing.snapshot import Keeping, Link, Member, Part, Pipeline, Query, Reader, Topic
 
 MEMBERS: Final = 1_000
 TOPICS: Final = 100_000
@@ -37,12 +37,14 @@ class Crowd:
 
     def look(self) -> Part:
         self._looks += 1
-        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 4)]
+        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 6)]
         others = [
             Member("t", "tower", "tower"),
             *(Member(f"s{n}", "store", f"s{n}") for n in range(3)),
+            Member("chain ledger a", "chain server", "a", "10.0.1.1:1", "head", facts=(("chain", "ledger"),)),
+            Member("chain ledger b", "chain server", "b", "10.0.1.2:1", "tail", facts=(("commands behind", "7"),)),
         ]
-        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 4)]
+        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 6)]
         everything = range(TOPICS) if self._looks == 1 else range(100)
         topics = [
             Topic(f"topic-{n:06}", 1, 9, 10 * self._looks + n, 900, readers=(Reader("team", "group", n),))
@@ -50,7 +52,8 @@ class Crowd:
         ]
         query = Query("windows", 7, 500, 1.5, 250.0, 240.0, 3, 1_000, 65_536, 1_234, 2.5)
         pipeline = Pipeline("<i>flow</i>", "running", 1, "2026-01-01T00:00:00Z", "now", "/p.toml", queries=(query,))
-        return Part((*others, *endpoints), tuple(links), tuple(topics), pipelines=(pipeline,))
+        chain = Keeping("chain", "ledger", ("chain ledger a",), ("chain ledger b",), note="a > b")
+        return Part((*others, *endpoints), tuple(links), tuple(topics), keepings=(chain,), pipelines=(pipeline,))
 
     def close(self) -> None:
         """Nothing to close."""

@@ -135,7 +135,7 @@ def test_a_record_with_markup_everywhere_is_shown_as_text(system: System, page: 
     expect(values.nth(0)).to_have_text(HOSTILE_KEY.decode())
     expect(values.nth(1)).to_have_text(HOSTILE_VALUE.decode())
     expect(values.nth(2)).to_have_text("<iframe src=javascript:alert(4)>")
-    assert page.title() == "chappe"
+    assert page.title() == f"{HOSTILE_TOPIC} · Topics · chappe"
     assert page.locator("img, svg[onload], iframe, h1").count() == 0
     assert seen.errors == []
     page.reload()

@@ -9,10 +9,11 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages import health, keepings, map_page, mesh, pipelines, topics
+from chappe.dashboard.pages.addresses import Here, title
 from chappe.dashboard.pages.parts import every
 from chappe.dashboard.pages.style import CSS
 
-PAGES: Final[tuple[tuple[str, str, Callable[[Looks], None]], ...]] = (
+PAGES: Final[tuple[tuple[str, str, Callable[[Looks, Here], None]], ...]] = (
     ("/", "Map", map_page.page),
     ("/topics", "Topics", topics.page),
     ("/mesh", "Mesh", mesh.page),
@@ -31,6 +32,9 @@ def root(looks: Looks) -> None:
     ui.colors(primary="#0072b2")
     dark = ui.dark_mode(None)
     links: dict[str, ui.link] = {}
+    router = ui.context.client.sub_pages_router
+    here = Here(router.current_path)
+    router.on_path_changed(here.take)
 
     def shade() -> None:
         dark.value, text = NEXT[dark.value]
@@ -51,15 +55,16 @@ def root(looks: Looks) -> None:
             link.classes(add="here" if each == path else "", remove="" if each == path else "here")
             link.props("aria-current=page" if each == path else "", remove="" if each == path else "aria-current")
 
-    def builder(path: str, page: Callable[[Looks], None]) -> Callable[[], None]:
+    def builder(path: str, name: str, page: Callable[[Looks, Here], None]) -> Callable[[], None]:
         def build() -> None:
             mark(path)
+            title(name)
             with ui.column().classes("page"):
-                page(looks)
+                page(looks, here)
 
         return build
 
-    ui.sub_pages({path: builder(path, page) for path, _, page in PAGES}).style("width: 100%")
+    ui.sub_pages({path: builder(path, name, page) for path, name, page in PAGES}).style("width: 100%")
 
     def refresh() -> None:
         snapshot = looks.watching.snapshot()

@@ -7,6 +7,7 @@ from typing import Final
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.addresses import Here
 from chappe.dashboard.pages.parts import Table, every
 from chappe.dashboard.pages.style import LEVELS
 from chappe.dashboard.pages.words import clock, connecting
@@ -15,7 +16,7 @@ from chappe.observing.snapshot import Problem
 HISTORY_SHOWN: Final = 200
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, _: Here) -> None:
     """Build it."""
     with ui.column().classes("panel"):
         ui.label("What is wrong").classes("title")

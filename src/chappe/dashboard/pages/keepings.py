@@ -11,50 +11,64 @@ from nicegui import ui
 from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.entries import ROWS_MAX, Changed, Row
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Table, every
+from chappe.dashboard.pages.parts import Table, every, go
 from chappe.errors import ChappeError, UsageError
-from chappe.observing.snapshot import Keeping
+from chappe.observing.snapshot import Keeping, Member
 
 CHANGES_SHOWN: Final = 50
+SERVERS: Final = (
+    ("name", "server", False), ("place", "place", True), ("status", "status", False), ("address", "address", False),
+    ("committed", "commands committed", False), ("behind", "commands behind", False), ("clients", "clients", False),
+    ("waits", "waits for", False),
+)  # fmt: skip
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, here: Here) -> None:
     """Build it."""
     chosen: list[tuple[str, str] | None] = [None]
     listed: list[Row] = []
 
-    def choose(row: dict[str, Any]) -> None:
-        chosen[0] = (row["kind"], row["name"])
-        inside.set_visibility(True)
-        title.text = f"Inside {row['kind']} {row['name']}"
+    def follow() -> None:
+        kind, name = here.chosen("kind"), here.chosen("name")
+        title(f"{kind} {name}" if name else "", "Data stores and maps")
+        chosen[0] = (kind, name) if name else None
+        inside.set_visibility(bool(name))
+        of_chain = kind == "chain"
+        within.set_visibility(not of_chain)
+        servers.element.set_visibility(of_chain)
+        heading.text = f"{'Servers of' if of_chain else 'Inside'} {kind} {name}"
         said.text = "Opening ..."
         if editing is not None:
             editing.choose(None)
         entries.show([])
         changes.show([])
-
-    def close() -> None:
-        chosen[0] = None
-        inside.set_visibility(False)
+        with inside:
+            ui.timer(0, refresh, once=True)
 
     with ui.column().classes("panel"):
         ui.label("Data stores of the mesh, maps and chains").classes("title")
-        ui.label("Choose a store or map to look inside. Maps are named with --map, chains with --chain.").classes(
-            "soft"
-        )
+        ui.label(
+            "Choose a store or map to look inside, or a chain for its servers. "
+            "Maps are named with --map, chains with --chain."
+        ).classes("soft")
         table = Table(
             (
                 ("name", "name", False), ("kind", "kind", False), ("masters", "master or server", False),
                 ("copies", "copies at", False), ("entries", "entries", True), ("note", "state or order", False),
             ),
-            choose, sort=("name", False), empty="no data store or map is known", label="Data stores and maps",
+            go, sort=("name", False), empty="no data store or map is known", label="Data stores and maps",
         )  # fmt: skip
     with ui.column().classes("panel") as inside:
+        ui.link_target("chosen")
         with ui.row().classes("controls"):
-            title = ui.label("").classes("title")
+            heading = ui.label("").classes("title")
             ui.space()
-            ui.button("Close", on_click=close, color=None).props("flat dense no-caps")
+            ui.button("Close", on_click=lambda: ui.navigate.to("/stores"), color=None).props("flat dense no-caps")
+        servers = Table(SERVERS, go, sort=("place", False), empty="no server is known", label="Servers")
+        within = ui.column().style("gap: 6px; width: 100%")
+    with within:
         text = ui.input("Key or value contains").props("dense outlined clearable")
         editing = _Editing(looks.changes, chosen) if looks.changes is not None else None
         said = ui.label("").classes("soft").props('aria-live="polite"')
@@ -79,7 +93,7 @@ def page(looks: Looks) -> None:
 
     async def look() -> None:
         wanted = chosen[0]
-        if wanted is None:
+        if wanted is None or wanted[0] == "chain":
             return
         try:
             rows, fitting, total, news, dropped = await asyncio.to_thread(_inside, looks, *wanted, text.value or "")
@@ -101,7 +115,14 @@ def page(looks: Looks) -> None:
         snapshot = looks.watching.snapshot()
         names = {each.id: each.name for each in snapshot.members}
         table.show([_row(each, names, chosen[0]) for each in snapshot.keepings], snapshot.awaited)
+        if chosen[0] is not None and chosen[0][0] == "chain":
+            members = {each.id: each for each in snapshot.members}
+            found = [each for each in snapshot.keepings if (each.kind, each.name) == chosen[0]]
+            ids = [one for each in found for one in (*each.masters, *each.copies)]
+            listed_servers = [_server(members[one], n) for n, one in enumerate(ids, 1) if one in members]
+            servers.show(listed_servers, snapshot.awaited)
 
+    here.follow(follow)
     every(refresh)
     every(look)
 
@@ -162,6 +183,7 @@ def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[Row], i
 def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -> dict[str, Any]:
     return {
         "id": f"{each.kind} {each.name}",
+        "href": address("/stores", kind=each.kind, name=each.name) + "#chosen",
         "name": each.name,
         "kind": each.kind,
         "masters": ", ".join(names.get(one, one) for one in each.masters) or "nobody in reach",
@@ -170,6 +192,17 @@ def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -
         "note": each.note or _ages(each),
         "chosen": chosen == (each.kind, each.name),
     }
+
+
+def _server(each: Member, place: int) -> dict[str, Any]:
+    """A server of a chain, in their order."""
+    facts = dict(each.facts)
+    return {
+        "id": each.id, "href": address("/", member=each.id), "name": each.name, "place": (str(place), place),
+        "status": each.status, "address": each.address, "committed": facts.get("commands committed", ""),
+        "behind": facts.get("commands behind", ""), "clients": facts.get("clients", ""),
+        "waits": facts.get("waits for", ""),
+    }  # fmt: skip
 
 
 def _ages(each: Keeping) -> str:

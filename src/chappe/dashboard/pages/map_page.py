@@ -7,7 +7,8 @@ from typing import Any, Final
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.parts import Fact, Table, every
+from chappe.dashboard.pages.addresses import Here, address, title
+from chappe.dashboard.pages.parts import Fact, Table, every, go
 from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import connecting, many, rate
 from chappe.dashboard.pages.words import size as many_bytes
@@ -68,16 +69,20 @@ class _Chart:
             choose(self._ids[event.data_index])
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, here: Here) -> None:
     """Build it."""
     chosen = [""]
     facts: dict[str, Fact] = {}
 
     def choose(member_id: str) -> None:
-        chosen[0] = member_id
-        refresh()
+        ui.navigate.to(address("/", member=member_id))
 
-    with ui.row().classes("panel facts"):
+    def follow() -> None:
+        chosen[0] = here.chosen("member")
+        with top:
+            ui.timer(0, refresh, once=True)
+
+    with ui.row().classes("panel facts") as top:
         for each in ("members", "links", "topics", "records a second", "lag, records", "problems"):
             facts[each] = Fact(each)
     with ui.element("div").classes("split"):
@@ -96,7 +101,7 @@ def page(looks: Looks) -> None:
                 ("name", "name", False), ("kind", "kind", False), ("status", "status", False),
                 ("address", "address", False), ("links", "links", True),
             ),
-            lambda row: choose(row["id"]), sort=("kind", False), empty="nobody is known yet", label="Members",
+            go, sort=("kind", False), empty="nobody is known yet", label="Members",
         )  # fmt: skip
     shown: list[Any] = [None]
 
@@ -110,6 +115,7 @@ def page(looks: Looks) -> None:
             shown[0] = found
             name.text, about.text, status.text, level, lines = found
             status.classes(replace=f"{level}-text")
+            title(f"{about.text} {name.text}".strip() if chosen[0] else "", "Map")
             details.clear()
             with details:
                 for heading, text in lines:
@@ -118,6 +124,7 @@ def page(looks: Looks) -> None:
                         ui.label(text).style("overflow-wrap: anywhere")
 
     search.on_value_change(refresh)
+    here.follow(follow)
     every(refresh)
 
 
@@ -200,7 +207,8 @@ def _rows(snapshot: Snapshot, text: str, chosen: str) -> list[dict[str, Any]]:
     ]
     return [
         {
-            "id": each.id, "name": each.name, "kind": each.kind, "status": each.status, "address": each.address,
+            "id": each.id, "href": address("/", member=each.id), "name": each.name, "kind": each.kind,
+            "status": each.status, "address": each.address,
             "links": (f"{counts.get(each.id, 0):,}", counts.get(each.id, 0)), "chosen": each.id == chosen,
         }
         for each in fitting[:LISTED_MAX]

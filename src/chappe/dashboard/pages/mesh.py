@@ -17,6 +17,7 @@ from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.addresses import Here
 from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import Table, every, value_dialog
 from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, shown, typed_text
@@ -138,7 +139,7 @@ def _publishing(changes: Changes) -> None:
         said = ui.label("").classes("soft").props('aria-live="polite"')
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, _: Here) -> None:
     """Build it."""
     live = Live(looks)
 

@@ -15,10 +15,13 @@ REFRESH_S: Final = 1.0
 ROWS_PAGE: Final = 15
 
 # Rows are no buttons to a browser: so they are reached by key. ``{{ }}`` is text, whatever stands in it.
-CELLS: Final = '<q-td v-for="col in props.cols" :key="col.name" :props="props">{{ props.row[col.name] }}</q-td>'
+# The first cell of a row with an address is a link, to be copied or opened in another tab.
+CELLS: Final = """<q-td v-for="(col, number) in props.cols" :key="col.name" :props="props">
+  <a v-if="props.row.href && number === 0" class="to" tabindex="-1" :href="props.row.href">{{ props.row[col.name] }}</a>
+  <template v-else>{{ props.row[col.name] }}</template></q-td>"""
 PLAIN: Final = f'<q-tr :props="props">{CELLS}</q-tr>'
 CHOOSE: Final = f"""<q-tr :props="props" tabindex="0" :class="props.row.chosen ? 'chosen' : ''"
-  :aria-selected="!!props.row.chosen" @click="$parent.$emit('choose', props.row.id)"
+  :aria-selected="!!props.row.chosen" @click="$event.target.closest('a') || $parent.$emit('choose', props.row.id)"
   @keydown.enter="$parent.$emit('choose', props.row.id)">{CELLS}</q-tr>"""
 
 Columns = Sequence[tuple[str, str, bool]]  # name, heading, whether it is a number
@@ -155,6 +158,11 @@ class Lines:
             for name, points in made
         ]  # fmt: skip
         self._chart.update()
+
+
+def go(row: dict[str, Any]) -> None:
+    """Go to the address of a row."""
+    ui.navigate.to(row["href"])
 
 
 def every(function: Callable[[], Any], seconds: float = REFRESH_S) -> ui.timer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.addresses import Here
 from chappe.dashboard.pages.parts import Table, every
 from chappe.dashboard.pages.words import connecting, rate, size
 from chappe.observing.snapshot import Pipeline, Query
@@ -44,7 +45,7 @@ class _Card:
         self._table.show([_row(each) for each in pipeline.queries])
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, _: Here) -> None:
     """Build it."""
     with ui.column().classes("panel") as none:
         title = ui.label(connecting()).classes("title")

@@ -72,7 +72,8 @@ a:focus-visible, button:focus-visible, tr:focus-visible { outline: 3px solid var
 .history tbody td:nth-child(-n+2) { white-space: nowrap; }
 .q-table tbody td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .q-table tbody tr.chosen td { background: color-mix(in srgb, var(--mark) 14%, transparent); }
-.choose tbody tr { cursor: pointer; }
+.choose tbody tr { cursor: pointer; } a.to { color: inherit; text-decoration: none; }
+a.to:hover { text-decoration: underline; }
 .mono td:last-child { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px; }
 .q-table__bottom-nodata-icon { display: none; }
 .q-btn--flat { color: var(--mark); }

@@ -15,8 +15,9 @@ from chappe.api.times import as_micros
 from chappe.bridges.form import SENDER
 from chappe.dashboard.changes import Changes, Planned
 from chappe.dashboard.looks import Looks
+from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Fact, Lines, Table, every, value_dialog
+from chappe.dashboard.pages.parts import Fact, Lines, Table, every, go, value_dialog
 from chappe.dashboard.pages.words import ago, connecting, many, rate, size
 from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
 from chappe.dashboard.searches import Outcome, Searches
@@ -40,22 +41,26 @@ RECORDS: Final = (
 )  # fmt: skip
 
 
-def page(looks: Looks) -> None:
+def page(looks: Looks, here: Here) -> None:
     """Build it."""
     chosen = [""]
 
-    async def choose(row: dict[str, Any]) -> None:
-        chosen[0] = row["id"]
+    def follow() -> None:
+        chosen[0] = here.chosen("topic")
+        title(chosen[0], "Topics")
         box.clear()
-        with box:
-            details.append(_Details(looks, chosen[0]))
-        await refresh()
+        details.clear()
+        if chosen[0]:
+            with box:
+                ui.link_target("chosen")
+                details.append(_Details(looks, chosen[0]))
+                ui.timer(0, refresh, once=True)
 
     with ui.column().classes("panel"):
         with ui.row().classes("controls"):
             search = ui.input("Topic contains").props("dense outlined clearable")
             total = ui.label("").classes("soft")
-        table = Table(COLUMNS, choose, sort=("name", False), empty="no topic is known yet", label="Topics")
+        table = Table(COLUMNS, go, sort=("name", False), empty="no topic is known yet", label="Topics")
     if looks.changes is not None:
         _writing(looks.changes)
     box = ui.column().style("width: 100%; gap: 14px")
@@ -75,6 +80,7 @@ def page(looks: Looks) -> None:
             details[-1].refresh(snapshot.at)
 
     search.on_value_change(refresh)
+    here.follow(follow)
     every(refresh)
 
 
@@ -303,6 +309,7 @@ def _row(topic: Topic, now_us: int, chosen: str) -> dict[str, Any]:
     readers = [each.name for each in topic.readers]
     return {
         "id": topic.name,
+        "href": address("/topics", topic=topic.name) + "#chosen",
         "name": topic.name,
         "rate": (rate(topic.per_s), topic.per_s),
         "lag": (f"{topic.lag:,}", topic.lag) if readers else ("", -1),
