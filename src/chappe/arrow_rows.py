@@ -152,7 +152,7 @@ def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _names(schema: pa.Schema) -> list[str]:
-    """The columns to be sent. Raises UsageError: one is missing, or of no use."""
+    """Return the names of the columns to send. Raises UsageError if one is missing or unusable."""
     names: list[str] = schema.names
     for name in names:
         if names.count(name) > 1:

@@ -1,4 +1,4 @@
-"""Hints for the compiler, and repairs of what it makes.
+"""Hints for the compiler, and repairs of compiled classes.
 
 The pure parts are one source that runs compiled or not (``tools/compile.py``). Both behave alike, except for code that
 reaches into a core from outside: a compiled class has no attributes that it does not declare, and a compiled module

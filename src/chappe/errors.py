@@ -22,7 +22,7 @@ Address: TypeAlias = tuple[str, int]  # host and port
 
 
 class ChappeError(Exception):
-    """Base of all errors of chappe; its text is one sentence for people, with what to do.
+    """Base of all errors of chappe; the text is one sentence for users that says what to do.
 
     Errors survive ``pickle`` and ``copy`` with their attributes, so they pass from a process pool to its owner.
     """

@@ -204,11 +204,11 @@ class ChainLimits:
     ahead_bytes: int = 16 * MIB  # entries that a successor was sent and has not acknowledged; one message may pass it
     append_bytes: int = 1 * MIB  # entries in one message, and in one write; one entry may pass it
     log_bytes: int = 64 * MIB  # kept behind a snapshot, or as much as that has; then the next one is made
-    made_bytes: int = 1 * MIB  # of a snapshot that are made before other things get their turn
+    made_bytes: int = 1 * MIB  # of a snapshot, made in one step; other work runs between steps
     piece_bytes: int = 256 * KIB  # of a snapshot in one message
     pieces_ahead: int = 8  # of them under way
-    state_bytes_max: int = 9 << 28  # a larger snapshot is not taken: 2.25 GiB
-    sessions_max: int = 10_000  # clients that are remembered; who gives way: ``chain.origins``
+    state_bytes_max: int = 9 << 28  # larger snapshots are refused: 2.25 GiB
+    sessions_max: int = 10_000  # clients that are remembered; ``chain.origins`` evicts
     session_s: float = 3_600.0  # a client that has sent nothing for so long is forgotten
     pause_s: float = 60.0  # the time from one command to the next counts as so long at most, where sessions get older
     results_bytes: int = 64 * MIB  # of results that clients may not have, of all; then the oldest ones are forgotten

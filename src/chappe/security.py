@@ -23,7 +23,7 @@ from chappe.errors import UsageError
 Check: TypeAlias = Literal["host", "id", "authority"]
 IDENTITY: Final = "CHAPPE_IDENTITY"  # the variable that names who members of the log are
 PASSPHRASE: Final = "CHAPPE_KEY_PASSPHRASE"
-SECRETS: Final = (PASSPHRASE, "CHAPPE_DASHBOARD_TOKEN")  # variables that programs of others are not told
+SECRETS: Final = (PASSPHRASE, "CHAPPE_DASHBOARD_TOKEN")  # variables withheld from users' programs
 CHECKS: Final = ("host", "id", "authority")
 ID_PREFIX: Final = "urn:uuid:"  # how a certificate names an endpoint id, among its alternative names
 

@@ -36,7 +36,7 @@ class Unclosed(Protocol):
 
 
 _members: Final[weakref.WeakKeyDictionary[Unclosed, int]] = weakref.WeakKeyDictionary()  # with the process of each
-_others: Final[weakref.WeakKeyDictionary[object, int]] = weakref.WeakKeyDictionary()  # the same, of those without
+_others: Final[weakref.WeakKeyDictionary[object, int]] = weakref.WeakKeyDictionary()  # the same for members without one
 _workers: Final[set[int]] = set()  # processes of ``multiprocessing`` whose end we hear of
 
 
@@ -52,19 +52,19 @@ def remove(member: Unclosed) -> None:
 
 
 def opened(member: object) -> None:
-    """It is to be closed, and loses nothing if it is not."""
+    """Register a member that loses nothing if it is never closed."""
     _others[member] = os.getpid()
 
 
 def closed(member: object) -> None:
-    """It was."""
+    """Remove such a member."""
     _others.pop(member, None)
 
 
 def _warn(members: Iterable[object]) -> None:
-    """Say what was never closed, as Python does of files: for whoever asks for such warnings (``-X dev``)."""
+    """Warn of members that were never closed, as Python does of files (``-X dev``)."""
     for member in members:
-        with suppress(Exception):  # a filter may make an error of it
+        with suppress(Exception):  # a filter may turn the warning into an error
             warnings.warn(f"unclosed {member!r}: close it, or use it in a `with` statement", ResourceWarning, 2, member)
 
 

@@ -84,7 +84,7 @@ def own_loop(loop: AbstractEventLoop | None, what: str) -> AbstractEventLoop:
 
 
 async def made_in_thread(make: Callable[[], T], unmake: Callable[[T], object]) -> T:
-    """Make something in a thread. If this is cancelled meanwhile, ``unmake`` gets in a thread what nobody receives."""
+    """Call ``make`` in a thread; on cancellation pass its result to ``unmake``, in a thread too."""
     import asyncio
 
     guard = threading.Lock()

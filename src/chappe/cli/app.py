@@ -59,7 +59,7 @@ class _Program(TyperGroup):
     """Ends quietly where that is right: on Ctrl-C and SIGTERM, and when nobody reads the output any more."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Read the arguments, where help and version are printed; typer would fail if nobody reads these."""
+        """Parse the arguments, which prints help and version; typer fails on a closed standard output there."""
         try:
             return super().make_context(*args, **extra)
         except (BrokenPipeError, SystemExit) as error:
@@ -76,7 +76,7 @@ class _Program(TyperGroup):
 
 
 def _ended(error: BaseException) -> BaseException:
-    """What to raise: a quiet end if the reader, such as `head`, has what it wanted. Rich makes a SystemExit of that."""
+    """Map a broken pipe, which Rich turns into SystemExit, to a quiet exit; return other errors unchanged."""
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         drop_stdout()
         return typer.Exit(0)
@@ -125,7 +125,7 @@ def program(
     context.obj = config.load(config_file)
     context.default_map = config.defaults_of_commands(context.obj)
     if config_file is not None:
-        os.environ[CONFIG] = os.path.abspath(os.path.expanduser(config_file))  # for what the commands make and start
+        os.environ[CONFIG] = os.path.abspath(os.path.expanduser(config_file))  # members and child processes read it
     if context.invoked_subcommand != "config":
         for key in ("identity", "audit"):
             if key in context.obj.values:
@@ -168,14 +168,14 @@ def run() -> int:
 
 
 def _flushed() -> bool:
-    """Write what is left in Python's buffer; whether anybody still reads it."""
+    """Flush standard output; return False if its reader is gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
         return False
     except (OSError, ValueError):
-        pass  # closed; whoever wrote to it has been told
+        pass  # closed; the write that failed has reported it
     return True
 
 

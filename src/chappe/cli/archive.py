@@ -72,7 +72,7 @@ def archive(
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """Keep what Java and Spark say in a file, as it would tear the bar apart; a failure names the file."""
+    """Redirect output of Java and Spark to a file, to keep the bar intact; a failure names the file."""
     descriptor, log = tempfile.mkstemp(prefix="chappe-archive-", suffix=".log")
     keep = False
     try:

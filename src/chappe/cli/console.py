@@ -50,18 +50,18 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def say(text: str) -> None:
-    """Print for people on standard error, harmless to a terminal; a closed standard error is not an error."""
+    """Print escaped text on standard error; ignore a closed standard error."""
     with suppress(OSError, ValueError):
         print(terminal.lines(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Say what is wrong or needs attention, on one line."""
+    """Print a warning on one line."""
     say(f"chappe: {terminal.line(text)}")
 
 
 def show(text: str) -> None:
-    """Print a line for people on standard output, harmless to a terminal."""
+    """Print one line of escaped text on standard output."""
     print(terminal.line(text))
 
 
@@ -106,7 +106,7 @@ def hear_warnings(tower: str | None = None, tell: Callable[[str], None] = warn) 
 
 
 def show_json(facts: dict[str, Any]) -> None:
-    """Print a line of JSON, for a machine or whoever looks at it, on standard output."""
+    """Print a line of JSON on standard output, with control characters escaped."""
     print(terminal.json_line(json.dumps(facts).encode()).decode(), flush=True)
 
 
@@ -165,12 +165,12 @@ class _Closed(io.TextIOBase):
         raise self._problem
 
 
-# Characters of bars, curves and frames, and their like in ASCII.
+# Characters of bars, curves and frames, and their substitutes in ASCII.
 _LIKE: Final = str.maketrans("▁▂▃▄▅▆▇█▏▎▍▌▋▊▉…━─│╸╺→·", "_.-:=+*#---====~--|-->.")
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of codecs: what a terminal's encoding lacks as characters that look like it, or as escapes."""
+    """Codec error handler: replace unencodable characters with lookalikes, or escape them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_LIKE)
@@ -178,7 +178,7 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
 
 
 def encode_all() -> None:
-    """Let standard output and error take every character, whatever the terminal's encoding."""
+    """Make standard output and error accept every character, whatever the terminal's encoding."""
     codecs.register_error("chappe.plainly", _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -95,7 +95,7 @@ def json_lines(chunks: Iterable[bytes]) -> Iterator[list[Item]]:
 
     def parse(line: bytes) -> bytes:
         try:
-            line.decode()  # msgspec passes over what it need not decode
+            line.decode()  # msgspec skips text that it need not decode
         except UnicodeDecodeError as error:
             raise UsageError(f"not UTF-8 at byte {error.start + 1} of the line") from None
         msgspec.json.decode(line, type=msgspec.Raw)
@@ -167,7 +167,7 @@ def looks_consumed(item: Item) -> bool:
     """Whether a JSON line is what ``consume --output json`` prints."""
     try:
         found = msgspec.json.decode(item, type=dict[str, msgspec.Raw]) if isinstance(item, bytes) else {}
-    except msgspec.ValidationError:  # JSON, and no object
+    except msgspec.ValidationError:  # JSON, but not an object
         return False
     return list(found)[: len(CONSUMED)] == list(CONSUMED)
 
@@ -217,7 +217,7 @@ def _line(record: Record, text: str) -> bytes:
 
 
 def readable(raw: bytes) -> str:
-    """Bytes as text on one line that is harmless to a terminal."""
+    """Return bytes as one line of escaped text."""
     return terminal.line(raw.decode("utf-8", "backslashreplace"))
 
 

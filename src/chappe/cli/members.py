@@ -186,7 +186,7 @@ def _retention(config: Config | None) -> list[tuple[str, Retention]]:
 
 
 def _of_tower(address: str) -> str:
-    """How a dashboard names it: by what members are told, without the second port."""
+    """Return the dashboard's name of a tower: its address without the second port."""
     return f"tower {':'.join(address.split(':')[:2])}"
 
 

@@ -133,7 +133,7 @@ class Teller:
 
     def __init__(self, *, come_and_go: bool = False, quiet: bool = False) -> None:
         self.lost = 0  # peerings, of peers that did not say goodbye
-        self.met = False  # whether there ever was a peer
+        self.met = False  # True once a peer was connected
         self._come_and_go = come_and_go
         self._quiet = quiet
         self._trouble = False

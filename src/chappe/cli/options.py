@@ -93,7 +93,7 @@ class Reach:
         be(self.acting, self.plain)
 
     def heed(self, context: Context) -> Reach:
-        """The same without forwarders where a source that counts more than theirs named a tower."""
+        """Drop the forwarders if a source of higher precedence names a tower."""
         before = _rank(context, "tower") < _rank(context, "forwarders")
         return replace(self, forwarders=None) if before or self.forwarders == NONE else self
 

@@ -167,7 +167,7 @@ class _Ordered:
 
 
 class _Writer:
-    """Makes the producer when the first record is there, so that input that fails names no topic; a context."""
+    """Context manager that creates the producer on the first record, so that failing input creates no topic."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Writer:
         self._ending.__exit__(*error)
 
     def open(self) -> Producer | _Ordered:
-        """The producer, made if it is not there yet."""
+        """Return the producer, and create it on the first call."""
         if self.producer is None:
             self.producer = made = self._made()
             self.began_at = made.next_offset
@@ -223,7 +223,7 @@ class _Writer:
 
     @property
     def partition(self) -> str | None:
-        """Where records went; None if there was none."""
+        """The partition of the records; None before the first one."""
         return None if self.producer is None else self.producer.partition
 
     @property
@@ -235,17 +235,17 @@ class _Writer:
         return 0 if self.producer is None else self.producer.stored
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything is stored; raises TimedOut."""
+        """Wait until all records are stored. Raises TimedOut."""
         if self.producer is not None:
             self.producer.flush(timeout=timeout)
 
     def finish(self) -> None:
-        """All is stored: the next run may go on in the same partition."""
+        """Let the next run continue the partition: all records are stored."""
         if self._kept is not None:
             self._kept.finished = True
 
     def close(self) -> None:
-        """Close without waiting for what is not stored."""
+        """Close without waiting for records that are not stored."""
         if self.producer is not None:
             self.producer.close(timeout=0)
 
@@ -264,7 +264,7 @@ class _Run:
     sent_bytes: int = 0
     began: float = field(default_factory=time.monotonic)
     opening: bool = False  # the producer is being made, ...
-    opened_s: float = 0.0  # ... which took so long
+    opened_s: float = 0.0  # ... the seconds that this took
     too_late: float | None = None  # the seconds of ``--timeout``, once they are over
 
     def __post_init__(self) -> None:
@@ -349,7 +349,7 @@ class _Run:
         self._show()
 
     def _open(self) -> Producer | _Ordered:
-        """Make the producer; the time for that counts neither for rates nor for ``--timeout``."""
+        """Create the producer; this time counts neither for rates nor for ``--timeout``."""
         began, self.opening = time.monotonic(), True
         try:
             return self.writer.open()
@@ -475,7 +475,6 @@ class _Watch:
                 warn(self._run.stalled(waiting))
 
     def _left(self) -> float:
-        """Seconds until the time is over."""
         return self._deadline + self._run.opened_s - time.monotonic()
 
     def _interrupt(self) -> None:

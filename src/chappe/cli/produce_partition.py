@@ -1,9 +1,9 @@
-"""The partition that ``chappe produce`` goes on in by default, so that a job that runs every minute has one, not many.
+"""The partition that ``chappe produce`` continues by default, so that a periodic job has one partition, not many.
 
-A partition is kept for each user, machine, topic and place (tower or forwarders), and for as many commands as run at
-once: a few slots, each held by a lock while it is used. Only a run that got everything stored leaves its partition to
-the next one; what another did not get stored is not sent again, as its input is given again with the command.
-A run goes on in a kept partition only where a store says that it ends just there; else it makes a new one.
+One partition is kept per user, machine, topic and place (tower or forwarders) for each concurrent command:
+a few slots, each locked while in use. A run leaves its partition to the next one only if all its records were
+stored; no later run sends the others, since their input is given again with the command.
+A run continues a kept partition only if a store confirms its end; otherwise it creates a new one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from chappe.system.places import users
 if TYPE_CHECKING:
     from chappe import Producer
 
-SLOTS: Final = 8  # commands at once for one topic; further ones make partitions of their own
-UNFINISHED: Final = "unfinished"  # the file that says that a run has not, or not yet, got everything stored
+SLOTS: Final = 8  # concurrent commands per topic; others create partitions of their own
+UNFINISHED: Final = "unfinished"  # marker file: not all records of a run are stored yet
 _CANNOT: Final = (OSError, StorageError, StorageFormat, StorageLocked, IdentityInUse)
 
 
@@ -46,7 +46,7 @@ class Kept:
 
 @contextmanager
 def kept_producer(topic: str, reach: options.Reach, min_acks: int) -> Iterator[tuple[Producer, Kept | None]]:
-    """A producer in the kept partition if that can be, else in a new one; the slot, if there is one."""
+    """Yield a producer in the kept partition, or in a new one, with its slot if there is one."""
     from chappe import Producer
 
     arguments: dict[str, Any] = {**reach.arguments, "min_acks": min_acks}
@@ -62,7 +62,7 @@ def kept_producer(topic: str, reach: options.Reach, min_acks: int) -> Iterator[t
 
 
 def _slot(topic: str, reach: options.Reach, ending: ExitStack) -> Kept | None:
-    """The first slot that nobody holds; None if there is none, or nowhere to keep it."""
+    """Return the first free slot; None if all are taken or there is no directory for them."""
     said = repr((socket.gethostname(), topic, reach.named, reach.acting))
     name = hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     for number in range(SLOTS):
@@ -79,7 +79,7 @@ def _slot(topic: str, reach: options.Reach, ending: ExitStack) -> Kept | None:
 
 
 def _going_on(topic: str, reach: options.Reach, slot: Kept, arguments: dict[str, Any]) -> Producer | None:
-    """A producer in the partition of a slot, or in a new one that the slot keeps from now on; None if it keeps none."""
+    """Return a producer in a slot's partition, which may be new; None if the slot is unusable."""
     from chappe import Producer
 
     identity: dict[str, Any] = {"identity": "kept", "directory": slot.home}
@@ -102,7 +102,7 @@ def _forget(slot: Kept) -> None:
 
 
 def _ends_there(topic: str, producer: Producer, reach: options.Reach) -> bool:
-    """Whether a store has the partition up to where the producer goes on, and none has more."""
+    """True if the stores' copies of the partition end where the producer continues."""
     from chappe.api.log.discovery import discover
     from chappe.transports.queries import StoreClient
 

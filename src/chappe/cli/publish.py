@@ -221,7 +221,7 @@ def subscribe(
 
 
 def _check_met(teller: mesh.Teller, dialled: list[tuple[str, int]]) -> None:
-    """Fail if nobody was there to hear anything from."""
+    """Exit with an error if no peer was ever connected."""
     if dialled and not teller.met:
         warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")
         raise typer.Exit(1)

@@ -21,13 +21,13 @@ GAP = 2  # characters between two columns
 
 
 class People(Console):
-    """Prints for people: whatever a table, picture or line holds is harmless to a terminal.
+    """A console that escapes control characters in everything that it prints.
 
-    Line breaks are left to what lays out, so a name goes through ``terminal.line`` before it becomes a cell.
+    The layout needs line breaks, so names go through ``terminal.line`` before they become cells.
     """
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the program, which ends quietly."""
+        """Raise it to the program, which exits quietly."""
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -38,7 +38,7 @@ class People(Console):
 
 
 def cell(text: str) -> Text:
-    """A name or another text from elsewhere as a cell of a table."""
+    """Return untrusted text as a cell of a table."""
     return Text(terminal.line(text))
 
 

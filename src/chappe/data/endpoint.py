@@ -36,7 +36,7 @@ def is_endpoint(text: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Whether it may be the name or the address of one machine."""
+    """True if it can be the name or the address of a single machine."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if _HOST.fullmatch(host) is None:
         return False
@@ -45,7 +45,7 @@ def _is_host(text: str) -> bool:
     try:
         address = ip_address(host)
     except ValueError:
-        return False  # also what systems take for an address, such as 0 or 127.1
+        return False  # also forms that systems accept as addresses, such as 0 or 127.1
     plain = getattr(address, "ipv4_mapped", None) or address
     return not plain.is_unspecified and not plain.is_multicast and str(plain) != "255.255.255.255"
 

@@ -1,4 +1,4 @@
-"""Checks of what callers hand in: text, bytes, and several of these. Each error names the argument."""
+"""Checks of callers' arguments: text, bytes, and several of these. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chappe.errors import UsageError
 
 
 def as_bytes(given: object, what: str) -> bytes | None:
-    """Bytes as they are, text as UTF-8, None as None; ``what`` is the argument, as in ``the value``."""
+    """Return bytes unchanged, text as UTF-8, None as None; ``what`` names the argument, as in ``the value``."""
     if given is None or type(given) is bytes:
         return given
     if isinstance(given, str):
@@ -21,14 +21,14 @@ def as_bytes(given: object, what: str) -> bytes | None:
 
 
 def as_text(given: object, what: str) -> str:
-    """Text as it is."""
+    """Return text unchanged. Raises UsageError for anything else."""
     if isinstance(given, str):
         return given
     raise UsageError(f"{what} is text, not {_named(given)}")
 
 
 def utf8(text: str, what: str) -> bytes:
-    """Text as UTF-8, which cannot hold the surrogates that stand for bytes of another encoding."""
+    """Encode text as UTF-8. Raises UsageError for surrogates, which stand for bytes of another encoding."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -38,7 +38,7 @@ def utf8(text: str, what: str) -> bytes:
 
 
 def as_index(given: object, what: str) -> int:
-    """A whole number, at least 0."""
+    """Return a whole number. Raises UsageError if it is negative or of another type."""
     try:
         found = index(given)  # type: ignore[arg-type]
     except TypeError:
@@ -49,7 +49,7 @@ def as_index(given: object, what: str) -> int:
 
 
 def several(given: object, what: str) -> Iterator[Any]:
-    """The items of whatever can be iterated, but for one text or one bytes; ``what`` as in ``values``."""
+    """Iterate over any iterable except a single text or bytes; ``what`` as in ``values``."""
     if not isinstance(given, (str, bytes, bytearray, memoryview)):
         try:
             return iter(given)  # type: ignore[call-overload, no-any-return]
@@ -59,12 +59,12 @@ def several(given: object, what: str) -> Iterator[Any]:
 
 
 def pairs(given: object, what: str) -> Iterator[Any]:
-    """The items of a mapping, or of an iterable of pairs, which are not looked at yet: ``two`` takes each apart."""
+    """Iterate over a mapping's items, or over an iterable of pairs, which ``two`` takes apart later."""
     return iter(given.items()) if isinstance(given, Mapping) else several(given, what)
 
 
 def two(pair: object, what: str) -> tuple[Any, Any]:
-    """Both parts of a pair; ``what`` as in ``a header``."""
+    """Return both parts of a pair; ``what`` as in ``a header``."""
     if not isinstance(pair, (str, bytes)):
         given: Any = pair
         try:

@@ -1,9 +1,9 @@
-"""Text that others chose, made harmless for a terminal.
+"""Escapes untrusted text for a terminal.
 
 A name or value may hold sequences that move the cursor, clear the screen, set the window's title or write to the
 clipboard (C0, DEL and C1 controls), line breaks that forge lines of output, and bidirectional marks that show text in
-another order than it has. Whatever a program prints for people goes through here; each of these characters is shown as
-the escape that Python writes for it.
+another order than it has. Everything that a program prints for people goes through here; each of these characters is
+printed as Python's escape for it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _IN_JSON: Final = re.compile(
 
 
 def line(text: str) -> str:
-    """A text as one line; tabs stay."""
+    """Escape control characters and line breaks; keep tabs."""
     return text if text.isprintable() else text.translate(_LINE)
 
 
 def lines(text: str) -> str:
-    """A text whose line breaks stay."""
+    """Escape control characters; keep line breaks and tabs."""
     return text if text.isprintable() else text.translate(_TEXT)
 
 
 def json_line(raw: bytes) -> bytes:
-    """JSON in UTF-8 that says the same, with what is left of these characters in its strings as escapes of JSON."""
+    """Escape the remaining such characters in JSON's strings, without changing its meaning."""
     if raw.isascii() and b"\x7f" not in raw:
         return raw
     return _IN_JSON.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), raw)

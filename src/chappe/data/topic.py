@@ -53,9 +53,9 @@ def check_topic(given: object) -> str:
 
 
 def as_topic(given: object) -> str:
-    """The name of a topic as others decode it; raises UsageError if it cannot travel.
+    """Return a topic's name as others decode it; raises UsageError if it cannot be encoded.
 
-    A program in a locale of ASCII has each byte of ``ü`` as a surrogate of its own.
+    In a locale of ASCII each byte of ``ü`` arrives as a surrogate, which this repairs.
     """
     topic = as_text(given, "a topic")
     if not topic:

@@ -84,7 +84,7 @@ class KvClone(KvRole):
             now=now, resync_s=resync_s, stale_s=stale_s,
         )  # fmt: skip
         self._unready: dict[int, float] = {}  # await_ready: until when
-        self._questions: dict[int, int] = {}  # await_idle: the one whose answer is waited for, by ticket
+        self._questions: dict[int, int] = {}  # await_idle: the question whose answer each ticket waits for
         self._tick_at = now  # when to look after everything; what happens brings it forward
 
     # -- looks --------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class KvClone(KvRole):
         return self._following.idle() and self._writes.idle()
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
-        """Resolve the ticket with None once it has all that its master has now, too; with TimedOut after that time."""
+        """Resolve the ticket with None once the clone has all that its master has now; TimedOut after the timeout."""
         actions: list[Action] = []
         self._waits[ticket] = now + timeout_s
         self._questions[ticket] = self._following.questions.next
@@ -259,7 +259,7 @@ class KvClone(KvRole):
             self._tick_at = min(self._tick_at, asks_at)
 
     def _find_out(self, now: float, actions: list[Action]) -> None:
-        """Ask the master how far it is, for those who wait until this clone is, too."""
+        """Ask the master for its position, for callers of ``await_idle``."""
         self._following.find_out(max(self._questions.values()), now, actions)
 
     def _has_all(self, ticket: int) -> bool:

@@ -114,10 +114,10 @@ class WriteFailed(StoreEvent):
 
 @dataclass(frozen=True, slots=True)
 class TwoMasters(StoreEvent):
-    """A master or clone: two masters of one name are in reach, and their contents go apart.
+    """A master or clone sees two masters of one name, whose contents diverge.
 
-    One has to be closed, unless they are a pair whose ends do not see each other: then the one that was replaced gives
-    way by itself, with what only it had.
+    Close one of them, unless they are a pair whose ends are not connected: then the one that was replaced steps
+    down automatically and loses its own changes.
     """
 
     _text = (

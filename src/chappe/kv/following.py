@@ -108,7 +108,7 @@ class Following:
     # -- application ------------------------------------------------------------------------------------------------
 
     def find_out(self, question: int, now: float, actions: list[Action]) -> None:
-        """Ask the master how far it is, as soon as one is followed."""
+        """Ask the master for its position, once there is one."""
         if self.connected and not self._syncing and self.master is not None:
             self.questions.ask(question, self.master, self._input.next - 1, now, actions)
 
@@ -183,7 +183,7 @@ class Following:
             self._control(sender, command, now, actions)
 
     def _answered(self, message: cmd.Message) -> None:
-        """An original says something, which may be its answer to a question."""
+        """Check whether a message of an original answers a question."""
         if isinstance(message.command, cmd.RetransmitFailed):
             self.questions.handle_event(message.command.seq)
         elif isinstance(message.command, cmd.ACTIONS):

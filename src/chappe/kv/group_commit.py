@@ -90,12 +90,12 @@ class Committing(Generic[T]):
 
     @property
     def added(self) -> int:
-        """Operations there have been so far."""
+        """The number of operations so far."""
         return self._added
 
     @property
     def settled(self) -> int:
-        """How many of them, from the first on, are durable or were refused."""
+        """The number of operations, from the first on, that are durable or were refused."""
         return self._added - self.count
 
     @property

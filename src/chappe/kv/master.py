@@ -82,7 +82,7 @@ class KvMaster(KvRole):
             recent=recent,
         )  # fmt: skip
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
-        self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask how far it is: question, operations so far
+        self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask for the position: question, operations so far
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._conflicts = Conflicts()
         for key, value, expires_ns in loaded.entries if loaded is not None and engine is None else ():
@@ -127,15 +127,15 @@ class KvMaster(KvRole):
 
     @property
     def written(self) -> int:
-        """Operations so far, of a durable master."""
+        """The number of operations so far of a durable master."""
         return self._ordering.commits.added
 
     def has_kept(self, count: int) -> bool:
-        """Whether so many operations, from the first on, are durable or were refused."""
+        """True if the first ``count`` operations are durable or were refused."""
         return self._ordering.commits.settled >= count
 
     def kept(self) -> Kept:
-        """What is durable."""
+        """Return a view of the durable contents."""
         return Kept(self.engine, self._ordering.commits.changes())
 
     def idle(self) -> bool:
@@ -324,7 +324,7 @@ class KvMaster(KvRole):
             self._answer(actions)
 
     def _answer(self, actions: list[Action]) -> None:
-        """Tell those how far it is for whom all is durable that there was when they asked."""
+        """Tell the position to clones for whom all operations before their question are durable."""
         settled = self._ordering.commits.settled
         for clone in [each for each, (_, added) in self._asked.items() if added <= settled]:
             question, _ = self._asked.pop(clone)

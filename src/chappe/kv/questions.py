@@ -1,9 +1,9 @@
-"""How far its master is: a clone asks, to tell whether it has everything that the master had at a moment.
+"""A clone's questions for its master's position, by which it knows that it has all that the master had at a moment.
 
-One question is under way at a time, so its answer tells of all that the master had when it was asked. A master of
-chappe is asked by number, and answers with the number of its last event once what it had done is durable. An original
-has no such question. It is asked for an event that this clone has already, which it sends again or says that it has no
-more: that answer comes behind all events that it told before.
+One question is in flight at a time, so its answer covers all that the master had when it was asked. A master of
+chappe is asked by number, and answers with the number of its last event once all operations so far are durable. An
+original has no such question. It is asked for an event that this clone already has, which it sends again or reports as
+gone: that answer comes after all events that it sent before.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from chappe.kv.actions import Action
 from chappe.kv.clone_writes import Uplink
 from chappe.kv.entity import Entity
 
-_PROBES_MAX = 64  # of an original; what it answers then is its answer to a later one
+_PROBES_MAX = 64  # of an original; its answer to a later probe covers dropped ones
 
 
 class Questions:
-    """Numbers rise; the answer to one answers all before."""
+    """Questions by rising number; an answer also answers all earlier questions."""
 
     def __init__(self, uplink: Uplink) -> None:
         self.answered = 0
         self._uplink = uplink
         self._asked = 0
-        self._ask_at = math.inf  # when the question under way is asked again
+        self._ask_at = math.inf  # when the question in flight is repeated
         self._probes: deque[tuple[int, int]] = deque(maxlen=_PROBES_MAX)  # an original's: question and event
 
     @property
     def next(self) -> int:
-        """The question whose answer tells of all that the master has now."""
+        """The number of the question whose answer covers all that the master has now."""
         return self._asked + 1
 
     def ask(self, number: int, master: Entity, shown: int, now: float, actions: list[Action]) -> None:
-        """Somebody waits for the answer to a question: ask it, unless one is under way; ``shown`` is the last event."""
+        """Ask the question that a caller waits for, unless one is in flight; ``shown`` is the last event's number."""
         if self.answered >= number:
             return
         if self.answered == self._asked:
@@ -51,12 +51,12 @@ class Questions:
             self._uplink.send(cmd.MissingEvents((shown,)), master, actions)
 
     def handle_position(self, number: int) -> None:
-        """A master of chappe has answered."""
+        """Take the answer of a master of chappe."""
         if number == self._asked:
             self.answered = number
 
     def handle_event(self, seq: int) -> None:
-        """An original has sent this clone an event that it asked for, or has it no more."""
+        """Take an original's answer: the event that this clone asked for, or its absence."""
         for place, (number, shown) in enumerate(self._probes):
             if shown == seq:
                 del self._probes[place]
@@ -64,13 +64,13 @@ class Questions:
                 return
 
     def begin_again(self) -> None:
-        """Another master is followed, or all it has is taken anew: the last question is asked again."""
+        """Repeat the last question, for a new master or a new snapshot."""
         self.answered = max(0, self._asked - 1)
         self._ask_at = -math.inf
         self._probes.clear()
 
     def next_timeout(self, number: int) -> float:
-        """When ``ask`` has something to say, for somebody who waits for the answer to a question."""
+        """Return when ``ask`` is due for a caller that waits for the answer to a question."""
         if self.answered >= number:
             return math.inf
         return -math.inf if self.answered == self._asked else self._ask_at

@@ -256,7 +256,7 @@ class KvRole(ABC):
         """A command of its own users."""
 
     def _has_all(self, ticket: int) -> bool:
-        """Whether it has all that was to be waited for when somebody began to wait, if it is ``idle``."""
+        """True if an idle role has all that this wait is for."""
         return True
 
     def _check_idle(self, now: float, actions: list[Action]) -> None:

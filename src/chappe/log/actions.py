@@ -80,7 +80,7 @@ class Transact:
 class Deliver(Frozen, frozen=True):
     """Hand records to the application: those of ``batch`` from offset ``start`` on.
 
-    ``since``: Of a sealed batch only those from the first record on that has this time or a later one.
+    ``since``: Of a sealed batch, skip the records before the first one of this time or later.
     """
 
     topic: str
@@ -179,7 +179,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Another member lives at the endpoint of a dead one; the connection redials by itself and is left alone.
+    """Another member took over a dead member's endpoint; the connection redials automatically and is left alone.
 
     ``former`` is empty if a member with the same address is at another endpoint.
     """

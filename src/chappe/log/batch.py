@@ -274,7 +274,7 @@ class Batch:
         return batch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The columns are views into the bytes, which may be a view themselves: neither can be pickled.
+        # The columns are views of the bytes, which may be a view themselves: neither can be pickled.
         return Batch, (bytes(self.raw), self.flags, self.base, self.count, self.timestamp_min, self.timestamp_max)
 
     @property
@@ -523,7 +523,7 @@ def as_headers(headers: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | 
 
 
 def as_batch(given: object) -> bytes:
-    """The bytes of a batch that a user hands in. Raises UsageError: it is neither bytes nor a ``Batch``."""
+    """Return the bytes of a user's batch. Raises UsageError if it is neither bytes nor a ``Batch``."""
     raw = as_bytes(given.raw if isinstance(given, Batch) else given, "a batch")
     if raw is None or isinstance(given, str):
         raise UsageError("a batch is bytes, as chappe.log.batch describes them")
@@ -531,6 +531,6 @@ def as_batch(given: object) -> bytes:
 
 
 class StampedHere(Batch):
-    """Single records, as originals publish them: without a time, so they have that of the first's arrival here."""
+    """A batch of single records of originals, stamped with the first one's arrival time."""
 
     __slots__ = ()

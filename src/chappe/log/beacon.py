@@ -19,12 +19,12 @@ own publishing sockets, so that they know when they are heard.
 Source: Dafka's tower actor. Departures: beacons are checked; a node that subscribes is told at once about all
 members that were heard lately; on a loopback tower a beacon without host gets the loopback address.
 
-Where connections have keys, a beacon names an identity in its endpoint. A tower passes on only what its sender says of
-itself and may say (``Guard.announces``), and members judge the same again by their own permissions.
+Where connections have keys, a beacon names an identity in its endpoint. A tower forwards a beacon only if its sender
+names itself and has the right (``Guard.announces``), and members check it again by their own permissions.
 
-Floods are bounded, with keys and without: a table of members, of which each identity has a part, and a rate at which
-new ones are dialled and answered. A member beyond the table is ignored until others have left; one beyond the rate
-waits its turn.
+Floods are bounded, with keys and without: the table of members is bounded, also per identity, and so is the rate at
+which new members are dialled and answered. The table ignores newcomers while it is full; members beyond the rate
+wait.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from chappe.permissions.decisions import Verbs
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
-DIAL_S: Final = 0.05  # between two looks at members that wait to be dialled
+DIAL_S: Final = 0.05  # between two rounds of dialling
 REPLAY_S: Final = 0.1  # newcomers within this time share one replay of what a tower knows
 PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
 CONSUMING: Final = "consuming-"  # ... or consumers
@@ -70,9 +70,9 @@ def kind_of(address: str) -> str:
 
 
 def verbs_of(address: str) -> Verbs:
-    """The rights of which a member that announces this address needs one, where connections have keys.
+    """Return the rights of which a member that announces this address needs one, where connections have keys.
 
-    A node needs no more than any right in the log: whom it meets refuses what it may not, and says so by topic.
+    A node needs any right in the log; its peers refuse the rest by topic.
     """
     return PRODUCERS if address.startswith(IDENTITY) else LISTERS
 
@@ -114,14 +114,14 @@ class _Claim:
 
 
 class _Dials:
-    """How many new members may be dialled: some at once, then so many a second."""
+    """A rate limiter for dialling new members: ``DIALS_AT_ONCE``, then ``DIALS_RATE`` per second."""
 
     def __init__(self, now: float) -> None:
         self._left = float(DIALS_AT_ONCE)
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Take one; returns whether there was one."""
+        """Take a token; return False if none is left."""
         self._left = min(DIALS_AT_ONCE, self._left + (now - self._at) * DIALS_RATE)
         self._at = now
         if self._left < 1.0:
@@ -135,7 +135,7 @@ class Discovery:
 
     Args:
         port: Where connections have keys, ``#NAME`` follows: who it is.
-        guard: Judges whom others say to be, where connections have keys.
+        guard: Judges other members' claims, where connections have keys.
     """
 
     def __init__(self, address: str, host: str, port: int | str, *, now: float, guard: Guard | None = None) -> None:
@@ -143,7 +143,7 @@ class Discovery:
         self._where = (host.encode(), str(port).encode())
         self._guard = guard
         self._peers: dict[str, tuple[str, float]] = {}  # endpoint -> address, silent after
-        self._places: Counter[str] = Counter()  # endpoints of each address: more than one after a restart, or by fraud
+        self._places: Counter[str] = Counter()  # number of endpoints per address: several after a restart, or by fraud
         self._of_identity: Counter[str] = Counter()  # members of each identity
         self._undialled: dict[str, None] = {}  # endpoints of members that wait to be dialled
         self._dials = _Dials(now)
@@ -269,7 +269,7 @@ class Discovery:
         return not self._kind or not address.startswith(self._kind)
 
     def _has_room(self, who: str) -> bool:
-        """Whether one more member may be known, which is of this identity where connections have keys."""
+        """True if there is room for another member, of this identity where connections have keys."""
         if len(self._peers) >= BEACONS_MAX:
             return False
         return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX
@@ -286,7 +286,7 @@ class Discovery:
         return self._dial(now)
 
     def _dial(self, now: float) -> list[Action]:
-        """Dial those who wait, as many as may be now, and answer them."""
+        """Dial waiting members as far as the rate allows, and answer them."""
         actions: list[Action] = []
         while self._undialled and self._dials.take(now):
             endpoint = next(iter(self._undialled))
@@ -297,7 +297,7 @@ class Discovery:
         return [*actions, *self._beacon(now)] if actions else []
 
     def _lost(self, endpoint: str) -> list[Action]:
-        """A node is known no more."""
+        """Forget a node."""
         address, _ = self._peers.pop(endpoint)
         self.beacons.pop(endpoint, None)
         _count_down(self._of_identity, identity_of(endpoint)[1])
@@ -310,7 +310,7 @@ class Discovery:
         _count_down(self._places, address)
 
     def _gone(self, address: str) -> str:
-        """The address that is gone; empty if a node with it is at another endpoint."""
+        """Return the address, or an empty text if another endpoint still has it."""
         return "" if address in self._places else address
 
     def _expire(self, now: float) -> list[Action]:
@@ -353,13 +353,13 @@ class TowerCore:
     """The state of a tower; beacons that came without a host from this very machine get ``own_host``.
 
     Args:
-        guard: Judges whom members say to be, where connections have keys.
+        guard: Judges members' claims, where connections have keys.
     """
 
     def __init__(self, own_host: str, guard: Guard | None = None) -> None:
         self._own_host = own_host
         self._guard = guard
-        # By address and identity: the endpoint, and until when it counts. Nobody takes the place of another identity.
+        # By address and identity, so that no identity replaces another: the endpoint, and until when it counts.
         self._nodes: OrderedDict[tuple[str, str], tuple[bytes, float]] = OrderedDict()
         self._names: dict[bytes, tuple[str, str]] = {}  # of endpoints
         self._of_identity: Counter[str] = Counter()  # nodes of each
@@ -431,7 +431,7 @@ class TowerCore:
             self._forget(name)
 
     def _has_room(self, who: str) -> bool:
-        """Whether one more node may be known, which is of this identity where connections have keys."""
+        """True if there is room for another node, of this identity where connections have keys."""
         if len(self._nodes) >= BEACONS_MAX:
             return False
         return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX

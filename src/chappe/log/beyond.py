@@ -1,10 +1,10 @@
 """Positions of a consumer's earlier life that lie beyond the end of their partition.
 
-A position may be ahead of what stores list: its records came live, and the stores write them yet, or their producer
-died with them. So nothing is said for ``ALONE_S``, in which stores list what they have and producers tell their ends.
-If stores alone list less, that is told, and the position stays: its producer may have more, and come back. Once the
+A position may be ahead of what stores list: its records arrived live, and the stores are still writing them, or their
+producer died with them. So nothing is reported for ``ALONE_S``: stores list partitions and producers announce ends.
+If only stores list less, that is reported and the position stays: its producer may have more, and return. Once the
 producer itself ends before it, the position is wrong: it is out of range, and reading goes on where the partition
-ended when its producer was first heard, so that nothing new is passed over.
+ended when its producer was first heard, so no new record is skipped.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from chappe.log.delivery import Delivery
 from chappe.log.events import PositionBeyondEnd
 from chappe.log.sources import Key, Sources
 
-MEET_S = 0.3  # members are met within milliseconds: after the first store, others get this long
-ALONE_S = BEACON_INTERVAL_S + MEET_S  # once a second members say that they are there, and producers their heads
+MEET_S = 0.3  # members meet within milliseconds: time for others after the first store
+ALONE_S = BEACON_INTERVAL_S + MEET_S  # beacons and producers' heads come once a second
 
 
 class Beyond:
-    """What is not known yet to be within its partition.
+    """Positions that are not yet confirmed to be within their partitions.
 
     Attributes:
-        told: Positions that are beyond what all stores list, and stay.
+        told: Reported positions: beyond what all stores list, and kept.
     """
 
     def __init__(self, positions: Mapping[Key, int], delivery: Delivery, sources: Sources) -> None:
         self._doubtful = {key: at for key, at in positions.items() if at}
         self._delivery = delivery
         self._sources = sources
-        self._live: dict[Key, tuple[int, int]] = {}  # where the producer ended when it was first heard, and ends now
+        self._live: dict[Key, tuple[int, int]] = {}  # the producer's end when it was first heard, and now
         self.told: dict[Key, int] = {}
         self.due = math.inf
 
     def heard(self, key: Key, first: int, end: int, now: float) -> None:
-        """A producer speaks of its partition: what is new begins at ``first``, all of it ends at ``end``."""
+        """Note a producer's announcement: its new records begin at ``first``, its partition ends at ``end``."""
         if key in self._doubtful:
             known = self._live.get(key, (first, end))
             self._live[key] = known[0], max(known[1], end)
             self.due = min(self.due, now + ALONE_S)
 
     def listed(self, now: float) -> None:
-        """A store has listed what it has."""
+        """Note that a store has listed its partitions."""
         if self._doubtful:
             self.due = min(self.due, now + ALONE_S)
 
     @property
     def unsure(self) -> bool:
-        """Whether a position is beyond all that is known of its partition, and that is not told yet."""
+        """True if a position is beyond its partition's known end and not yet reported."""
         return self.due < math.inf and any(
             0 < self._end(key) < at and key not in self.told for key, at in self._doubtful.items()
         )
 
     def look(self, filters: Iterable[Filter], now: float) -> list[Action]:
-        """Tell what is beyond its end, and go on elsewhere where that is sure."""
+        """Report positions beyond the end, and move those that their producers refute."""
         if now < self.due:
             return []
         self.due = math.inf
@@ -71,7 +71,7 @@ class Beyond:
             if (part is not None and part.gap.next != at) or end >= at:
                 self._settled(key)
             elif part is None or not end:
-                continue  # nobody has spoken of it
+                continue  # no end is known
             elif not listed:
                 self.due = now + ALONE_S
             elif key in self._live:
@@ -83,7 +83,7 @@ class Beyond:
         return actions
 
     def _end(self, key: Key) -> int:
-        """Where a partition ends, as far as anybody has said."""
+        """Return the largest end of a partition that stores or its producer have named."""
         ends = [next_ for _, next_ in self._sources.ranges(key)]
         return max([self._live.get(key, (0, 0))[1], *ends])
 

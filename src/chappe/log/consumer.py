@@ -252,12 +252,12 @@ class LogConsumer:
 
     @property
     def beyond(self) -> Mapping[Key, int]:
-        """Positions of an earlier life that lie beyond what all stores list of their partitions."""
+        """Positions of an earlier life beyond the end that all stores list of their partitions."""
         return self._beyond.told
 
     @property
     def unsure(self) -> bool:
-        """Whether there may be such positions, which is known in a second."""
+        """True while such positions may turn up; this settles within a second."""
         return self._beyond.unsure
 
     @property
@@ -275,7 +275,7 @@ class LogConsumer:
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published; after some of it ``flush``, before anything else is told.
+        """Take a message of a peer. Call ``flush`` before any other input while ``gathers`` is true.
 
         Raises ProtocolError for a malformed batch.
         """
@@ -290,16 +290,16 @@ class LogConsumer:
         return self._delivery.hand_on_all() + self._told(message, now)
 
     def flush(self) -> list[Action]:
-        """Nothing more has come just now: hand on the single records that came."""
+        """Deliver the single records that were gathered; call it when no message is pending."""
         return self._delivery.hand_on_all()
 
     @property
     def gathers(self) -> bool:
-        """Whether there is something to ``flush``."""
+        """True if ``flush`` has records to deliver."""
         return bool(self._delivery.singles)
 
     def _told(self, message: Message, now: float) -> list[Action]:
-        """Something a peer published that carries no record."""
+        """Take a message without records."""
         match message:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
                 self._sources.ever = True
@@ -501,7 +501,6 @@ class LogConsumer:
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
     def _heard(self, gap: Gap, end: int, now: float, *, live: bool) -> None:
-        """Records up to ``end`` came."""
         gap.head = max(gap.head, end)
         if live:
             gap.heard_at = now
@@ -509,7 +508,7 @@ class LogConsumer:
             gap.retry_at = now + RETRY_S  # the answer is on its way
 
     def _single(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
-        """A single record of an original."""
+        """Take a single record of an original."""
         if len(content) > RECORD_BYTES_MAX:
             raise ProtocolError(f"record of {len(content)} bytes")
         if sequence >= (1 << 63) - 1:
@@ -548,7 +547,7 @@ class LogConsumer:
         return self._gaps.pursue(key, gap, now)
 
     def _concerns(self, key: Key, end: int) -> bool:
-        """Whether it is news that an original store has a partition up to ``end``; it lists all that it ever had."""
+        """True if an original store's end of a partition matters; it lists all that it ever had."""
         if key not in self._delivery.partitions:
             reached = self._delivery.settled.get(key)
             return self._reset is not LATEST if reached is None else reached < end
@@ -567,7 +566,7 @@ class LogConsumer:
         return min([info.first, *(first for first, _ in self._sources.ranges(key))])
 
     def _has_all(self, store: Source, key: Key, info: PartitionInfo, now: float) -> bool:
-        """Whether a store lists, of a partition, everything that all stores have."""
+        """True if a store lists all that any store has of a partition."""
         if not self._sources.all_listed(now, but=store):
             return False
         return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))

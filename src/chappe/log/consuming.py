@@ -24,7 +24,7 @@ from chappe.log.subscriptions import address_in
 
 MATCHING_MAX: Final = 10_000  # topics whose consumers are remembered
 INQUIRY_PAUSE_S: Final = 2.0  # between two questions to original stores
-ASKED_APART_MAX: Final = 16  # filters that these are asked for one by one; if there are more, for what they begin with
+ASKED_APART_MAX: Final = 16  # filters to ask for one by one; with more, only their common prefix is asked for
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._paused: dict[str, None] = {}
         self._waited_for: Deadlines[str] = Deadlines()  # paused ones, and until when the others wait
         self._left = False  # messages were left in the queue
-        self._gathering: dict[str, LogConsumer] = {}  # who has single records to hand on
+        self._gathering: dict[str, LogConsumer] = {}  # consumers with single records to deliver
         self._news: dict[str, _News] = {}  # by store
         self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
         self._asked = 0  # how many questions the node itself asked
@@ -145,7 +145,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
-        """Something a peer published; after some of it ``flush``. Raises ProtocolError for a malformed batch."""
+        """Take a message of a peer; later call ``flush``. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
             if message.direct and not isinstance(message, Head):
                 return self._hand([message.topic], message, now, wall_us)
@@ -159,7 +159,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         return self._tell_all(lambda part: part.handle_message(message, now, wall_us), now)
 
     def flush(self, now: float) -> list[Action]:
-        """Hand on the single records that came: once no message is there, and before anything else is told."""
+        """Deliver gathered single records; call it when no message is pending, and before any other input."""
         gathering, self._gathering = self._gathering, {}
         return [action for part in gathering.values() for action in self._tell(part, part.flush, now=now)]
 
@@ -206,12 +206,12 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     @property
     def _originals(self) -> bool:
-        """Whether an original store listens to us; one of ours seems to be one until it has said where it answers."""
+        """True if an original store listens; a store of ours counts until it has told its query endpoint."""
         listening = (address_in(prefix) for prefix in self._listening if prefix[:1] == b"W")
         return any(store is not None and store not in self._stores for store in listening)
 
     def _inquire(self) -> list[Action]:
-        """Ask original stores how far the partitions go that somebody wants."""
+        """Ask original stores for the ends of the wanted partitions."""
         if not self._originals:
             return []
         names = sorted({each.name for part in self._parts.values() for each in part.filters})

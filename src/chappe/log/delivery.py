@@ -87,10 +87,10 @@ class Partition:
 
 @dataclass(slots=True)
 class _Singles:
-    """Single records of an original, in order, that become one batch."""
+    """Consecutive single records of an original, gathered for one batch."""
 
     base: int
-    wall_us: int  # when the first of them came
+    wall_us: int  # when the first one arrived
     contents: list[bytes]
     size: int = 0
 
@@ -110,7 +110,7 @@ class Delivery:
             key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()
         }
         self.settled: dict[Key, int] = {}  # next offsets of those that nothing was heard of for long
-        self.singles: dict[Key, _Singles] = {}  # to be delivered by ``hand_on``
+        self.singles: dict[Key, _Singles] = {}  # gathered; ``hand_on`` delivers them
         self.queued_bytes = 0  # delivered or about to be, and not taken by the application
         self.duplicates = 0
 
@@ -161,9 +161,9 @@ class Delivery:
                 del self.settled[key]
 
     def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Action]:
-        """Start a partition that was not decided at ``offset``: what is held before that is not wanted.
+        """Start an undecided partition at ``offset`` and drop held records before it.
 
-        ``since``: Leave out what comes before the first record of that time or a later one.
+        ``since``: Skip the records before the first one of that time or later.
         """
         part = self.find(key)
         if part is None or part.gap.next != UNDECIDED:
@@ -201,7 +201,7 @@ class Delivery:
         return actions
 
     def take_single(self, key: Key, part: Partition, content: bytes, wall_us: int) -> list[Action]:
-        """Take the single record at the next offset, to be delivered together with those that follow it at once."""
+        """Gather the single record at the next offset; it is delivered together with those that follow."""
         gap = part.gap
         singles = self.singles.get(key)
         if singles is None:
@@ -223,13 +223,13 @@ class Delivery:
         return actions
 
     def hand_on(self, key: Key) -> list[Action]:
-        """Deliver the single records that were taken of a partition: before anything else is done about it."""
+        """Deliver a partition's gathered single records; call it before any other step on the partition."""
         singles = self.singles.pop(key, None)
         if singles is None:
             return []
         part = self.partitions.get(key)
         if part is not None and part.since is not None:
-            if singles.wall_us < part.since:  # their time is when they came here
+            if singles.wall_us < part.since:  # their time is the arrival time
                 self.queued_bytes -= singles.size
                 return []
             part.since = None
@@ -238,7 +238,7 @@ class Delivery:
         return [Deliver(key[0], key[1], batch, singles.base)]
 
     def hand_on_all(self) -> list[Action]:
-        """The same of all partitions."""
+        """Deliver the gathered single records of all partitions."""
         return [action for key in list(self.singles) for action in self.hand_on(key)] if self.singles else []
 
     def advance_all(self, key: Key, batches: list[Batch]) -> list[Action]:
@@ -268,7 +268,7 @@ class Delivery:
         return actions
 
     def _deliver_held(self, key: Key, part: Partition, actions: list[Action], *, moved: bool) -> None:
-        """Deliver what is held of an open gap and begins at its next offset, which may have moved on."""
+        """Deliver the held batches of an open gap that begin at its next offset, which may have moved."""
         gap = part.gap
         while gap.held and (held := self.gaps.pop_held(gap)) is not None:
             actions += self._deliver(key, part, held)
@@ -277,7 +277,7 @@ class Delivery:
             self.gaps.progress(key, gap)
 
     def _deliver(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
-        """The next offset goes behind a batch; its records are delivered, but for those before the first one wanted."""
+        """Advance behind a batch, and deliver its records from the first wanted one on."""
         gap = part.gap
         start, gap.next = gap.next, batch.next
         part.delivered = True
@@ -355,7 +355,7 @@ class Delivery:
         return [] if quiet else [Report(event)]
 
     def beyond(self, key: Key, part: Partition, at: int, end: int, now: float) -> list[Action]:
-        """A position of an earlier life is beyond the ``end``: go on ``at`` an offset before it."""
+        """Move a position of an earlier life that is beyond ``end`` to ``at``, an offset before it."""
         part.strict = self._reset.strict
         part.gap.head = max(end, at)
         self.gaps.want(key, part.gap)
@@ -414,9 +414,9 @@ class Delivery:
 
 
 def _first_since(batch: Batch, start: int, since: int) -> int:
-    """The offset of the first record, from ``start`` on, of that time or a later one; else the batch's end.
+    """Return the offset of the first record, from ``start`` on, of that time or later; else the batch's end.
 
-    Of a sealed batch ``start``, as its times cannot be read here, unless all are earlier.
+    Times of a sealed batch cannot be read here, so it returns ``start`` unless the whole batch is earlier.
     """
     if batch.timestamp_max < since:
         return batch.next

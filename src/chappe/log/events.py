@@ -109,7 +109,7 @@ class RecordsLost(OffsetsEvent):
 
 @dataclass(frozen=True, slots=True)
 class JournalDamaged(OffsetsEvent):
-    """The journal of a producer with an identity had them, and they are damaged; everything else in it is sent."""
+    """These offsets are damaged in the journal of a producer with an identity; all other records in it are sent."""
 
     def __str__(self) -> str:
         return self._told(
@@ -181,9 +181,9 @@ class TopicAbsent:
 
 @dataclass(frozen=True, slots=True)
 class PositionBeyondEnd:
-    """A committed position is beyond ``end``, where a partition ends at all stores; its producer is not here.
+    """A committed position is beyond ``end``, the end of its partition at all stores; its producer is absent.
 
-    Told once. It is not committed again.
+    Reported once. The position is not committed again.
     """
 
     topic: str

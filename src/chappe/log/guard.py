@@ -123,14 +123,14 @@ class Guard:
     # -- beacons --------------------------------------------------------------------------------------
 
     def announces(self, who: str, named: str, verbs: Verbs) -> bool:
-        """Whether a beacon of ``who`` counts that names an identity: its own, which may do one of these somewhere."""
+        """True if a beacon of ``who`` names itself and has one of these rights for some topic."""
         if named != who:
             self._refused(Refusal(who, ANNOUNCE, "", f"its beacon names {named or 'nobody'}"))
             return False
         return self._may_somewhere(who, verbs)
 
     def may_announce(self, who: str, verbs: Verbs) -> bool:
-        """Whether an identity that a tower tells of may do one of these somewhere; nobody is told of a refusal."""
+        """True if an identity named by a tower has one of these rights for some topic; refusals are not reported."""
         return bool(who) and self._decisions().may_somewhere(who, verbs)
 
     # -- messages -------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Introducer:
     def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
         """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
 
-        It comes without keys, so it is nobody's who has an identity.
+        It comes without keys, so it belongs to no identity.
         """
         beacon = beacon_of(frames, peer_host, self._host)
         if identity_of(decode_topic(beacon[2]))[1]:

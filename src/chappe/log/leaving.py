@@ -1,11 +1,11 @@
-"""When the connection to a member that has gone ends: once everything is read that came over it.
+"""Delays the end of the connection to a departed member until everything that it sent is read.
 
-A member may leave as soon as a store has acknowledged what it sent, while we are still reading. Until then the rest
-waits in our socket and in the kernel, and is lost with the connection. So a connection that is to end is looked at now
-and then, and ends when nothing was unread twice in a row: between the two, what the kernel still had comes up.
+A member may leave as soon as a store has acknowledged its records, while a listener is still reading. The rest waits
+in the socket and in the kernel, and is lost with the connection. So a closing connection is checked regularly, and
+ends when two checks in a row found nothing unread: between them the kernel delivers the rest.
 
-There may be only so many of them, and each waits only so long: who is not read cannot end its process. Beyond that a
-connection ends at once, and the rest is asked of the stores.
+Their number and waiting time are bounded, since a member that is not read cannot exit. Beyond the bounds a connection
+ends at once, and stores are asked for the rest.
 
 Source: chappe's own; the original disconnects at once.
 """
@@ -16,21 +16,21 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-LOOK_S: Final = 0.1  # between two looks
-LEAVING_S: Final = 60.0  # that a connection waits to end
-LEAVING_MAX: Final = 64  # connections that wait to end; each may hold as many messages as a socket queues
+LOOK_S: Final = 0.1  # between two checks
+LEAVING_S: Final = 60.0  # the longest wait of a closing connection
+LEAVING_MAX: Final = 64  # closing connections; each may hold as many messages as a socket queues
 
 
 class Leaving:
-    """The connections of one node that are to end, by their endpoints."""
+    """The closing connections of one node, by endpoint."""
 
     def __init__(self) -> None:
-        self._empty: dict[str, bool] = {}  # whether nothing was unread at the last look; the oldest first
-        self._until: dict[str, float] = {}  # when they end in any case
+        self._empty: dict[str, bool] = {}  # True if the last check found nothing unread; the oldest first
+        self._until: dict[str, float] = {}  # deadlines
         self._look_at = math.inf
 
     def leave(self, endpoint: str, now: float) -> str | None:
-        """End a connection as soon as it is read; returns one that has to end at once, as there are too many."""
+        """Close a connection once it is read; return one that must be closed now, if there are too many."""
         oldest = next(iter(self._empty)) if len(self._empty) >= LEAVING_MAX else None
         if oldest is not None:
             self.stay(oldest)
@@ -40,12 +40,12 @@ class Leaving:
         return oldest
 
     def stay(self, endpoint: str) -> bool:
-        """Somebody is there again: keep the connection; returns whether there still is one."""
+        """Keep the connection, whose endpoint is back; return False if it has already ended."""
         self._until.pop(endpoint, None)
         return self._empty.pop(endpoint, None) is not None
 
     def look(self, unread: Callable[[str], bool], now: float) -> list[str]:
-        """Find the connections that end now; ``unread`` tells whether something that came over one may be unread."""
+        """Return the connections to end now; ``unread`` tells whether input of one may be pending."""
         if now < self._look_at:
             return []
         ended: list[str] = []
@@ -60,5 +60,5 @@ class Leaving:
         return ended
 
     def next_timeout(self) -> float:
-        """When ``look`` has something to do."""
+        """Return when ``look`` is due."""
         return self._look_at

@@ -336,7 +336,7 @@ def _batch_names(header: bytes) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=1024)  # and an original's records up to their sequence, which is all that follows
 def _record_names(header: bytes) -> tuple[str, str, str] | None:
-    """The same of what comes before the sequence of a single record; None if that is not all, or not whole."""
+    """Decode the part before the sequence of a single record; None if it is incomplete or of another kind."""
     try:
         topic, reader = _begin(header)
         names = topic, reader.string(), reader.string()

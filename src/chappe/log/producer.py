@@ -122,7 +122,7 @@ class LogProducer:
         self._positions: list[int] | None = None
         self._extras: list[_Extras] = []  # of each record, or empty until the first one that has any
         self.extras = False  # whether there are any
-        self.plain = False  # whether ``take`` may add records, which its owner decides
+        self.plain = False  # True if ``take`` may add records; the owner decides
         self.room = self._batch_bytes  # bytes that the batch still takes; each record counts four more than its value
         self.many = 512  # records that ``append_many`` takes: as many as probably fill a batch
         for body in journal or ():
@@ -179,9 +179,9 @@ class LogProducer:
         return offset
 
     def take(self, value: bytes) -> int:
-        """Add a record with a value only, as ``append`` does, if that is all there is to do.
+        """Add a record with only a value, as ``append`` does, if this needs no further step.
 
-        Returns its offset, or -1: the owner has more to do for it, or the batch is full; nothing was added.
+        Returns its offset, or -1 without adding it: the batch is full, or the owner must use ``append``.
         """
         room = self.room - len(value) - 4
         if not self.plain or room <= 0:
@@ -516,6 +516,6 @@ class LogProducer:
             return []
         self.stored = held[self._min_acks - 1]
         dropped = self._kept.drop_before(self.stored)
-        self.stored = max(self.stored, self._kept_from())  # what a journal has lost is not waited for
+        self.stored = max(self.stored, self._kept_from())  # does not wait for records that the journal has lost
         actions: list[Action] = [Trim(self.stored, self.topic)] if self._journaled and dropped else []
         return [*actions, *self._progress()]

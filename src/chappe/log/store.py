@@ -63,7 +63,7 @@ from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 
-INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, which answer with all that they have
+INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
 EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
 INFO_S: Final = 5.0  # ... which is repeated this often: who was too slow for the first one must not miss us for ever
@@ -323,7 +323,7 @@ class LogStore:
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
 
     def _inquiry(self) -> Action:
-        """Ask original stores what they have; ours do not answer, they are asked by query."""
+        """Ask original stores for their partitions; stores of chappe are asked by query instead."""
         return Publish(GetHeads("", self.address))
 
     def _tell_newcomers(self, now: float) -> list[Action]:
@@ -433,7 +433,7 @@ class LogStore:
         return asking + self._gaps.pursue(key, gap, now)
 
     def _listed_by_original(self, key: Key, end: int, now: float) -> list[Action]:
-        """An original store says how far it has a partition; what we have of it is no news to anybody."""
+        """Take an original store's end of a partition, without announcing our own."""
         asking = self._backfill.ask_to_fill(key, now)
         if end <= self._writer.next_offset(*key) or self._writer.too_many(key):
             return asking

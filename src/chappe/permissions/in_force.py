@@ -32,9 +32,9 @@ class InForce:
         self._useless: set[int] = set()  # hashes of what was no newer file: a signature takes a tenth of a millisecond
 
     def replace(self, raw: bytes) -> Permissions:
-        """Take what our own machine has, unless it is older; returns what it has.
+        """Replace the permissions with those of our own machine unless they are older; return the ones in force.
 
-        Raises ConfigError: the authority that counts here, which is that of the beginning, has not signed it so.
+        Raises ConfigError if they are not signed by the authority that this program started with.
         """
         found = verified(raw, self._check)
         if found.version >= self.permissions.version:

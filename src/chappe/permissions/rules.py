@@ -105,7 +105,7 @@ class Rule:
         return False
 
     def decides_before(self, other: Rule) -> bool:
-        """Whether it fits all that another one fits, which decides nothing if it stands behind."""
+        """True if this rule matches everything that ``other`` matches, so that ``other`` decides nothing behind it."""
         everybody = EVERYBODY in self.names
         return (
             (EVERYTHING in self.verbs or other.verbs <= self.verbs)
@@ -203,7 +203,7 @@ class Permissions:
         return Decision(False, "no rule allows it")
 
     def idle_denials(self) -> list[tuple[Rule, str]]:
-        """Rules that deny something and deny it to nobody, or not to all whom they name, and why."""
+        """Return rules that deny nothing to anybody, or not to everybody they name, and why."""
         roles = {each.role for each in self.identities.values()}
         found: list[tuple[Rule, str]] = []
         for number, rule in enumerate(self.rules):

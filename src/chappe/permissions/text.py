@@ -184,9 +184,9 @@ def parse(body: bytes) -> Permissions:
 
 
 def check_meant(found: Permissions) -> None:
-    """Raise ConfigError for what is well formed and cannot be meant: somebody would take it for everybody.
+    """Raise ConfigError for ``roles = ["*"]``: it is well formed, but names nobody and reads as everybody.
 
-    Asked before a text that people wrote is signed, and not of what is in force: revoking must not wait for it.
+    Checked before people's texts are signed, not for permissions in force: a revocation must not wait for it.
     """
     for rule in found.rules:
         if EVERYBODY in rule.roles:

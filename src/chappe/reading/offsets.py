@@ -137,7 +137,7 @@ def is_symbolic(start: Offsets) -> bool:
 
 
 def resolve(start: Offsets, known: Mapping[Key, Known], at_moment: Mapping[Key, int] | None = None) -> Offsets:
-    """Replace -1 by what is the latest now, and -2, or nothing, by the earliest; what begins at 0 may be missing.
+    """Replace -1 by the latest offset, and -2 or nothing by the earliest; partitions at 0 may be omitted.
 
     ``at_moment`` has the numbers for a start at a moment.
     """
@@ -156,7 +156,7 @@ def resolve(start: Offsets, known: Mapping[Key, Known], at_moment: Mapping[Key, 
 
 
 def remembers_all(start: Offsets) -> bool:
-    """Whether every partition that was read is in it: none has left."""
+    """True if the offsets hold every partition that was ever read."""
     return sum(map(len, start.values())) < KEPT_MAX
 
 
@@ -201,9 +201,9 @@ def latest(
 
 
 def without_retired(start: Offsets, known: Mapping[Key, Known], keys: Iterable[Key]) -> Offsets:
-    """Leave out those of ``keys`` that were read to their end and of which no record is kept anywhere, if all are many.
+    """Drop fully read partitions of ``keys`` without remaining records, if there are more than ``KEPT_MAX`` in all.
 
-    At least ``KEPT_MAX`` stay, which tells ``remembers_all`` that others have left.
+    At least ``KEPT_MAX`` stay, by which ``remembers_all`` knows that others were dropped.
     """
     found = dict(start)
     copied = set()

@@ -145,7 +145,7 @@ def reached(
 
 
 def _behind(forwarders: str, security: LogSecurity) -> tuple[str, ...]:
-    """The query endpoints of the stores at forwarders; raises TimedOut if there are none."""
+    """Return the query endpoints of stores at forwarders; raises TimedOut if there are none."""
     found = discover(None, DISCOVER_S, forwarders=forwarders, security=security)
     if not found:
         raise TimedOut(f"no forwarder answers at {forwarders}; start one or correct the address")

@@ -187,7 +187,7 @@ class StoresView:
         return changed
 
     def let_go(self) -> dict[Key, dict[str, int]]:
-        """How many records of a partition each store has, by its endpoint, that another holder has let go."""
+        """Count, per partition and store endpoint, the records that another holder has deleted."""
         found: dict[Key, dict[str, int]] = {}
         for key in self.known:
             begins = {

@@ -405,7 +405,7 @@ class ChainServerNode(SocketNode):
         self._lane.do(lambda: _tried(partial(files.save, change)), self._saved)
 
     def _saved(self, error: StorageError | None) -> None:
-        """A part of a state is written: what waits for the disk gets its turn before the next one."""
+        """Write the next part of a state, after other pending work for the disk."""
         files, core = self._files, self.core
         assert files is not None
         if error is None and files.saving:
@@ -419,7 +419,7 @@ class ChainServerNode(SocketNode):
         refused: Callable[[float, str], Sequence[object]],
         error: StorageError | None,
     ) -> None:
-        """The disk has done something, or refused it."""
+        """Tell the core the result of a disk operation."""
 
         def tell() -> Sequence[object]:
             now = time.monotonic()

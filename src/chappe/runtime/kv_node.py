@@ -65,7 +65,7 @@ class KvNode:
         self.node = node
         self._require = require
         self.part = node.member.attach(role, number)
-        self.looked_for = False  # a clone's write may be under way that its author did not wait for, and reads again
+        self.looked_for = False  # True while the author of a clone's unconfirmed write may poll for it
         self._follows = role.kind == "clone"
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
@@ -134,10 +134,10 @@ class KvNode:
             self.looked_for = self._follows
 
     def catch_up(self) -> None:
-        """Read what has come, before a reader looks whether a write that it did not wait for is done; never waits.
+        """Process pending messages before a reader looks for its own unconfirmed write; never waits.
 
-        A thread that looks again and again keeps the interpreter, and the node's thread would get it only after
-        ``sys.getswitchinterval()``, which is longer than the whole way to a master and back.
+        A polling thread holds the GIL, and the node's thread would get it only after
+        ``sys.getswitchinterval()``, longer than the whole round trip to a master.
         """
         self.node.turns.serve()
         with self.node.lock:

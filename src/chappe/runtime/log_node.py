@@ -441,7 +441,7 @@ class Node:
         return True
 
     def _flush(self) -> None:
-        """Have the core hand on what it gathered while there was more to take."""
+        """Make the core deliver what it gathered while more input was pending."""
         if self._flush_role is not None:
             self.perform(self._flush_role(time.monotonic()))
 

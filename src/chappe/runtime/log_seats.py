@@ -299,9 +299,9 @@ class Where:
         forwarders: str | Sequence[str] | None = None,
         security: LogSecurity = None,
     ) -> Where:
-        """What is not given comes from the settings (``chappe.system.settings``).
+        """Fill in missing arguments from the settings (``chappe.system.settings``).
 
-        Raises UsageError for anything that is not an address, or not an identity, or listens without a word.
+        Raises UsageError for an invalid address or identity, and for listening beyond localhost without ``security``.
         """
         keys = keys_of(security)
         if tower is None and forwarders is None:

@@ -43,10 +43,10 @@ INFO = b"I"  # what a forwarder says once a second
 
 
 class Gatherer(Hashable, Protocol):
-    """Who has something to do now and then, such as sending what was gathered."""
+    """A task of a node that is due from time to time, such as sending gathered records."""
 
     def idle(self) -> float:
-        """Do it; the lock is held. Returns in how many seconds to call it again, infinity for not by itself."""
+        """Run it under the lock. Return the seconds until the next call; infinity for none."""
 
 
 class Discovers(Protocol):
@@ -96,7 +96,7 @@ class Meets(Protocol):
 
     @property
     def guard(self) -> Guard | None:
-        """What judges others, where connections have keys."""
+        """Checks other members, where connections have keys."""
 
     def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """See ``Node.keep``."""
@@ -163,7 +163,7 @@ class Meeting(Protocol):
         """Listen to a member."""
 
     def disconnect(self, action: Disconnect) -> None:
-        """Listen to it no more, once everything is read that it has sent."""
+        """Disconnect from a member once everything that it sent is read."""
 
     def look(self) -> None:
         """What is to be done once a second where there are keys."""
@@ -234,18 +234,17 @@ class _Listening:
         self._node.call_idle(self, self._leaving.next_timeout())
 
     def idle(self) -> float:
-        """End connections that are read. See ``Gatherer.idle``."""
+        """End closing connections that are fully read; a ``Gatherer`` method."""
         now = time.monotonic()
         for endpoint in self._leaving.look(self._unread, now):
             self._end(endpoint)
         return self._leaving.next_timeout() - now
 
     def _socket_of(self, endpoint: str) -> _Dialled | None:
-        """The socket that dials an endpoint."""
         return self._heard.get("" if self.gate is None else identity_of(endpoint)[1])
 
     def _unread(self, endpoint: str) -> bool:
-        """Whether something waits that may have come over a connection: whose it is, the socket does not tell."""
+        """True if input is pending that may be of this connection; a socket does not tell its sender."""
         heard = self._socket_of(endpoint)
         assert heard is not None
         self._node.suspect(heard.drain)

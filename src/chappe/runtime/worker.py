@@ -134,7 +134,7 @@ class Lane:
 
         An exception of ``work`` is a defect: it is raised again where ``done`` would be called. Without ``done`` it is
         written into the log. Once the lane is closed nothing is run, and ``done`` is not called: what the work would
-        need is closed, too, and that is not a refusal of the disk's which others may be told.
+        need is closed, too, and that must not be reported to others as a refusal of the disk.
         """
         if not self._closed:
             self._add(work, done)

@@ -1,4 +1,4 @@
-"""The journal of a simulated producer: a disk that refuses now and then, half does what it refuses, and rots."""
+"""The journal of a simulated producer, on a disk that refuses or half does operations, and rots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Gathered: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]  # value, 
 Backup: TypeAlias = tuple[dict[int, bytes], int]  # the files, and the offset after the last batch
 
 ROTATE_BYTES = 1000
-OF = ("topic", "address")  # the same of all: nobody puts a file of one into another
+OF = ("topic", "address")  # the same for all: files are never mixed between journals
 
 
 class _Disk:
@@ -24,7 +24,7 @@ class _Disk:
 
     def __init__(self, rng: Random) -> None:
         self.files: dict[int, bytearray] = {}
-        self.refusing = 0.0  # how many of the calls fail
+        self.refusing = 0.0  # the share of calls that fail
         self.frozen = False  # the folder cannot be synced, nor anything in it removed
         self._rng = rng
         self._file = bytearray()
@@ -34,7 +34,7 @@ class _Disk:
 
     def begin(self, first: int) -> None:
         refused = self.frozen or self._refuses()
-        if not refused or self.frozen or self._rng.random() < 0.5:  # it is there, perhaps not durably
+        if not refused or self.frozen or self._rng.random() < 0.5:  # the file exists, perhaps not durably
             self.files[first] = bytearray()
         if refused:
             raise _full()
@@ -65,7 +65,7 @@ class _Disk:
 
 
 class Journal:
-    """What is durable of one identity: its batches on a disk, and the records that are in no batch yet.
+    """The durable data of one identity: batches on disk, and records that are in no batch yet.
 
     Args:
         rng: Its own: worlds without bad journals are what they were before there were any.
@@ -84,7 +84,7 @@ class Journal:
 
     @property
     def refusing(self) -> float:
-        """How many of what the disk is asked for fail."""
+        """The share of disk operations that fail."""
         return self._disk.refusing
 
     @refusing.setter
@@ -93,7 +93,7 @@ class Journal:
 
     @property
     def lost(self) -> list[Offsets]:
-        """Offsets that the present life has found damaged."""
+        """Offsets that this life has found damaged."""
         return self._files.lost
 
     def append(self, body: bytes) -> None:
@@ -110,7 +110,7 @@ class Journal:
         self._appended()
 
     def pend(self, offset: int, record: Gathered) -> None:
-        """Keep a record over the end of the process, before its sender has the offset. Raises StorageFull."""
+        """Make a record durable before its sender has the offset. Raises StorageFull."""
         self._settle()
         self.pending[offset] = record
         self.given[offset] = record[0]
@@ -139,9 +139,9 @@ class Journal:
         self.pending = {}
 
     def trim(self, offset: int, keep: int) -> int:
-        """Everything before ``offset`` is stored; if ``keep``, the disk refuses to change the folder.
+        """Trim to ``offset``: everything before is stored; with ``keep``, the disk refuses to change the folder.
 
-        Returns how many such batches stay.
+        Returns the number of stored batches that remain.
         """
         self._disk.frozen = keep > 0
         with suppress(OSError):
@@ -152,7 +152,7 @@ class Journal:
         return sum(Batch.parse(body, check=False).next <= offset for body in self.batches)
 
     def rot(self, rng: Random) -> bool:
-        """Flip a bit of what was durable, where something behind it proves that; returns whether there is any."""
+        """Flip a bit of a durable batch with something behind it; return False if there is none."""
         places: list[tuple[bytearray, int, Batch]] = []
         newest = max(self._disk.files)
         for first, raw in self._disk.files.items():
@@ -175,7 +175,7 @@ class Journal:
             raise StorageFull("the disk of the simulation is full") from None
 
     def _appended(self) -> None:
-        """What was pending is in a batch."""
+        """Drop pending records that are in batches now."""
         self.next_offset = self._files.next_offset
         self.pending = {offset: record for offset, record in self.pending.items() if offset >= self.next_offset}
 

@@ -81,7 +81,7 @@ class Subscriber(Protocol):
         """Something came that was subscribed to."""
 
     def flush(self) -> None:
-        """Nothing more has come just now."""
+        """Called when no more messages are pending."""
 
     def paused(self) -> bool:
         """Whether nothing more is wanted for now."""
@@ -314,22 +314,22 @@ class Link:
 
     @property
     def unread(self) -> bool:
-        """Whether the subscriber has not read everything that was sent."""
+        """True if the subscriber has unread messages."""
         return any(pipe is not None and len(pipe) > 0 for pipe in (self.rest, self.down))
 
     @property
     def left(self) -> bool:
-        """Whether something waits until the subscriber looks again."""
+        """True if messages wait for the subscriber's next look."""
         return any(pipe is not None and pipe.left for pipe in (self.rest, self.down))
 
     def resume(self) -> None:
-        """The subscriber looks again."""
+        """Deliver messages to the subscriber again."""
         for pipe in (self.rest, self.down):
             if pipe is not None:
                 pipe.resume()
 
     def end(self) -> None:
-        """The publisher ends in order: the subscriber can still read what was sent, as the kernel has it."""
+        """End the publisher in order: the kernel still delivers its messages to the subscriber."""
         if self.publisher is not None:
             if self.rest is not None:
                 self.rest.close()
@@ -353,7 +353,7 @@ class Link:
             self._redial()
 
     def close(self) -> None:
-        """The subscriber disconnects: what it has not read is lost."""
+        """Disconnect the subscriber and drop unread messages."""
         self.closed = True
         if self.rest is not None:
             self.rest.close()

@@ -1,4 +1,4 @@
-"""Reading topics in a batch: what is there when the query is planned, cut into tasks, and what a task does."""
+"""Batch reads of topics: plans the records that exist, cuts them into tasks, and runs tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TopicReader(DataSourceReader):
-    """Reads what is there when Spark first plans the DataFrame.
+    """Reads the records that exist when Spark first plans the DataFrame.
 
     It has no ``pushFilters``: Spark keeps one plan of a reader for all uses of a DataFrame, so filters that were pushed
     for one of them would bind the others too. ``narrowed`` gives each use a source of its own, with ``filters``.
@@ -58,7 +58,7 @@ class TopicPartition(InputPartition):
 def tasks_of(
     wanted: Sequence[Range], options: Options, task: Callable[[tuple[Range, ...]], Task]
 ) -> list[InputPartition]:
-    """Share ranges out among tasks; without ``minPartitions`` as many as processors, and none that is tiny."""
+    """Distribute ranges over tasks; without ``minPartitions`` one per processor, but none that is tiny."""
     count = options.tasks
     shared = cut(wanted, _processors()) if count is None else cut(wanted, count, bytes_min=1)
     if options.task_records is not None:

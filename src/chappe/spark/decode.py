@@ -84,7 +84,7 @@ def _tells_cases(df: DataFrame) -> bool:
 
 
 def _refuse_doubled(kind: t.DataType, *, fold: bool) -> None:
-    """Refuse two fields of one name side by side; ``fold`` passes over upper and lower case, of the first ones."""
+    """Refuse sibling fields of the same name; ``fold`` ignores case at the top level."""
     if isinstance(kind, t.ArrayType):
         _refuse_doubled(kind.elementType, fold=False)
     elif isinstance(kind, t.MapType):
@@ -156,7 +156,7 @@ def _inferred(df: DataFrame, sample: DataFrame | int, column: str) -> t.StructTy
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
-    """What a text says if it is a JSON object, with each field once."""
+    """Decode a JSON object, keeping the last of repeated fields; None for any other text."""
     try:
         found = json.loads(text or "")
         json.dumps(found)
@@ -166,7 +166,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
 
 
 def _refuse_alike(objects: Iterable[Any]) -> None:
-    """Refuse fields that differ by case alone, at the same place of any objects: Spark would take one for the other."""
+    """Refuse fields at one place that differ only by case, in any objects: Spark would confuse them."""
     seen: dict[tuple[str, ...], str] = {}
     waiting: list[tuple[tuple[str, ...], Any]] = [((), each) for each in objects]
     while waiting:

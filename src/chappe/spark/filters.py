@@ -1,4 +1,4 @@
-"""What filters of a query leave of topics, as the option ``filters`` of a batch read.
+"""Restricts topics to a query's filters, as the option ``filters`` of a batch read.
 
 It only narrows the read: Spark applies its filters as well. Times of records need not rise within a partition, so a
 lower bound drops what comes before the first batch that reaches it, and an upper bound drops single batches behind it.
@@ -30,7 +30,7 @@ class Filters:
     until: int = TIME_MAX  # the latest
 
     def as_text(self) -> str:
-        """As the option's value: JSON of the bounds that differ from none at all."""
+        """Return the option's value: JSON of the bounds that differ from ``ALL``."""
         none = asdict(ALL)
         found = {name: value for name, value in asdict(self).items() if value != none[name]}
         return json.dumps({name: sorted(v) if isinstance(v, frozenset) else v for name, v in found.items()})
@@ -52,7 +52,7 @@ class Filters:
             return None
 
     def equal(self, column: str, values: Iterable[str | int]) -> Filters:
-        """Also a column that equals one of ``values``; numbers are offsets, or microseconds since 1970."""
+        """Add ``column IN values``; numbers are offsets, or microseconds since 1970."""
         found = [*values]
         if column in ("topic", "partition"):
             names = frozenset(each for each in found if isinstance(each, str))
@@ -63,23 +63,23 @@ class Filters:
         return self.at_least(column, min(numbers)).at_most(column, max(numbers)) if numbers else self
 
     def at_least(self, column: str, value: int) -> Filters:
-        """Also ``column >= value``."""
+        """Add ``column >= value``."""
         if column == "offset":
             return replace(self, first=max(self.first, min(value, OFFSET_MAX)))
         return replace(self, since=max(self.since, min(value, TIME_MAX))) if column == "timestamp" else self
 
     def at_most(self, column: str, value: int) -> Filters:
-        """Also ``column <= value``."""
+        """Add ``column <= value``."""
         if column == "offset":
             return replace(self, end=max(0, min(self.end, value + 1)))
         return replace(self, until=min(self.until, max(value, TIME_MIN))) if column == "timestamp" else self
 
     def starts_with(self, prefix: str) -> Filters:
-        """Also a topic whose name begins so."""
+        """Add a prefix of the topic's name."""
         return replace(self, prefixes=(*self.prefixes, prefix))
 
     def fits(self, topic: str, partition: str) -> bool:
-        """Whether anything of a partition may be left."""
+        """True if records of the partition may match."""
         topic, partition = shown(topic), shown(partition)
         return (
             (self.topics is None or topic in self.topics)
@@ -88,7 +88,7 @@ class Filters:
         )
 
     def apply(self, wanted: Sequence[Range], view: StoresView) -> list[Range]:
-        """What is left of the ranges."""
+        """Return the parts of the ranges that may match."""
         found = [each for each in map(self._offsets, wanted) if len(each) > 0]
         found = [each for each in found if self._may_be_in_time(each, view)]
         if self.since == TIME_MIN:

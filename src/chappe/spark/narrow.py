@@ -1,4 +1,4 @@
-"""Topics asked only for the columns and records that a query needs.
+"""Reads only the columns and records of topics that a query needs.
 
 Spark tells sources in Python neither which columns a query needs nor lets them hand over fewer, and filters that it
 pushes to such a source for one use of a DataFrame bind all other uses. But its optimizer knows both: what stands right
@@ -32,8 +32,8 @@ _FLIPPED: Final = {
     "GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual",
     "LessThan": "GreaterThan", "LessThanOrEqual": "GreaterThanOrEqual",
 }  # fmt: skip
-_BOUNDED: Final = frozenset({"topic", "partition", "offset", "timestamp"})  # columns of which filters narrow a read
-_VALUES_MAX: Final = 1000  # of an IN that is looked at: each is asked of Java
+_BOUNDED: Final = frozenset({"topic", "partition", "offset", "timestamp"})  # columns whose filters bound a read
+_VALUES_MAX: Final = 1000  # of an IN to evaluate: each costs a call to Java
 _SELECTS: Final = frozenset({"subscribe", "subscribepattern", "assign"})  # without one it is a table of a catalogue
 _LEAST: Final = "offset"  # a query that counts needs none: this one costs the least
 
@@ -90,8 +90,8 @@ def _relations(plan: _Java) -> list[frozenset[int]]:
 
 
 def _needed(optimised: _Java, written: list[frozenset[int]]) -> tuple[set[int] | None, dict[frozenset[int], Filters]]:
-    """Of all relations the columns that are used, None if their like is there that was not ``written``; and of each
-    relation what the filters above it leave."""
+    """Return the used columns of all relations, or None if a relation is missing or repeated in the optimised plan;
+    and per relation the bounds from the filters above it."""
     found: list[frozenset[int]] = []
     needed: set[int] = set()
     filters: dict[frozenset[int], Filters] = {}
@@ -111,7 +111,7 @@ def _needed(optimised: _Java, written: list[frozenset[int]]) -> tuple[set[int] |
             wanted |= _ids(node.references())
         if kind == "Filter":
             conditions = (*conditions, node.condition())
-        elif kind != "Project":  # a column that passes through keeps its number, so a filter above still means it
+        elif kind != "Project":  # passed-through columns keep their numbers, so filters above still hold
             conditions = ()
         for each in _each(node.children()):
             look(each, wanted, conditions)
@@ -122,7 +122,7 @@ def _needed(optimised: _Java, written: list[frozenset[int]]) -> tuple[set[int] |
 
 
 def _filters(conditions: tuple[_Java, ...], columns: frozenset[int]) -> Filters:
-    """The parts of the conditions that bound records, over these columns; all others are passed over."""
+    """Return the bounds that conditions set on these columns; other conditions are ignored."""
     found = ALL
     waiting = list(conditions)
     while waiting:
@@ -179,7 +179,7 @@ def _value(expression: _Java) -> str | int | None:
 
 
 def _plain(value: _Java) -> str | int | None:
-    """A text or number of Spark's; times are microseconds since 1970 there. None for anything else."""
+    """Return a text or number of Spark, times as microseconds since 1970; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return str(value.toString()) if hasattr(value, "getClass") and _kind(value) == "UTF8String" else None

@@ -71,7 +71,7 @@ class Options:
     max_records: int | None = None  # of one micro-batch
     max_bytes: int | None = None  # of one micro-batch, about
     tasks: int | None = None  # how many share the work; None leaves it to the number of processors
-    filters: Filters = ALL  # of a batch: what the query can use
+    filters: Filters = ALL  # of a batch: bounds of the query
     min_records: int | None = None  # that a micro-batch waits for, ...
     delay_s: float = DELAY_S  # ... at most so long after the one before
     task_records: int | None = None  # of one task

@@ -70,15 +70,15 @@ def sentence(error: BaseException | str) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether an error comes from PySpark or its way into Java."""
+    """True if an error comes from PySpark or its bridge to Java."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Let errors of chappe's come to Spark's driver as one sentence, without the traceback in the worker.
+    """Report errors of chappe to Spark's driver as one sentence, without the worker's traceback.
 
-    Spark looks for the setting in the environment of the worker, which ends with the error.
+    Spark reads the setting from the environment of the worker, which exits with the error.
     """
     try:
         yield

@@ -133,9 +133,9 @@ def _submitted(app_name: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _everywhere(session: SparkSession) -> SparkSession:
-    """Make a session the active one of this thread, and of each thread when it first talks to Java.
+    """Make a session the active one of this thread, and of every other thread at its first call to Java.
 
-    Python's threads have threads of their own in Java, and Spark's active session belongs to one thread.
+    Each Python thread has its own thread in Java, and Spark's active session is per thread.
     """
     java: Any = session
     client = java._sc._gateway._gateway_client
@@ -150,7 +150,7 @@ def _everywhere(session: SparkSession) -> SparkSession:
         if java._sc._jsc is None:  # stopped
             return connection
         active.setActiveSession(java._jsparkSession)
-        client.deque.remove(connection)  # the call that wanted it gives it back itself
+        client.deque.remove(connection)  # the pending call returns the connection later
         return connection
 
     client._create_new_connection = connected

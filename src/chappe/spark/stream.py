@@ -40,18 +40,18 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._required = required
         self._view: StoresView | None = None
         self._target: dict[Key, int] | None = None
-        self._initial: Offsets | None = None  # where a new query starts, until a look from there has found nothing
+        self._initial: Offsets | None = None  # the start of a new query, until a look from there has found nothing
         self._start: Offsets | None = None  # of the batch that was planned last, ...
         self._end: Offsets = {}  # ... its end, ...
         self._looked_at: set[Key] = set()  # ... and all partitions that differ between the two
         self._news: set[Key] = set()  # partitions with records that no batch has yet, or of which anything changed
-        self._batch_at: float | None = None  # when a batch was planned last
+        self._batch_at: float | None = None  # when the last batch was planned
         self._missed_at: float | None = None
         self._missing: str | None = None  # what was said to be missing
 
     @untraced()
     def initialOffset(self) -> Offsets:
-        """Where a new query starts; symbols stay symbols, as ``offsets.py`` explains."""
+        """Return the start of a new query, with symbols unresolved (see ``offsets.py``)."""
         self._initial = self._starting()
         return self._initial
 
@@ -106,16 +106,16 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         bytes_max = self._options.max_bytes if limited else None
         if limited and self._waits(start, known, keys):
             self._planned(start, start, keys, view)
-            self._news |= keys  # also what has appeared without any record left
+            self._news |= keys  # also new partitions without remaining records
             return start
         begin = places.without_retired(start, view.known, keys) if view.whole else start
         end = places.latest(begin, known, rows_max, bytes_max, keys)
         if start == self._initial == end:
-            self._initial = None  # what comes from now on has appeared since
+            self._initial = None  # later partitions count as new
         return self._planned(start, end, keys, view)
 
     def _waits(self, start: Offsets, known: Mapping[Key, Known], keys: set[Key]) -> bool:
-        """Whether there are too few records yet for a batch, and the last one is not too long ago."""
+        """True if a batch would be too small and the last one is recent."""
         least, last = self._options.min_records, self._batch_at
         if least is None or last is None or self._target is not None:
             return False
@@ -125,7 +125,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         return sum(map(len, there)) < least
 
     def reportLatestOffset(self) -> Offsets | None:
-        """The heads, for the lag in the query's progress; and of each topic about how many bytes no batch has yet."""
+        """The heads, for the lag in the query's progress, and per topic about how many bytes no batch has yet."""
         if self._view is None:
             return None
         known = self._view.known

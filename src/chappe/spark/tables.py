@@ -147,7 +147,7 @@ def write_table(
 
 
 def of_key(schema: t.StructType, names: Sequence[str]) -> dict[str, Column]:
-    """The columns of the key, from the record's ``key``. Raises UsageError if they are not there, or cannot be one."""
+    """Return the key's columns, from the record's ``key``. Raises UsageError if one is missing or cannot be a key."""
     _check_key(schema, names)
     if not names:
         return {}
@@ -163,7 +163,7 @@ def _names(key: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def quoted(name: str) -> str:
-    """The name of a column as Spark's expressions take it, whatever characters it has."""
+    """Quote the name of a column for Spark's expressions."""
     return f"`{name.replace('`', '``')}`"
 
 

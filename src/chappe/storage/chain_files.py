@@ -33,12 +33,12 @@ FRAME: Final = struct.Struct(">4sQI")  # magic, length, CRC-32C of the content
 ENDING: Final = ".chain"
 VOTE: Final = "vote"
 
-SAVE_BYTES: Final = 16 * MIB  # of a state, written in one go: other changes wait no longer
-ENTRIES: Final = 1_024  # encoded in one go
+SAVE_BYTES: Final = 16 * MIB  # of a state, written in one step: the longest that other changes wait
+ENTRIES: Final = 1_024  # encoded in one step
 
 
 class _State(msgspec.Struct):
-    """A state as it is on disk."""
+    """The on-disk form of a state."""
 
     index: int
     term: int
@@ -46,7 +46,7 @@ class _State(msgspec.Struct):
 
 
 class _Change(msgspec.Struct):
-    """A change as it is on disk."""
+    """The on-disk form of a change."""
 
     state: _State | None
     keep: int
@@ -110,13 +110,13 @@ class ChainFiles:
 
     @property
     def saving(self) -> bool:
-        """Whether a state is being written."""
+        """True while a state is being written."""
         return self._saves is not None
 
     def save(self, change: Change) -> None:
-        """Begin to write a change with a state, to replace all that was written until now; ``save_more`` follows.
+        """Begin to save a change with a state in place of all older files; ``save_more`` continues.
 
-        Changes that are written meanwhile go on behind it.
+        Later changes are written behind it meanwhile.
         """
         self._give_up()
         number = self._next()
@@ -125,9 +125,9 @@ class ChainFiles:
         self._worn = True
 
     def save_more(self) -> None:
-        """Write and sync a part of what is being saved.
+        """Write and sync the next part of the save.
 
-        Raises StorageFull, StorageError: then it is given up, and what it was to replace is still there.
+        Raises StorageFull, StorageError: the save is abandoned, and the older files remain.
         """
         saves = self._saves
         if saves is None:
@@ -145,7 +145,7 @@ class ChainFiles:
             saves.give_up(self._ops)
 
     def forget(self) -> None:
-        """Give back the memory of what was loaded."""
+        """Release the memory of the loaded state."""
         self.loaded = Loaded()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class ChainFiles:
         if not all(path.stem.isdecimal() for path in paths):
             raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
         self._numbers = [int(path.stem) for path in paths]
-        for left in self._directory.glob(f"*{ENDING}.tmp"):  # a killed process was writing a state
+        for left in self._directory.glob(f"*{ENDING}.tmp"):  # left by a process that was killed during a save
             self._ops.discard(str(left))
         self._ops.sync_directory(str(self._directory))  # a killed process may not have come to it ...
         made = _Made()
@@ -243,7 +243,7 @@ def _frames(raw: memoryview, path: Path) -> Iterator[memoryview]:
 
 
 def _magics(raw: memoryview, start: int) -> Iterator[int]:
-    """Where a frame may begin."""
+    """Iterate over possible starts of frames."""
     rest = raw[start:].tobytes()
     at = -1
     while (at := rest.find(MAGIC, at + 1)) >= 0:
@@ -260,19 +260,19 @@ def _decoded(content: memoryview, path: Path) -> Change:
 
 
 class _Save:
-    """A file of one frame that is being written, in parts: a change with a state, and the entries behind that."""
+    """Writes a file of one frame in parts: a change with a state, and the entries after it."""
 
     def __init__(self, path: str, older: tuple[int, ...], change: Change) -> None:
         self.older = older
         self._path = path
         self._temporary = path + ".tmp"
         self._file = -1
-        self._at = FRAME.size  # the frame's head comes last: it has a checksum over all
+        self._at = FRAME.size  # the frame's head, with the checksum, is written last
         self._check = 0
         self._content = _encoded(change)
 
     def write(self, ops: FileOps) -> bool:
-        """Write and sync a part; returns whether the file is complete, and in its place. Raises OSError."""
+        """Write and sync a part; return True once the file is complete and in place. Raises OSError."""
         if self._file < 0:
             self._file = ops.create(self._temporary)
         size = SAVE_BYTES
@@ -292,7 +292,7 @@ class _Save:
         return False
 
     def give_up(self, ops: FileOps) -> None:
-        """Remove what there is of it."""
+        """Remove the partial file."""
         self._close(ops)
         ops.discard(self._temporary)
 
@@ -303,7 +303,7 @@ class _Save:
 
 
 def _encoded(change: Change) -> Iterator[bytes | memoryview]:
-    """The same bytes as ``msgspec.msgpack.encode`` of a change with a state, in parts."""
+    """Encode a change with a state like ``msgspec.msgpack.encode``, in parts."""
     encode, state = msgspec.msgpack.encode, change.state
     assert state is not None
     head = b"\x84" + encode("state") + b"\x83" + encode("index") + encode(state.index)
@@ -316,14 +316,14 @@ def _encoded(change: Change) -> Iterator[bytes | memoryview]:
 
 
 def _bytes_head(size: int) -> bytes:
-    """How so many bytes begin in msgpack."""
+    """Return msgpack's head of ``size`` bytes."""
     if size < 1 << 8:
         return struct.pack(">BB", 0xC4, size)
     return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
 
 
 def _array_head(size: int) -> bytes:
-    """How an array of so many values begins in msgpack."""
+    """Return msgpack's head of an array of ``size`` values."""
     if size < 16:
         return bytes([0x90 | size])
     return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)

@@ -65,7 +65,7 @@ class _Disk:
                 raise StorageFormat(f"{path} is not a producer's journal: choose another directory or identity")
         for path in paths:
             with self._ops.opened(str(path)) as file:
-                self._ops.fsync(file)  # a killed process may not have come to it, and what is read here is published
+                self._ops.fsync(file)  # a killed process may not have synced it, and loaded batches are published
             yield int(path.stem), self._ops.read_file(str(path))
 
     def begin(self, first: int) -> None:
@@ -75,7 +75,7 @@ class _Disk:
         except BaseException:
             self._ops.close(file)
             raise
-        former, self._file = self._file, file  # before it is closed: Ctrl-C may come in between
+        former, self._file = self._file, file  # before closing it: Ctrl-C may come in between
         if former >= 0:
             self._ops.close(former)
 
@@ -97,7 +97,7 @@ class _Disk:
             self._ops.unlink(path)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             self._ops.close(self._file)
             self._file = -1
@@ -128,10 +128,10 @@ class Journal:
         self._lock = hold_identity(self._ops, directory, "producer", "stop")
         with trying(f"read the journal in {directory}", self._release):
             found = read_identity(directory, self._ops)
-            self.resumed = found is not None  # there was a life before this one
+            self.resumed = found is not None  # True if the journal existed before
             self.address = self._identify(found, topic, address)
             self._files = JournalFiles(self._disk, topic, self.address, ROTATE_BYTES)
-            self.batches = self._files.batches  # not known to be stored, oldest first
+            self.batches = self._files.batches  # batches not known to be stored, oldest first
             self._pending = Pending(directory / PENDING, seed_of(topic, self.address, PENDING), self.next_offset)
             if self._pending.bodies and not self._pending.plain:
                 self._files.append(self._pending.bodies, self._pending.next_offset)
@@ -140,19 +140,19 @@ class Journal:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last one that is in a batch."""
+        """The offset after the last record in a batch."""
         return self._files.next_offset
 
     @property
     def lost(self) -> list[Offsets]:
-        """Offsets of what a former life had in the journal, and what is damaged now."""
+        """Offsets of a former life's records that are damaged now."""
         return [*self._files.lost, *self._pending.lost]
 
     @property
     def pending(self) -> list[Record]:
         """Records behind all batches that a former life gave offsets to, without topic and partition."""
         if not self._pending.plain:
-            return []  # they have become batches
+            return []  # they are in batches now
         return [record for body in self._pending.bodies for record in Batch.parse(body, check=False).records("", "")]
 
     def append(self, body: bytes, next_: int) -> None:
@@ -220,13 +220,13 @@ class Journal:
 class Pending:
     """What has an offset and is in no batch yet: a file, made if it is not there. All of it raises OSError.
 
-    Reading passes over what the journal, which ends at ``next_offset``, has, and over what is damaged. It ends at a
+    Reading skips records before ``next_offset``, where the journal ends, and damaged ones. It ends at a
     record that is sealed behind one that is not, or the other way round.
 
     Attributes:
-        bodies: Found, each a batch of one record.
-        plain: None of them is sealed, and all follow each other from ``next_offset`` on.
-        lost: Offsets of records that were given away, and are not there.
+        bodies: The records found, each a batch of one.
+        plain: True if none is sealed and all are consecutive from ``next_offset`` on.
+        lost: Offsets that were assigned, but whose records are missing.
         next_offset: The offset after the last one found.
     """
 
@@ -266,7 +266,7 @@ class Pending:
         os.close(self._file)
 
     def _load(self, raw: bytes) -> int:
-        """Take the records that the journal does not have; returns where they end."""
+        """Load the records that the journal lacks; return where they end."""
         end, sealed = 0, False
         for at, batch in batches_in(raw, self._seed):
             if batch.base < self.next_offset or batch.count != 1:
@@ -333,16 +333,16 @@ class Journals:
 def topic_in(directory: Path) -> str | None:
     """The topic of the journal in ``directory``; None if there is none.
 
-    Raises StorageFormat: what is there is no journal, or its identity is damaged.
+    Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
     """
     found = read_identity(directory, FileOps())
     return None if found is None else found.topic
 
 
 def read_identity(directory: Path, ops: FileOps) -> _Identity | None:
-    """Whose journal is in ``directory``; None if there is none.
+    """Return the identity of the journal in ``directory``; None if there is none.
 
-    Raises StorageFormat: what is there is no journal, or its identity is damaged or gone.
+    Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
     """
     first, copy = (directory / name for name in IDENTITY)
     try:

@@ -42,23 +42,23 @@ class CurveKeys:
 
 
 def check_unchangeable(path: Path) -> None:
-    """Raise UsageError if others than its owner may write to a file, or put other files into a directory.
+    """Raise UsageError if others may write to a file, or add files to a directory.
 
-    Whoever may can have programs take another authority, or use other keys. In a directory with a sticky bit, such as
-    ``/tmp``, files of others stay.
+    Such users could substitute another authority or other keys. A directory with the sticky bit, such as ``/tmp``, is
+    allowed: others cannot replace files there.
     """
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # whoever reads it says so
+        return  # the reader reports it
     if mode & 0o022 and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
         raise UsageError(f"others may write to {path}, which decides whom to trust: chmod go-w {path}")
 
 
 def check_private(path: Path) -> None:
-    """Raise UsageError if others than its owner can read a file; a group may if it is root's, as for services.
+    """Raise UsageError if others can read a file; a group may read root's files, as for services.
 
-    So it does if they may put another one in its place.
+    It also does so if others may replace the file.
     """
     check_unchangeable(path.parent)
     try:
@@ -117,7 +117,7 @@ def read_in_force(directory: Path) -> InForce:
 
 
 def read_authority(directory: Path) -> Check:
-    """What tells signatures of the authority of a directory of keys. Raises UsageError, ChappeError."""
+    """Return the check of signatures by the authority of a directory of keys. Raises UsageError, ChappeError."""
     authority = authority_file(directory)
     check_unchangeable(directory)
     check_unchangeable(authority)
@@ -229,15 +229,15 @@ def _read(path: Path, bytes_max: int, hint: str) -> bytes:
 class WatchedPermissions:
     """The permissions in a directory, looked at again whenever their file has changed, and newer ones from others.
 
-    The authority is read once: another one counts for programs that start later. So whoever can replace both files
-    cannot turn a program that runs.
+    The authority is read once; a replacement applies to programs that start later. Replacing both files
+    does not affect a running program.
     Versions only grow: a file that is older than the one in force, or not signed, changes nothing and is logged once.
     A newer one that somebody handed on is written into the directory, if we may write there and the authority's key is
     elsewhere: where that is, people write versions. Any thread may call.
 
     Attributes:
         changes: Rises whenever others are in force.
-        check: What tells signatures of the authority.
+        check: Checks the authority's signatures.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -304,7 +304,7 @@ class WatchedPermissions:
         return found >= former
 
     def _other_authority(self) -> str:
-        """What to do if the authority was replaced, as a part of a sentence."""
+        """Return advice for a replaced authority, as a part of a sentence."""
         path = authority_file(self.directory)
         if stamp_of(path) == self._authority:
             return ""
@@ -337,7 +337,7 @@ def watched_permissions(directory: Path) -> WatchedPermissions:
         if found is None:
             found = _watched[home] = WatchedPermissions(directory)
         else:
-            _read_raw(directory)  # who begins now is told if it is gone
+            _read_raw(directory)  # reports a missing file to the caller now
             check_unchangeable(directory)
             found.refresh()  # ... and may have been added a moment ago
         return found

@@ -1,10 +1,10 @@
-"""Small files of JSON that say their format and a checksum, so that damage is told from what was written.
+"""Small JSON files with a format number and a checksum, by which damage is detected.
 
 ::
 
     {"format": 2, ..., "checksum": "1a2b3c4d"}     of everything else in it, with its keys sorted
 
-Those of format 1 have no checksum, and are believed.
+Files of format 1 have no checksum and are trusted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SmallFile:
-    """What is in a file; ``believed`` if its checksum is right, or it is of a version that knew none."""
+    """The content of a file; ``believed`` if its checksum is correct, or its format has none."""
 
     raw: bytes
     content: object
@@ -33,7 +33,7 @@ class SmallFile:
     believed: bool
 
     def fields(self, kind: type[T]) -> T:
-        """What it says. Raises ValueError: it says something else."""
+        """Return the fields. Raises ValueError for other content."""
         try:
             return msgspec.convert(self.content, type=kind)
         except msgspec.ValidationError as error:
@@ -41,14 +41,14 @@ class SmallFile:
 
 
 def encode_small(fields: Mapping[str, object]) -> bytes:
-    """The content of a file with these fields."""
+    """Encode a file with these fields."""
     content = {"format": FORMAT, **fields}
     # The library's own JSON: it keeps topics of original producers that are not UTF-8.
     return json.dumps({**content, "checksum": checksum(_text(content))}).encode()
 
 
 def load_small(ops: FileOps, path: Path) -> SmallFile | None:
-    """What a file says; None if there is none. Raises ValueError if it is not JSON, OSError if it cannot be read."""
+    """Load a file; None if it does not exist. Raises ValueError if it is not JSON, OSError if it is unreadable."""
     try:
         raw = ops.read_file(str(path))
     except FileNotFoundError:
@@ -64,12 +64,12 @@ def load_small(ops: FileOps, path: Path) -> SmallFile | None:
 
 
 def load_twice(ops: FileOps, paths: tuple[Path, Path]) -> SmallFile | None:
-    """What two files say that are the same; None if there is neither. One that is damaged or missing is written again.
+    """Load two identical files; None if neither exists. A damaged or missing copy is rewritten.
 
     Raises:
         StorageFormat: A newer chappe wrote it.
-        ValueError: Neither is sound, or they say different things. Nothing was changed.
-        OSError: One cannot be read.
+        ValueError: Both are damaged, or they differ. Nothing was changed.
+        OSError: A file cannot be read.
     """
     found: dict[Path, SmallFile | None] = {}
     wrong: ValueError | None = None

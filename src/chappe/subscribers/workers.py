@@ -31,7 +31,7 @@ FAREWELL_S: Final = 10.0  # workers get so long to end when nothing is left to d
 
 
 def _environment(work: Work) -> dict[str, str]:
-    """What a worker is told: without our secrets if it is a program, and not a function of our own."""
+    """Return a worker's environment, without chappe's secrets if it runs a user's program."""
     return {key: text for key, text in os.environ.items() if work.own_pipe or key not in SECRETS}
 
 

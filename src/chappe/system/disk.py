@@ -1,6 +1,6 @@
-"""Having files on the disk, and to oneself: what differs between Linux and macOS is here.
+"""Syncing, private files and locks, with the differences between Linux and macOS.
 
-What programs keep is made for their own user alone, whatever the umask: directories of 0700, files of 0600.
+Files are created private to their user, whatever the umask: directories 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ logger = logging.getLogger(__name__)
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700
-LOCKS: Final = "/proc/locks"  # where Linux says who holds which file
+LOCKS: Final = "/proc/locks"  # Linux's table of file locks
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # there is no room
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """Open a file, closed on exec; one that is made is its owner's alone. Raises OSError."""
+    """Open a file with close-on-exec; a new one is private to its owner. Raises OSError."""
     return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
 
 
 def make_private(path: str | Path) -> None:
-    """Make an empty file that is its owner's alone, or have the one that is there be so. Raises OSError.
+    """Create an empty private file, or make an existing one private. Raises OSError.
 
-    That one is not opened: closing it would let go of locks that SQLite has on it in this process.
+    An existing file is not opened: closing it would release SQLite's locks on it in this process.
     """
     try:
         os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -42,9 +42,9 @@ def make_private(path: str | Path) -> None:
 
 
 def keep_private(path: str | Path) -> None:
-    """Take away what everybody may with a file or directory of ours, as earlier versions and other programs made it.
+    """Remove everybody's access to a file or directory of ours, made by an earlier version or another program.
 
-    One that only a group was let into stays so: somebody chose that.
+    Access of a group alone is kept: a user has chosen that.
     """
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(os.stat(path).st_mode)
@@ -105,7 +105,7 @@ class FileLock:
     def __init__(self, path: str | Path, *, wait: bool = False) -> None:
         self.fd = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
-            if stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o077:  # whoever can read it could hold it
+            if stat.S_IMODE(os.fstat(self.fd).st_mode) & 0o077:  # anyone who can read it could lock it
                 with suppress(OSError):
                     os.fchmod(self.fd, PRIVATE_FILE)
             fcntl.flock(self.fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -133,17 +133,17 @@ class FileLock:
 
 
 def held_by(path: str | Path) -> str:
-    """Who holds a lock that could not be had: ``process 12``, or ``another process`` where nobody can say.
+    """Return the holder of a lock: ``process 12``, or ``another process`` if unknown.
 
-    The number that a holder wrote into the file counts where the system does not say, and if that process is there:
-    whoever holds it now need not have written.
+    Where the system does not tell, the number in the file counts if that process exists:
+    the present holder need not have written it.
     """
     number = _holder(path) or _written(path)
     return f"process {number}" if number and _is_there(number) else "another process"
 
 
 def _holder(path: str | Path) -> int:
-    """As Linux has it; 0 if it is not known."""
+    """Return the holder's process id from Linux's table; 0 if unknown."""
     with suppress(OSError, ValueError):
         found = os.stat(path)
         where = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -165,7 +165,7 @@ def _is_there(number: int) -> bool:
     try:
         os.kill(number, 0)
     except PermissionError:
-        return True  # it is another user's
+        return True  # it exists, as another user's
     except (OSError, OverflowError):
         return False
     return number > 0

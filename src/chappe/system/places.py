@@ -1,7 +1,7 @@
-"""Where the user's files lie: data, state and caches of chappe.
+"""The user's directories for data, state and caches of chappe.
 
-A user with neither HOME nor an entry of its own, as in many containers, has no such place: asking for it is an error in
-one sentence, and what needs none goes on.
+A user with neither HOME nor a passwd entry, as in many containers, has none: asking for one raises a one-sentence
+error, and everything else works.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from chappe.errors import UsageError
 
 
 def users(kind: Literal["data", "state", "cache"]) -> Path:
-    """The user's directory of this kind. Raises UsageError if there is none."""
-    import platformdirs  # only when it is needed: it costs milliseconds of every start
+    """Return the user's directory of this kind. Raises UsageError if there is none."""
+    import platformdirs  # imported late: it costs milliseconds of every start
 
     find = {
         "data": platformdirs.user_data_path,

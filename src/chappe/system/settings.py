@@ -1,11 +1,11 @@
-"""Settings that count for every program: where the tower is, what to listen on, which forwarders, who to be.
+"""Settings that apply to every program: tower, listening address, forwarders and identity.
 
-An argument comes first, then the environment, then the configuration file, then the default; the command line, the
-library and Spark all go by this. The file is the first of: the one that ``CHAPPE_CONFIG`` names, ``chappe.toml`` in the
-current directory, ``chappe.toml`` in the user's configuration directory. It is read when a member is made, and an error
-in it is raised there.
+The order of precedence is argument, environment, configuration file, default, for the command line, the
+library and Spark alike. The file is the first of: the one that ``CHAPPE_CONFIG`` names, ``chappe.toml`` in the
+current directory, ``chappe.toml`` in the user's configuration directory. It is read when a member is created, and
+its errors are raised there.
 
-A test that runs on a simulated machine (``chappe.testing``) sees neither environment nor file.
+On a simulated machine (``chappe.testing``) neither environment nor file applies.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from chappe.system import machine
 
 FILE_NAME: Final = "chappe.toml"
 CONFIG: Final = "CHAPPE_CONFIG"  # the variable that names the file
-NONE: Final = "none"  # a value that overrides one further down with nothing
+NONE: Final = "none"  # a value that clears one of lower precedence
 DEFAULT_TOWER: Final = f"{TOWER_HOST}:{TOWER_SUB_PORT}"
 DEFAULT_LISTEN: Final = TOWER_HOST
 
 
 def forwarders() -> str | None:
-    """The forwarders that members use instead of a tower, or None.
+    """Return the forwarders that members use instead of a tower, or None.
 
-    The first source that names a tower or forwarders decides between them; one that names both means the forwarders.
+    The first source that names a tower or forwarders decides; if it names both, forwarders win.
 
     Raises:
         ConfigError: The configuration file cannot be used.
@@ -47,17 +47,17 @@ def forwarders() -> str | None:
 
 
 def tower(given: str | None = None) -> str:
-    """The address of the tower: the argument that was given, or what the settings say. Raises ConfigError."""
+    """Return the tower's address: ``given``, or from the settings. Raises ConfigError."""
     return given if given is not None else _first("tower") or DEFAULT_TOWER
 
 
 def listen(given: str | None = None, default: str = DEFAULT_LISTEN) -> str:
-    """The interface to listen on: the argument that was given, or what the settings say. Raises ConfigError."""
+    """Return the interface to listen on: ``given``, or from the settings. Raises ConfigError."""
     return given if given is not None else _first("listen") or default
 
 
 def identity() -> str | None:
-    """The identity that environment or file names. Raises ConfigError if the file cannot be used."""
+    """Return the identity from environment or file. Raises ConfigError if the file is unusable."""
     found = _first("identity")
     return None if found == NONE else found
 
@@ -67,7 +67,7 @@ def _first(key: str) -> str | None:
 
 
 def _sources() -> tuple[Mapping[str, str], ...]:
-    """What the environment says, and what the file says; empty values say nothing."""
+    """Return the settings of the environment and of the file, without empty values."""
     if machine.current() is not machine.SYSTEM:
         return ()
     names = ("tower", "listen", "forwarders", "identity")
@@ -81,11 +81,11 @@ def _sources() -> tuple[Mapping[str, str], ...]:
 
 
 def find_file(explicit: str | None) -> Path | None:
-    """The configuration file to use, or None.
+    """Return the configuration file to use, or None.
 
     Raises:
-        ConfigError: The one that was asked for is missing; or the one in the current directory may have been put there
-            by anybody.
+        ConfigError: The explicit file is missing, or the one in the current directory may have been planted by
+            another user.
     """
     if explicit:
         path = Path(explicit).expanduser()
@@ -101,7 +101,7 @@ def find_file(explicit: str | None) -> Path | None:
 
 
 def _users_directory() -> Path | None:
-    """The user's configuration directory; None for a user who has none."""
+    """Return the user's configuration directory; None for a user without one."""
     import platformdirs  # only when it is needed: it costs milliseconds of every start
 
     try:
@@ -111,9 +111,9 @@ def _users_directory() -> Path | None:
 
 
 def _check_planted(file: Path) -> None:
-    """Raise ConfigError for a file of somebody else in a directory that everybody may write to, such as ``/tmp``.
+    """Raise ConfigError for another user's file in a world-writable directory, such as ``/tmp``.
 
-    It could lead records to another tower. A directory that others cannot write to is its owner's responsibility.
+    It could redirect records to another tower. Other directories are their owner's responsibility.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -126,7 +126,7 @@ def _check_planted(file: Path) -> None:
 
 @lru_cache(maxsize=8)
 def _said(path: Path, _modified: int, _size: int) -> Mapping[str, str]:
-    """The settings for everybody in a file, as of that moment."""
+    """Return the common settings of a file; modification time and size key the cache."""
     from chappe.system.settings_file import Everything
     from chappe.system.toml import TomlFile
 

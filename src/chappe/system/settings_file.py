@@ -1,4 +1,4 @@
-"""The form of ``chappe.toml``, as far as it concerns everybody: settings for all, and the sections that there are."""
+"""The schema of ``chappe.toml`` as far as all programs share it: common settings, and names of sections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chappe.system.toml import Section
 
 
 class Common(Section, frozen=True):
-    """Settings outside any section: they count for all commands, the library and Spark."""
+    """Settings outside of sections: they apply to commands, the library and Spark."""
 
     tower: str | None = None
     listen: str | None = None
@@ -20,7 +20,7 @@ class Common(Section, frozen=True):
 
 
 class Everything(Common, frozen=True):
-    """The whole file. A section belongs to the command line, which checks it."""
+    """The whole file. The command line checks its sections."""
 
     store: dict[str, Any] = msgspec.field(default_factory=dict)
     forward: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Python alone, where a compiled installation is asked for it."""
+"""Makes a compiled installation run its Python sources."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceF
 
 
 def is_pure() -> bool:
-    """Whether ``CHAPPE_PURE`` asks for Python alone: then nothing is compiled, and nothing compiled is imported."""
+    """True if ``CHAPPE_PURE`` asks for pure Python: no compilation, and no import of compiled modules."""
     return os.environ.get("CHAPPE_PURE", "0") not in ("", "0")
 
 
 def import_sources() -> None:
-    """Import the modules of chappe from their sources from now on, also where compiled ones lie beside them."""
+    """Import chappe's modules from their sources from now on, even beside compiled ones."""
     sys.meta_path.insert(0, _Sources)
 
 
 class _Sources:
-    """Finds the sources of modules of chappe, which Python's own finder looks for after the compiled ones."""
+    """Finds sources of chappe's modules, which Python's own finder ranks behind compiled ones."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:

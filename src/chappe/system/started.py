@@ -1,7 +1,7 @@
-"""How servers of this user were started on this machine: their command lines, for whoever has to start one again.
+"""Records the command lines of this user's servers on this machine, for restarting them.
 
-A command that serves notes its own; a dashboard that misses the server names it instead of a form to fill in. A note is
-a convenience: where it cannot be written or read there is none.
+Each serving command notes its own. A dashboard that misses a server shows that command line. Notes are
+a convenience: failures to read or write them are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from chappe.errors import UsageError
 from chappe.system.places import users
 
-NOTES_MAX: Final = 256  # servers; the ones that were started first are forgotten
+NOTES_MAX: Final = 256  # servers; notes of those started first are deleted
 NOTE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -38,7 +38,7 @@ def note(*servers: str) -> None:
 
 
 def command(server: str, otherwise: str) -> str:
-    """What starts ``server``, to be typed into a shell; ``otherwise`` where nobody noted it."""
+    """Return the shell command that starts ``server``, or ``otherwise`` without a note."""
     with suppress(OSError, UsageError, ValueError, KeyError, TypeError):
         place = _home() / _name(server)
         if place.stat().st_size <= NOTE_BYTES_MAX:

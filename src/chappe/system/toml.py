@@ -1,4 +1,4 @@
-"""Files in TOML that people write: what they say, checked, with errors that name file and line."""
+"""Reads and checks TOML files written by people; errors name file and line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class TomlFile:
-    """A TOML file: its text, and what it says. Its errors name the line."""
+    """A parsed TOML file with its text. Its errors name the line."""
 
     path: Path
     text: str
@@ -66,11 +66,11 @@ class TomlFile:
             raise ConfigError(f"{path}, line {line}: {problem}") from error
 
     def wrong(self, keys: tuple[str, ...], problem: object) -> ConfigError:
-        """What to raise about ``keys``."""
+        """Return the error to raise about ``keys``."""
         return ConfigError(f"{self.path}, line {Lines(self.text).of(keys)}: {problem}")
 
     def convert(self, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
-        """What the file, or a section of it, says; raises ConfigError, also for keys that mean nothing."""
+        """Convert the file or a section; raises ConfigError, also for unknown keys."""
         if isinstance(value, dict):
             self._check_known(value, kind, above)
         try:
@@ -82,7 +82,7 @@ class TomlFile:
             raise self.wrong(keys, f"{'.'.join(keys)}: {problem}") from error
 
     def parsed(self, keys: tuple[str, ...], parse: Callable[[Any], _V], value: object) -> _V | None:
-        """A value that is more than its type; None stays. Raises ConfigError for what ``parse`` refuses."""
+        """Parse a value further; None stays None. Raises ConfigError for values that ``parse`` refuses."""
         try:
             return None if value is None else parse(value)
         except UsageError as error:
@@ -107,12 +107,12 @@ def _is_section(kind: object) -> bool:
 
 
 def _plain(types: str) -> str:
-    """The names of msgspec's types in the words of TOML."""
+    """Translate names of msgspec's types to TOML's terms."""
     return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
 class Lines:
-    """The lines of a valid TOML text's keys, which ``tomllib`` does not tell.
+    """The line numbers of keys in a valid TOML text, which ``tomllib`` does not provide.
 
     An element of an array of tables is named by its number, from 0. Lines inside multi-line strings are passed over,
     since SQL has lines that look like keys and sections.
@@ -125,14 +125,14 @@ class Lines:
         self._scan(text)
 
     def of(self, keys: Keys) -> int:
-        """The line that sets ``keys``, or what they lie in; 1 if it cannot be told."""
+        """Return the line that sets ``keys``, or their nearest table; 1 if unknown."""
         for length in range(len(keys), 0, -1):
             if keys[:length] in self._lines:
                 return self._lines[keys[:length]]
         return 1
 
     def of_text(self, keys: Keys) -> int:
-        """The line on which the text begins that ``keys`` is set to: the next one if it begins with a line break."""
+        """Return the first line of the text set to ``keys``: the next one if the text starts with a line break."""
         return self._texts.get(keys, self.of(keys))
 
     def _scan(self, text: str) -> None:
@@ -180,7 +180,7 @@ def _parts(text: str) -> list[str]:
 
 
 def toml_problem(message: str, text: str) -> tuple[int, str]:
-    """Line and sentence of what ``tomllib`` complains about."""
+    """Return line and description of an error of ``tomllib``."""
     match = re.search(r"\s*\((?:at line (\d+), column \d+|at end of document)\)", message)
     if match is None:
         return 1, message

@@ -124,7 +124,7 @@ class _Listening(_Socket):
         return len(self._inbox) >= INBOX_MAX
 
     def flush(self) -> None:
-        pass  # whoever reads the socket finds that nothing more is there
+        pass  # the socket's reader finds its end
 
     def resume(self) -> None:
         for link in self.links.values():

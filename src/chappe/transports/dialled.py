@@ -53,7 +53,7 @@ class Dialled:
         self._report = report
         self._verb = verb
         self._wanted: dict[str, str] = {}  # endpoint: what is connected to, or nothing
-        self._places: dict[str, list[str]] = {}  # what is connected to: by which of its addresses
+        self._places: dict[str, list[str]] = {}  # connected addresses by endpoint
         self._again_at: dict[str, float] = {}  # what is connected to: when it is dialled again
         self._told_at: dict[tuple[str, str], float] = {}
         self._changes = 0 if gate is None else gate.changes

@@ -403,10 +403,10 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def keys_of(security: LogSecurity) -> Keys | None:
-    """The identity to be: what is given, or what the settings name; None for plain connections.
+    """Return the identity to use: ``security``, or from the settings; None for plain connections.
 
     Raises:
-        UsageError: It is neither an identity nor a word that is known; or the configuration file cannot be used.
+        UsageError: It is neither an identity nor a known word, or the configuration file is unusable.
     """
     if security is None:
         place = settings.identity()
@@ -436,7 +436,7 @@ def sender_of(frames: list[zmq.Frame]) -> str:
 
 
 def address_of(frames: list[zmq.Frame]) -> str:
-    """The address that a message came from, without its port; empty if nobody knows."""
+    """Return the sender's address of a message, without port; empty if unknown."""
     try:
         return str(frames[-1].get("Peer-Address"))
     except zmq.ZMQError:

@@ -1,7 +1,7 @@
-"""Which of several addresses of a name ZeroMQ dials: it takes the first one itself, whether anybody is there or not.
+"""Chooses among several addresses of a name, of which ZeroMQ dials the first one whether it answers or not.
 
-An address that accepts a connection is taken. Where none does yet, a socket that may have several peers dials all of
-them, and one that shares out what it sends is left with the name, as ZeroMQ resolves it.
+An address that accepts a connection wins. If none does yet, a socket that may have several peers dials all of
+them; a socket that distributes its messages gets the name, as ZeroMQ resolves it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import zmq
 from chappe.system import machine, time
 from chappe.system.machine import Target
 
-PROBE_S: Final = 0.25  # so long addresses get to accept, all of them at once
-ADDRESSES_MAX: Final = 16  # of one name that are looked at
-_FANS: Final = (zmq.SUB, zmq.XPUB, zmq.PUB)  # with several connections they hear, or tell, all of these
+PROBE_S: Final = 0.25  # time for all addresses to accept, in parallel
+ADDRESSES_MAX: Final = 16  # of one name that are probed
+_FANS: Final = (zmq.SUB, zmq.XPUB, zmq.PUB)  # with several connections these receive from, or send to, all
 
 
 def connect(sock: zmq.Socket[bytes], endpoint: str) -> list[str]:
-    """Connect to ``tcp://HOST:PORT``; returns what was connected to. Raises ZMQError for an address that is none."""
+    """Connect to ``tcp://HOST:PORT``; return the connected endpoints. Raises ZMQError for an invalid address."""
     found = _found(endpoint)
     places = found if len(found) < 2 or sock.type in _FANS else [endpoint]
     for each in places:
@@ -35,14 +35,14 @@ def connect(sock: zmq.Socket[bytes], endpoint: str) -> list[str]:
 
 
 def _found(endpoint: str) -> list[str]:
-    """The endpoint itself, the address of its host that answers, or all addresses if none does."""
+    """Return the endpoint itself, its host's address that answers, or all addresses if none does."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if machine.current() is not machine.SYSTEM or not port.isdecimal() or _is_address(host):
         return [endpoint]
     try:
         targets = machine.SYSTEM.look_up(host, int(port))[:ADDRESSES_MAX]
     except (OSError, UnicodeError):
-        return [endpoint]  # ZeroMQ asks again as long as it tries
+        return [endpoint]  # ZeroMQ resolves it again on each attempt
     if len(targets) < 2 and all(family == socket.AF_INET for family, _ in targets):
         return [endpoint]
     found = _answering(targets)
@@ -65,7 +65,7 @@ def _literal(target: Target) -> str:
 
 
 def _answering(targets: Sequence[Target]) -> Target | None:
-    """The first address that accepts a connection, if one does in time."""
+    """Return the first address that accepts a connection in time, or None."""
     end = time.monotonic() + PROBE_S
     with ExitStack() as opened:
         selector = opened.enter_context(selectors.DefaultSelector())
@@ -76,7 +76,7 @@ def _answering(targets: Sequence[Target]) -> Target | None:
                 probe.connect_ex(target[1])
                 selector.register(probe, selectors.EVENT_WRITE, (probe, target))
             except OSError:
-                continue  # this machine has no such family, or no route
+                continue  # no such address family here, or no route
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 probe, target = key.data

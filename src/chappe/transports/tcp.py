@@ -97,7 +97,7 @@ class Link:
         self.begun_at: float | None = None  # since when such a frame is unfinished, for its owner
         self.unfinished = 0  # bytes in them
         self.counted = 0  # of these, what ``Unfinished`` has counted
-        self.more = False  # ``frames`` has not looked at all that came, as it found enough: call it again
+        self.more = False  # ``frames`` stopped at its limit with input left: call it again
         self.drained = False  # the last read has taken all that was there
         self._need = _LENGTH  # bytes that make it worth to look again
         self._unsent: bytes | memoryview = b""
@@ -224,9 +224,7 @@ class Link:
         need = _LENGTH
         self.more = False
         while end - at >= _LENGTH:
-            if (
-                len(found) == count_max
-            ):  # before its size: those that were found may raise the bound, as a handshake does
+            if len(found) == count_max:  # before the size check: a handshake among the frames found may raise the bound
                 self.more = True
                 break
             (size,) = _unpack_length(data, at)

@@ -67,7 +67,7 @@ except ImportError:
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
-COMPLAIN_S: Final = 60.0  # between two lines on what went wrong in a task
+COMPLAIN_S: Final = 60.0  # between two log lines on failures of tasks
 CERTIFIED: Final = "certified"  # in the state of a client: the identity that its certificate names
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -190,7 +190,7 @@ class BriefHttp(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def _end(self) -> None:
-        """Cut it off, if it is still neither a WebSocket nor closed."""
+        """Abort the connection if it is still neither a WebSocket nor closed."""
         if self in self._waiting:
             del self._waiting[self]
             self.transport.abort()
@@ -217,14 +217,14 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
 
 
 class Complaints:
-    """Has asyncio print what went wrong in a task, at most once a minute: a client that sends garbage fills no log."""
+    """Makes asyncio report failures of tasks at most once a minute, so that a client's garbage cannot fill the log."""
 
     def __init__(self) -> None:
         self._again_at = -math.inf
         self._untold = 0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """As a loop calls its exception handler."""
+        """Handle an exception of a task; called by the loop."""
         if loop.time() < self._again_at:
             self._untold += 1
             return

@@ -17,7 +17,7 @@ from chappe.replication.chain.replica import Restoring
 from chappe.replication.chain.rows import Rows
 from chappe.replication.chain.snapshots import MARK
 
-FIRST_FORM: Final = bytes([VECTOR])  # how states begin that are one value of all pairs; then came one dictionary
+FIRST_FORM: Final = bytes([VECTOR])  # first byte of the oldest format of states: one value with all pairs
 _ROWS: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 _PIECES: Final = msgspec.msgpack.Decoder(list[bytes])
 
@@ -72,15 +72,15 @@ class KeyValues:
         raise UsageError(f"{query[:100]!r} is no query for keys and values")
 
     def pieces(self) -> Iterator[bytes]:
-        """All keys and values as they are now: see ``PiecedMachine``."""
+        """Return an iterator over a view of the present state, for ``PiecedMachine``."""
         return self._rows.pieces()
 
     def restoring(self) -> Restoring:
-        """What takes such pieces."""
+        """Return an object that rebuilds the state from pieces."""
         return self._rows.taking()
 
     def snapshot(self) -> bytes:
-        """All keys and values at once."""
+        """Return the whole state as one value."""
         return MARK + msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:

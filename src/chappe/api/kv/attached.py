@@ -126,11 +126,11 @@ class AttachedStore:
         return stale or Closed(f"store {self.name!r} was closed")
 
     def await_kept(self) -> None:
-        """Wait until all is durable that was written to a single master so far; the lock is not held."""
+        """Wait until all writes to a single master so far are durable; call it without the lock."""
         core = self.core
         assert isinstance(core, KvMaster)
         with self._lock:
-            self.engine()  # what has expired by now goes, too
+            self.engine()  # removes expired entries
             written = core.written
         self._turns.wait(lambda: self.closed or core.has_kept(written))
 
@@ -281,7 +281,7 @@ class AttachedStore:
             return False
 
     def begin_await_ready(self, timeout: float | None = None) -> Asked:
-        """Wait until a clone may be read; the answer is StaleData after ``timeout`` seconds."""
+        """Wait until a clone is readable; answers StaleData after ``timeout`` seconds."""
         assert isinstance(self.core, KvClone)
         with self._lock:
             self.check()

@@ -141,7 +141,7 @@ _to_json: Final = msgspec.json.Encoder().encode
 
 
 def _as_json(value: Any) -> bytes:
-    """Raises ValueError for a number that JSON does not have: msgspec writes null in its place."""
+    """Encode as JSON. Raises ValueError for NaN and infinities, which msgspec would encode as null."""
     raw = _to_json(value)
     if b"null" in raw and not _is_finite(msgspec.to_builtins(value)):
         raise ValueError("JSON has neither NaN nor an infinity")
@@ -149,7 +149,7 @@ def _as_json(value: Any) -> bytes:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether every number is, of a value that consists of Python's own types alone."""
+    """True if every number in a value of built-in types is finite."""
     if type(value) is float:
         return isfinite(value)
     if isinstance(value, Mapping):

@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 async def _promptly(lock: threading.RLock, call: Callable[..., T], *arguments: Any) -> T:
-    """Make a call that takes the lock, in the event loop's thread, and wait for the lock in another one.
+    """Run ``call`` under the lock in the event loop's thread, waiting for the lock in another thread.
 
-    No ``await`` follows the call. So a cancellation comes before it or after it, and nothing is taken, or sent, whose
-    result nobody receives.
+    There is no ``await`` after the call, so a cancellation comes before or after it: nothing is taken or sent whose
+    result is lost.
     """
     while not lock.acquire(timeout=LOCK_S):
         await asyncio.to_thread(_pass, lock)
@@ -42,7 +42,6 @@ async def _promptly(lock: threading.RLock, call: Callable[..., T], *arguments: A
 
 
 def _pass(lock: threading.RLock) -> None:
-    """Wait until a lock is free."""
     with lock:
         pass
 
@@ -204,18 +203,18 @@ class AsyncConsumer(AsyncCloseable):
         loop = self._loop = own_loop(self._loop, "AsyncConsumer")
         deadline = None if timeout is None else loop.time() + timeout
         while (found := await _promptly(self._lock, take)) is None:
-            self._ready.clear()  # after a look and without an ``await``: what comes from now on sets it
+            self._ready.clear()  # no ``await`` since the look, so later news set it again
             left = None if deadline is None else deadline - loop.time()
-            waits = self.consumer.waits_for_keys  # for which nobody is woken
+            waits = self.consumer.waits_for_keys  # no event announces these
             wait_s = LOOK_S if waits and (left is None or left > LOOK_S) else left
             if not await self._woken(wait_s) and wait_s == left:
                 return None
         return found
 
     async def _woken(self, wait_s: Seconds) -> bool:
-        """Whether something came within so many seconds."""
+        """Wait for news; return False after ``wait_s`` seconds without any."""
         try:
-            async with asyncio.timeout(wait_s):  # which, unlike ``wait_for``, never swallows a cancellation
+            async with asyncio.timeout(wait_s):  # unlike ``wait_for`` it never swallows a cancellation
                 await self._ready.wait()
         except TimeoutError:
             return False
@@ -233,7 +232,7 @@ class AsyncConsumer(AsyncCloseable):
             yield batch
 
     async def _to_end(self, timeout: Seconds, shown: Callable[[ConsumedBatch], T]) -> AsyncIterator[T]:
-        """Each batch as ``shown`` makes it, in the same step in which it is taken."""
+        """Yield ``shown(batch)`` for each batch, computed in the step that takes the batch."""
         self._loop = own_loop(self._loop, "AsyncConsumer")
         steps = self.consumer.steps_to_end(timeout)
 
@@ -253,5 +252,5 @@ class AsyncConsumer(AsyncCloseable):
         await asyncio.to_thread(self.consumer.wait_ready, timeout)
 
     async def close(self) -> None:
-        """Leave. A read that waits in another task raises Closed."""
+        """Leave. A pending read in another task raises Closed."""
         await asyncio.to_thread(self.consumer.close)

@@ -148,7 +148,7 @@ class Consumer(Closeable):
             return self._inbox.take()
 
     def take_records(self) -> Iterator[Record] | None:
-        """The records that a loop goes on with, or None; never waits. Raises as ``poll`` does."""
+        """Return the iterator that a loop continues with, or None; never waits. Raises as ``poll`` does."""
         with self._lock:
             self._check()
             return self._inbox.take_records()
@@ -463,7 +463,7 @@ class Consumer(Closeable):
 
 
 def _positions(given: object) -> dict[Key, int]:
-    """Positions as users hand them in. Raises UsageError."""
+    """Validate positions given by a user. Raises UsageError."""
     found: dict[Key, int] = {}
     for each in pairs(given, "positions"):
         place, offset = two(each, "positions are offsets by (topic, partition)")

@@ -102,9 +102,9 @@ class Inbox:
         return found
 
     def take_records(self) -> Iterator[Record] | None:
-        """The records that a loop goes on with; None if nothing is there. Raises as ``take``.
+        """Return the iterator that a loop continues with, or None if there are no records. Raises as ``take``.
 
-        A loop that is open is shared, whichever thread is in it: making a record is one step of the interpreter.
+        All threads share an open loop; the interpreter makes each record in one atomic step.
         """
         if self._records is not None and length_hint(self._ahead):
             return self._records
@@ -138,7 +138,7 @@ class Inbox:
         return None
 
     def _from_time(self, key: Key, opened: ConsumedBatch) -> ConsumedBatch | None:
-        """Leave out what comes before the first record of the time at which a sealed partition begins."""
+        """Cut off the records before the start time of a sealed partition."""
         since = self._since.get(key)
         if since is None:
             return opened
@@ -232,10 +232,10 @@ class Inbox:
         return None if batch is None or not left else batch.cut(batch.next - left)
 
     def _end_loop(self) -> ConsumedBatch | None:
-        """Take from a loop over records what it did not get to. A loop that still runs goes on with the next batch.
+        """Return the rest of the batch that a loop is in; a running loop continues with the next batch.
 
-        All offsets are taken in one step of the interpreter, so each record goes to that loop or to the caller, also if
-        another thread is in the loop.
+        All offsets are taken in one atomic step of the interpreter, so each record goes either to that loop or to the
+        caller, even if another thread runs the loop.
         """
         batch, left = self._open, list(self._ahead)
         self._open = self._records = None

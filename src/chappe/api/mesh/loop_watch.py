@@ -14,7 +14,7 @@ from chappe.system.forking import own
 
 
 class Watch:
-    """Lets coroutines of one loop wait until something is so at a member.
+    """Lets coroutines of one event loop wait for conditions of a member.
 
     Args:
         what: The class of that member's asyncio face, for the text of errors.
@@ -31,7 +31,7 @@ class Watch:
         self._loop.add_reader(self._descriptor, self._turns.serve)
 
     async def wait(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``until()``, at most so long; returns what it says. Raises as ``check``."""
+        """Wait until ``until()`` holds or ``timeout`` expires; return its value. Raises as ``check``."""
         self.check()
         turns = self._turns
         future = self._loop.create_future()
@@ -49,7 +49,7 @@ class Watch:
         return until()
 
     def check(self) -> None:
-        """Raise UsageError if the running event loop is another one."""
+        """Raise UsageError unless this watch's event loop is the running one."""
         own_loop(self._loop, self._what)
 
     def _changed(self) -> None:

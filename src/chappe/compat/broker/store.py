@@ -87,10 +87,10 @@ class Store:
         return None if found is None else {to_py(each) for each in found}
 
     def _read(self, ask: Callable[[Engine | Kept], Any]) -> Any:
-        """What is found, None if there is nothing or it cannot be read; a clone gets time to find its master first.
+        """Return the result of ``ask``, or None without one; a clone first gets time to find its master.
 
-        Programs ask again and again until a change shows, so a clone's reader takes in what has come. A master with
-        SQLite shows nothing that is not on disk, and waits for what was written before, as the original's.
+        Programs poll until a change shows, so each read of a clone takes in pending messages. A master with SQLite
+        waits for earlier writes and shows only what is on disk, as the original's does.
         """
         store = self._store
         if store.role == "clone":

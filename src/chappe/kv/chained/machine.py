@@ -41,7 +41,7 @@ class StoreMachine:
 
     def __init__(self) -> None:
         self._told: Callable[[Fed], None] | None = None
-        self._rows = Rows(bytes)  # by key: the operation that puts it
+        self._rows = Rows(bytes)  # by key: the encoded operation that puts it
         self._begin()
 
     def _begin(self) -> None:
@@ -85,18 +85,18 @@ class StoreMachine:
         return b""
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it as it is now, the rows last: see ``PiecedMachine``."""
+        """Return an iterator over a view of the present state, rows last, for ``PiecedMachine``."""
         writers = b"".join([encode_operation(each) for each in self._writers.values()])
         master = tuple(self._master)
         head = _Kept(master, self._event, self._commit, list(self._parts), writers, b"")  # type: ignore[arg-type]
         return chain((msgspec.msgpack.encode(head),), self._rows.pieces())
 
     def restoring(self) -> _Restoring:
-        """What takes such pieces."""
+        """Return an object that rebuilds the state from pieces."""
         return _Restoring(self)
 
     def snapshot(self) -> bytes:
-        """All of it at once."""
+        """Return the whole state as one value."""
         return MARK + msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
@@ -115,14 +115,14 @@ class StoreMachine:
         self._tell(self.whole())
 
     def become(self, kept: _Kept, rows: RowsTaken[bytes]) -> None:
-        """Have a state that is complete."""
+        """Replace the state with a complete one."""
         self._begin()
         rows.finish()
         self._take_head(kept)
         self._tell(self.whole())
 
     def new_rows(self) -> RowsTaken[bytes]:
-        """What takes other rows."""
+        """Return an object that rebuilds the rows from pieces."""
         return self._rows.taking()
 
     def _take_head(self, kept: _Kept) -> None:
@@ -165,7 +165,7 @@ class StoreMachine:
 
 
 class _Restoring:
-    """A state that comes in pieces."""
+    """Rebuilds a state from pieces; the machine changes in ``finish`` alone."""
 
     def __init__(self, machine: StoreMachine) -> None:
         self._machine = machine
@@ -173,14 +173,14 @@ class _Restoring:
         self._rows = machine.new_rows()
 
     def add(self, piece: bytes) -> None:
-        """The next one. Raises ProtocolError."""
+        """Take the next piece. Raises ProtocolError."""
         if self._kept is None:
             self._kept = _decoded(piece)
         else:
             self._rows.add(piece)
 
     def finish(self) -> None:
-        """All are there. Raises ProtocolError."""
+        """Replace the machine's state. Raises ProtocolError if there were no pieces."""
         if self._kept is None:
             raise ProtocolError("the state of a data store is empty")
         self._machine.become(self._kept, self._rows)

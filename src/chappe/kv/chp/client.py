@@ -102,7 +102,7 @@ class MapClientCore:
         self._pending_bytes = 0
         self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
         self.done = 0  # the last of the steps up to which all outcomes are known
-        self._applied_there: int | None = None  # so many steps has a server that lacks what another one confirmed
+        self._applied_there: int | None = None  # the steps that a server has which lacks confirmed ones
         self._last = 0  # number of the last step
         self._next = 1  # of the next to be sent to a server of chappe
 
@@ -292,7 +292,7 @@ class MapClientCore:
         for number in list(self._echoes):
             self._resolve(number, WriteUnknown("the write did not come back from the server"), actions)
         self._next = max(applied, self.done) + 1
-        if applied < self.done and self._applied_there is None:  # it says so once
+        if applied < self.done and self._applied_there is None:  # reported once
             self._applied_there = applied
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
@@ -333,7 +333,7 @@ class MapClientCore:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _tell_lost(self, changes: Sequence[Change], applied: int, actions: list[Action]) -> None:
-        """Report own values that were here and are not there, of confirmed steps beyond those that are done there."""
+        """Report this client's lost values: those of confirmed steps that the new server has not applied."""
         lost = []
         for change in changes:
             if change.before is not None and _differs(change):

@@ -41,14 +41,14 @@ class MapServerLost(MapEvent):
 
 @dataclass(frozen=True, slots=True)
 class MapWritesLost(MapEvent):
-    """Values that this client wrote, and that were confirmed, are gone: only another server had them.
+    """Confirmed values of this client are gone: only another server had them.
 
-    That was alone, of a pair whose servers did not see each other and that has no witness, or it kept nothing on disk.
+    That server was alone in a split pair without a witness, or kept nothing on disk.
 
     Attributes:
-        server: The one that is followed now.
-        count: Of the keys.
-        keys: Some of them, ``KEYS_TOLD_MAX`` at most.
+        server: The server that is followed now.
+        count: The number of keys.
+        keys: At most ``KEYS_TOLD_MAX`` of them.
     """
 
     server: str

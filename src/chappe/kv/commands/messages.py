@@ -213,13 +213,13 @@ class ChangesOffer(Frozen, frozen=True):
 
 
 class PositionAsked(Frozen, frozen=True):
-    """A clone to its master: how far are you? Its questions have numbers, which rise."""
+    """A clone asks its master for its position; question numbers rise."""
 
     question: int
 
 
 class Position(Frozen, frozen=True):
-    """The answer: all that the master had when it heard the question is durable, and its last event is ``output``."""
+    """The answer: all changes up to the question are durable, and ``output`` is the last event's number."""
 
     question: int
     output: int

@@ -88,7 +88,7 @@ class WitnessCore:
         if not granted:
             assert held is not None
             actions: list[WitnessAction] = [self._reply(claim, False, held.term)]
-            if claim.alone and self._refused.get((pair, claim.role)) != held.term:  # it claims again and again
+            if claim.alone and self._refused.get((pair, claim.role)) != held.term:  # it repeats its claim
                 self._refused[pair, claim.role] = held.term
                 actions.append(Report(Refused(pair, claim.role, claim.term, held.term)))
             return actions

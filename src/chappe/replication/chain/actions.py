@@ -13,7 +13,7 @@ from chappe.replication.chain.messages import Answer, Between, Entry
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole state behind an entry of the log, as ``Replica.make`` makes it, in chunks."""
+    """The whole state after an entry of the log, in chunks, as ``Replica.make`` makes it."""
 
     index: int
     term: int  # of that entry
@@ -21,7 +21,7 @@ class State:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The size in bytes."""
         return sum(map(len, self.chunks))
 
 
@@ -95,9 +95,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Have this change, which has a state, on disk in place of all that was to be written until now.
+    """Save this change, which has a state, to disk in place of everything written so far.
 
-    It may take long. ``Write`` goes on meanwhile, behind it: until the state is there, what it replaces counts. Then
+    This may take long. ``Write`` continues behind it: until the state is complete, the older files count. Then
     call ``handle_saved``. One is under way at a time.
     """
 

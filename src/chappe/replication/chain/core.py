@@ -53,7 +53,7 @@ PATIENT_BEATS: Final = 20  # after a restart of all members those who are back w
 JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
 DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
 STAGGER_BEATS: Final = 3  # servers propose one after the other
-STEP_S: Final = 0.002  # between two pieces of a state that are made, everything else gets its turn
+STEP_S: Final = 0.002  # between two pieces of a state, for other work
 LOG: Final = "the log"
 STATE: Final = "the state that takes the place of the log"
 REFUSES: Final = "the disk refuses"
@@ -62,12 +62,12 @@ REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
 
 @dataclass(slots=True)
 class _Made:
-    """A state that is being made, behind an entry."""
+    """A snapshot in the making, of the state after an entry."""
 
     making: Making
     index: int
     term: int
-    mark: int | None  # of what lies elsewhere, if it is for the own disk; None: it is for who joins
+    mark: int | None  # position of the machine's own disk, if it is for the chain's disk; None: it is for a joiner
     step_at: float
 
 
@@ -140,12 +140,12 @@ class ChainServer:
         self._writing: Change | None = None
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
-        self._state: State | None = None  # to be written instead of all, before anything else: by who is no member
-        self._saves: State | None = None  # to be written beside what follows: by a member, for which others wait
-        self._saving: State | None = None  # it is on its way
-        self._save_at = -math.inf  # the disk has refused
-        self._making: _Made | None = None  # a state is being made
-        self._made: Giver | None = None  # one that is complete, for who joins
+        self._state: State | None = None  # to be written in place of everything, before anything else: while joining
+        self._saves: State | None = None  # to be saved beside later changes: as a member, for which others wait
+        self._saving: State | None = None  # being saved
+        self._save_at = -math.inf  # the disk has refused: when to save again
+        self._making: _Made | None = None  # a snapshot in the making
+        self._made: Giver | None = None  # a complete one, for a joiner
         self.elsewhere = machine if isinstance(machine, Elsewhere) else None
         self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
         self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
@@ -270,9 +270,9 @@ class ChainServer:
     def handle_request(
         self, client: Hashable, request: Request, now: float, wall_us: int, origin: bytes = b""
     ) -> list[Action]:
-        """A client asks for something; it is answered by ``Reply``, or not at all: then it asks again.
+        """Take a client's request. It is answered by ``Reply``, or not at all: then the client repeats it.
 
-        ``origin`` is the identity or address of the client: see ``origins``.
+        ``origin`` is the client's identity or address, for ``origins``.
         """
         return self.serving.handle(client, request, now, wall_us, origin)
 
@@ -325,7 +325,7 @@ class ChainServer:
         return self._tell_refused(NotKept(LOG, why), now)
 
     def handle_saved(self, now: float) -> list[Action]:
-        """The change that was to be saved is on disk."""
+        """Note that the saved change is on disk."""
         if self._saves is self._saving:
             self._saves = None
         self._saving = None
@@ -333,7 +333,7 @@ class ChainServer:
         return []
 
     def handle_not_saved(self, now: float, why: str = REFUSES) -> list[Action]:
-        """The disk has refused it, and has what it had: it is tried again."""
+        """Save again later: the disk has refused, and still has the older files."""
         self._saving = None
         self._save_at = now + 1.0
         return self._tell_refused(NotKept(STATE, why), now)
@@ -450,16 +450,16 @@ class ChainServer:
                 self._state = state
 
     def _begin_state(self, mark: int | None, now: float) -> None:
-        """Begin to make a state, for the own disk, or for who joins."""
+        """Begin a snapshot, for the own disk or for a joiner."""
         made = self.replica.make(transfer=mark is None)
         self._making = _Made(made, self.committed, self.log.term(self.committed), mark, now)
         self._make(self._making, now)
 
     def _make(self, made: _Made, now: float) -> None:
-        """Make another piece of a state."""
+        """Make another piece of the snapshot."""
         making, gives = made.making, self.joining.gives
         if made.mark is None and not gives:
-            self._making = None  # who would have joined is gone
+            self._making = None  # the joiner is gone
             return
         made.step_at = now + STEP_S
         if not making.step(self._limits.made_bytes):
@@ -473,7 +473,7 @@ class ChainServer:
             self._made = Giver(state, making.check, self.number, self._limits)
 
     def give_state(self, now: float) -> Giver | None:
-        """A state for who joins; None if it is still being made."""
+        """Return a state for a joiner; None while it is being made."""
         if self._made is None and self._making is None:
             self._begin_state(None, now)
         made, self._made = self._made, None
@@ -495,7 +495,7 @@ class ChainServer:
         self.aligned = False
 
     def _save(self, now: float) -> list[Action]:
-        """Have a state on disk in place of the log, while that goes on."""
+        """Save a state in place of the log, beside later changes."""
         state = self._saves
         if state is None or self._saving is not None or now < self._save_at or self._cut is not None:
             return []

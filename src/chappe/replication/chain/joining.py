@@ -23,8 +23,8 @@ from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.replica import Replica, Restored
 from chappe.replication.chain.transfer import Giver, Taker
 
-AGAIN_BEATS: Final = 2  # a joiner for which no piece of a state came asks for the same ones again, ...
-STUCK_BEATS: Final = 30  # ... and after so many for another state
+AGAIN_BEATS: Final = 2  # a joiner that gets no piece of a state repeats its request, ...
+STUCK_BEATS: Final = 30  # ... and then asks for another state
 TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether it is smaller by now
 
 
@@ -55,11 +55,11 @@ class Server(Protocol):
         ...
 
     def give_state(self, now: float) -> Giver | None:
-        """A state for who joins; None if it is still being made: ask again."""
+        """Return a state for a joiner; None while it is being made: ask again."""
         ...
 
     def apply(self, upto: int) -> None:
-        """Everything up to there is committed."""
+        """Apply everything up to the committed entry ``upto``."""
         ...
 
 
@@ -111,7 +111,7 @@ class Joining:
             giver = joiner.giver = server.give_state(now)
             joiner.waits = giver is None
             if giver is None:
-                return []  # it asks again, until the state is made
+                return []  # the joiner repeats its request until the state is made
             if giver.size > self._limits.state_bytes_max:
                 self.joiner = None  # it is told how large that is, and asks much later again
                 too_large = TooLarge(server.names[sender], giver.size, self._limits.state_bytes_max)
@@ -132,7 +132,7 @@ class Joining:
         if joiner is None:
             return []
         if server.peers.beat(joiner.place, now) is None:
-            begun = joiner.giver is not None or joiner.waits  # that is not thrown away for a short silence
+            begun = joiner.giver is not None or joiner.waits  # a short silence does not discard it
             if not begun or now - joiner.moved_at >= self._limits.slow_s:
                 self.joiner = None
         elif now - (joiner.full_at if joiner.giver is None else joiner.moved_at) >= self._limits.slow_s:

@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         seq: Its number in the session, from 1; without a session 1: the head's own command.
         done: The client has the results of the steps up to this one.
         command: For the machine; of one that opens a session what the client recognizes it by.
-        also: Further commands of the same step, in order; of one that opens a session its origin.
+        also: Further commands of the same step, in order; or the origin, in an entry that opens a session.
     """
 
     term: Word
@@ -59,7 +59,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def origin(self) -> bytes:
-        """Of an entry that opens a session: the identity or address of its client, as far as the head knew it."""
+        """The client's identity or address, if known to the head, in an entry that opens a session."""
         return self.also[0] if self.also else b""
 
 

@@ -1,26 +1,26 @@
-"""Which session of a chain gives way when there are too many: by who opened it, and whether it was ever used.
+"""Chooses the session that a full chain evicts, by origin and by whether the session was ever used.
 
-A session that never did anything goes first, as its end costs nobody a command. Among those, and then among all others,
-one goes of the origin, an identity or an address, that has most of them: one client that opens thousands pushes out its
-own before those of others. All members decide alike, as this depends on the committed entries alone.
+An unused session goes first, since its end costs no command. Among those, and then among all others,
+the origin (identity or address) with most sessions loses one: a client that opens thousands evicts only
+its own. All members decide alike, since this depends on committed entries alone.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-ORIGIN_BYTES_MAX: Final = 64  # of the name of an origin; a longer one is cut off
+ORIGIN_BYTES_MAX: Final = 64  # of an origin's name; longer ones are truncated
 
 
 class Origins:
-    """The open sessions by origin, each time least recently used first."""
+    """The open sessions by origin, each in least recently used order."""
 
     def __init__(self) -> None:
         self._unused: dict[bytes, dict[int, None]] = {}
         self._used: dict[bytes, dict[int, None]] = {}
 
     def put(self, session: int, origin: bytes, *, used: bool) -> None:
-        """Add a session, or note that one was used just now."""
+        """Add a session, or mark it as just used."""
         if used:
             self._take(self._unused, session, origin)
         sessions = (self._used if used else self._unused).setdefault(origin, {})
@@ -28,12 +28,12 @@ class Origins:
         sessions[session] = None
 
     def remove(self, session: int, origin: bytes) -> None:
-        """A session has ended."""
+        """Remove a session."""
         self._take(self._unused, session, origin)
         self._take(self._used, session, origin)
 
     def next_to_go(self, newest: int) -> int:
-        """Which of the sessions gives way to the newest one."""
+        """Return the session to evict for the newest one."""
         found = _of_most(self._unused, newest)
         if found is None:
             found = _of_most(self._used, newest)
@@ -50,7 +50,7 @@ class Origins:
 
 
 def _of_most(origins: dict[bytes, dict[int, None]], newest: int) -> int | None:
-    """The least recently used session, but not the newest one, of the origin with most of them."""
+    """Return the least recently used session, except the newest, of the origin with most."""
     counts = [(len(sessions) - (newest in sessions), origin) for origin, sessions in origins.items()]
     count, origin = max(counts, default=(0, b""))
     return next(iter(origins[origin])) if count else None

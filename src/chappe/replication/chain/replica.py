@@ -70,30 +70,30 @@ class FiledMachine(Protocol):
 
 
 class Restoring(Protocol):
-    """Takes a state in pieces; until ``finish`` the machine is as it was, and does commands."""
+    """Rebuilds a state from pieces; the machine is unchanged and in use until ``finish``."""
 
     def add(self, piece: bytes) -> None:
-        """The next piece, as ``pieces`` made it."""
+        """Take the next piece, as ``pieces`` made it."""
         ...
 
     def finish(self) -> None:
-        """Replace the machine's state by the one that is complete now."""
+        """Replace the machine's state with the complete one."""
         ...
 
 
 @runtime_checkable
 class PiecedMachine(Protocol):
-    """A machine with a large state, which goes out and comes in by pieces between commands: nobody waits for all of it.
+    """A machine with a large state, made and restored in pieces between commands, so no command waits for all of it.
 
-    Its ``snapshot`` and ``restore`` are then for tests and states of former versions alone.
+    Its ``snapshot`` and ``restore`` then serve only tests and states of earlier versions.
     """
 
     def pieces(self) -> Iterator[bytes]:
-        """The state as it is now, in pieces of about a megabyte, whatever ``apply`` changes before the last is made."""
+        """Return the state at the call, in pieces of about a megabyte, whatever ``apply`` changes meanwhile."""
         ...
 
     def restoring(self) -> Restoring:
-        """What takes such pieces."""
+        """Return an object that rebuilds the state from pieces."""
         ...
 
 
@@ -111,18 +111,18 @@ class _Session(msgspec.Struct, array_like=True):
     used_us: int  # by the clock of ages
     results: dict[int, Outcomes]  # those that the client may not have: of its newest steps, without a gap
     done: int  # it said that it has those up to here
-    origin: bytes = b""  # who opened it
+    origin: bytes = b""  # identity or address of the client that opened it
 
 
 class _Head(msgspec.Struct, array_like=True):
     now_us: int
     sessions: list[tuple[int, _Session]]  # least recently used first
     age_us: int  # the clock of ages
-    pieced: bool  # the machine's state comes in pieces of its own
+    pieced: bool  # the machine makes its state in pieces
 
 
 class _Old(msgspec.Struct, array_like=True):
-    """A whole state of former versions."""
+    """A whole state of earlier versions."""
 
     now_us: int
     sessions: list[tuple[int, _Session]]
@@ -226,7 +226,7 @@ class Replica:
         return found.results.get(seq, ((EXPIRED, b""),))
 
     def make(self, *, transfer: bool = False) -> Making:
-        """Begin to make all of it as it is now, for the disk here or for another server."""
+        """Begin a snapshot of the present state, for the own disk or for another server."""
         machine = self.machine
         if self._pieced is not None:
             pieces = self._pieced.pieces()
@@ -239,18 +239,18 @@ class Replica:
 
     @property
     def one_state(self) -> bool:
-        """Whether another server gets the same state as the disk here."""
+        """True if other servers get the same state as the own disk."""
         return self._filed is None
 
     def snapshot(self) -> bytes:
-        """All of it at once, for the disk here."""
+        """Return the whole state as one value, for the own disk."""
         made = self.make()
         while not made.step(1 << 62):
             pass
         return b"".join(made.chunks)
 
     def restoring(self) -> Restored:
-        """What takes a state in chunks, and has it replace this one."""
+        """Return an object that rebuilds the replica from chunks."""
         return Restored(self)
 
     def restore(self, index: int, chunks: Iterable[Buffer]) -> None:
@@ -262,7 +262,7 @@ class Replica:
         restored.finish(index)
 
     def become(self, index: int, head: _Head | _Old) -> None:
-        """The machine has a restored state, which is the one behind an entry."""
+        """Take over a state of the chain itself, after entry ``index``; the machine is already restored."""
         self.applied, self.now_us, self._sessions = index, head.now_us, dict(head.sessions)
         self._age_us = head.age_us
         self._origins = Origins()
@@ -330,7 +330,7 @@ class Replica:
 
 
 class Restored:
-    """A state that comes in chunks; the replica is as it was until ``finish``."""
+    """Rebuilds a state from chunks; the replica is unchanged until ``finish``."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -340,11 +340,11 @@ class Restored:
         self._splitter = Splitter(self)
 
     def add(self, chunk: Buffer) -> None:
-        """The next one. Raises ProtocolError."""
+        """Take the next chunk. Raises ProtocolError."""
         self._splitter.add(chunk)
 
     def finish(self, index: int) -> None:
-        """All are there: be as behind an entry. Raises ProtocolError."""
+        """Replace the replica's state with that after entry ``index``. Raises ProtocolError."""
         self._splitter.finish()
         if self._head is None:
             raise ProtocolError("the state of a chain is empty")
@@ -355,7 +355,7 @@ class Restored:
         self._replica.become(index, self._head)
 
     def frame(self, frame: bytes) -> None:
-        """A frame is whole. Raises ProtocolError."""
+        """Take a complete frame. Raises ProtocolError."""
         if self._head is not None:
             if self._pieces is not None:
                 self._pieces.add(frame)
@@ -370,7 +370,7 @@ class Restored:
             self._pieces = machine.restoring()
 
     def old(self, state: bytes) -> None:
-        """It is one of a former version, and this is all of it. Raises ProtocolError."""
+        """Take a whole state of an earlier version. Raises ProtocolError."""
         self._head = head = _decoded(_OLD, state)
         self._whole = [head.machine]
 

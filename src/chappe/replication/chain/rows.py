@@ -1,7 +1,7 @@
-"""Rows of which a snapshot costs next to nothing: a dictionary in parts, each of which is copied when it is changed.
+"""A dictionary with cheap snapshots: it consists of parts, each copied when it is changed.
 
-A snapshot has the parts as they are. The first change of a part after it copies that part, of which there are so many
-that this takes microseconds; so a state of gigabytes is made into pieces while it goes on changing, and nobody waits.
+A snapshot shares the parts. The first change of a part after it copies that part; there are so many parts that
+this takes microseconds, so a state of gigabytes is made into pieces while it keeps changing, and nothing waits.
 Order and pieces depend on the rows' history alone, so they are the same at all members.
 """
 
@@ -21,12 +21,12 @@ Key = TypeVar("Key", str, bytes)
 
 
 class Rows(Generic[Key]):
-    """Values by key."""
+    """A dictionary of encoded values with copy-on-write snapshots."""
 
     def __init__(self, kind: type[Key]) -> None:
         self._kind: type[Key] = kind
         self._parts: list[dict[Key, bytes]]
-        self._own: bytearray  # 0: a snapshot has the part, too
+        self._own: bytearray  # 0: a snapshot shares the part
         self._count: int
         self.clear()
 
@@ -34,7 +34,7 @@ class Rows(Generic[Key]):
         return self._count
 
     def get(self, key: Key) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self._parts[_part(key)].get(key)
 
     def put(self, key: Key, value: bytes) -> None:
@@ -57,21 +57,21 @@ class Rows(Generic[Key]):
         self.replace([{} for _ in range(PARTS)])
 
     def values(self) -> Iterator[bytes]:
-        """All values; nothing may change meanwhile."""
+        """Iterate over all values; do not change rows meanwhile."""
         for rows in self._parts:
             yield from rows.values()
 
     def pieces(self) -> Iterator[bytes]:
-        """All rows as they are now, however they change later: for ``RowsTaken`` to make them anew."""
+        """Return a snapshot of all rows as an iterator of pieces for ``RowsTaken``."""
         self._own = bytearray(PARTS)
         return _Pieces(list(self._parts))
 
     def taking(self) -> RowsTaken[Key]:
-        """What takes pieces, and has these rows replaced by them when all are there."""
+        """Return an object that rebuilds these rows from pieces."""
         return RowsTaken(self, self._kind)
 
     def replace(self, parts: list[dict[Key, bytes]]) -> None:
-        """Have other rows."""
+        """Replace all rows."""
         self._parts = parts
         self._own = bytearray(b"\1" * PARTS)
         self._count = sum(map(len, parts))
@@ -84,7 +84,7 @@ class Rows(Generic[Key]):
 
 
 class _Pieces(Iterator[bytes]):
-    """A piece for each part that has rows: its place and its rows, in msgpack."""
+    """Pieces of a snapshot: place and rows of each non-empty part, in msgpack."""
 
     def __init__(self, parts: list[Any]) -> None:
         self._parts = parts
@@ -93,7 +93,7 @@ class _Pieces(Iterator[bytes]):
     def __next__(self) -> bytes:
         while self._place < PARTS:
             place, rows = self._place, self._parts[self._place]
-            self._parts[place] = {}  # its memory is given back
+            self._parts[place] = {}  # frees its memory
             self._place += 1
             if rows:
                 return msgspec.msgpack.encode((place, rows))
@@ -101,7 +101,7 @@ class _Pieces(Iterator[bytes]):
 
 
 class RowsTaken(Generic[Key]):
-    """Rows that come in pieces."""
+    """Rebuilds rows from pieces; they change in ``finish`` alone."""
 
     def __init__(self, rows: Rows[Key], kind: type[Key]) -> None:
         self._rows: Rows[Key] = rows
@@ -109,7 +109,7 @@ class RowsTaken(Generic[Key]):
         self._parts: list[dict[Key, bytes]] = [{} for _ in range(PARTS)]
 
     def add(self, piece: bytes) -> None:
-        """One more. Raises ProtocolError."""
+        """Take the next piece. Raises ProtocolError."""
         try:
             place, rows = self._decoder.decode(piece)
             self._parts[place] = rows
@@ -117,7 +117,7 @@ class RowsTaken(Generic[Key]):
             raise ProtocolError(f"a piece of the rows of a state does not decode: {error}") from None
 
     def finish(self) -> None:
-        """All are there."""
+        """Replace the rows."""
         self._rows.replace(self._parts)
 
 

@@ -1,8 +1,8 @@
-"""A state on its way out of a replica, and into one: a bounded piece at a time, so that nobody waits for a large one.
+"""Makes the state of a replica, and restores it, in bounded pieces, so that nothing waits for a large one.
 
-The bytes of a state are ``MARK`` and frames, each a length of 32 bits and so many bytes. The first one has what the
-chain keeps itself, the others are the machine's pieces, or what its ``snapshot`` has returned. States of former
-versions are one array in msgpack, and are still taken.
+A state is ``MARK`` and frames, each a 32-bit length and that many bytes. The first frame has the chain's own
+data, the others are the machine's pieces, or the result of its ``snapshot``. States of earlier
+versions are one array in msgpack, and are still accepted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from crc32c import crc32c
 
 from chappe.errors import ProtocolError
 
-MARK: Final = b"\xc1"  # no value in msgpack begins so
+MARK: Final = b"\xc1"  # no msgpack value begins with it
 _LENGTH: Final = Struct(">I")
 
 Buffer = bytes | memoryview
 
 
 class Making:
-    """A state that is being made.
+    """A snapshot in the making.
 
     Args:
-        frames: Its contents, each made when it is asked for.
-        chunk_bytes: So large are the chunks of which it consists in the end, but the last one.
+        frames: The contents, made lazily.
+        chunk_bytes: The size of the resulting chunks, except the last one.
     """
 
     def __init__(self, frames: Iterator[bytes], chunk_bytes: int) -> None:
@@ -38,7 +38,7 @@ class Making:
         self._rest = bytearray(MARK)
 
     def step(self, size: int) -> bool:
-        """Make about so many bytes more; returns whether the state is complete."""
+        """Make about ``size`` more bytes; return True once the state is complete."""
         while size > 0:
             frame = next(self._frames, None)
             if frame is None:
@@ -51,7 +51,7 @@ class Making:
         return False
 
     def _cut(self, least: int) -> None:
-        """Make chunks of what there is, the last one of ``least`` bytes at least."""
+        """Cut the pending bytes into chunks while at least ``least`` bytes remain."""
         rest, size = self._rest, self._chunk_bytes
         at = 0
         while len(rest) - at >= least:
@@ -64,19 +64,19 @@ class Making:
 
 
 class Frames(Protocol):
-    """Whoever makes a state of frames."""
+    """The receiver of frames."""
 
     def frame(self, frame: bytes) -> None:
-        """One more. Raises ProtocolError."""
+        """Take the next one. Raises ProtocolError."""
         ...
 
     def old(self, state: bytes) -> None:
-        """A state of a former version, all of it. Raises ProtocolError."""
+        """Take a whole state of an earlier version. Raises ProtocolError."""
         ...
 
 
 class Splitter:
-    """Cuts chunks of any size into frames again."""
+    """Splits chunks of any size into frames."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
@@ -85,7 +85,7 @@ class Splitter:
         self._old = False
 
     def add(self, chunk: Buffer) -> None:
-        """One more. Raises ProtocolError."""
+        """Take the next one. Raises ProtocolError."""
         rest = self._rest
         rest += chunk
         if not self._begun and rest:
@@ -104,7 +104,7 @@ class Splitter:
         del rest[:at]
 
     def finish(self) -> None:
-        """There are no more. Raises ProtocolError."""
+        """Check that the last frame was complete. Raises ProtocolError."""
         if self._old or not self._begun:
             self._frames.old(bytes(self._rest))
         elif self._rest:

@@ -12,12 +12,12 @@ from chappe.replication.chain.replica import Replica
 
 
 class Giver:
-    """One state, on its way to one joiner.
+    """Sends one state to one joiner.
 
     Args:
-        state: Its chunks have ``piece_bytes`` each, but the last one.
-        check: CRC-32C of all of them.
-        number: Of the configuration.
+        state: Its chunks have ``piece_bytes`` each, except the last one.
+        check: CRC-32C of all chunks.
+        number: The number of the configuration.
     """
 
     def __init__(self, state: State, check: int, number: int, limits: ChainLimits) -> None:
@@ -55,9 +55,9 @@ class Giver:
 
 
 class Taker:
-    """What has come of a state. Pieces may be lost and come out of order: those that are missing are asked for.
+    """Receives a state. Pieces may be lost or reordered: it asks again for missing ones.
 
-    Each is restored as it comes, so that the last one costs no more than the others.
+    Each piece is restored on arrival, so the last one costs no more than the others.
     """
 
     def __init__(self, replica: Replica, limits: ChainLimits) -> None:
@@ -70,9 +70,9 @@ class Taker:
         self.size = 0
 
     def take(self, piece: Piece) -> State | None:
-        """One more piece; the state if it is complete and right, and then ``restored`` has it.
+        """Take a piece; return the state once it is complete and correct: then ``restored`` has it.
 
-        A newer state begins anew. Raises ProtocolError.
+        A piece of a newer state starts over. Raises ProtocolError.
         """
         assert piece.size <= self._limits.state_bytes_max
         first = self._first
@@ -90,7 +90,7 @@ class Taker:
         try:
             self.restored.add(piece.data)
         except ProtocolError:
-            self._begin(None)  # it was damaged on its way
+            self._begin(None)  # damaged in transit
             raise
         if self.size < piece.size:
             return None

@@ -243,7 +243,7 @@ def _check_folders(output: Output, rows: DataFrame) -> None:
 
 
 def folders(output: Output) -> list[str]:
-    """The columns by whose values an output of Parquet has directories."""
+    """Return the columns that partition the directories of a Parquet output."""
     text = next((value for name, value in output.options.items() if name.lower() == "partitionby"), "")
     return [part.strip() for part in text.split(",") if part.strip()]
 

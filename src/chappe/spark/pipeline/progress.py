@@ -25,9 +25,9 @@ LOOKS_MAX: Final = 512  # lengths of a topic remembered; every second one is for
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one topic is ahead of the query: records, and about how many bytes they have at the stores.
+    """The lag of a query behind one topic: records, and about how many bytes they have at the stores.
 
-    ``seconds`` is how long ago the topic was as long as what has been read; None if that is unknown.
+    ``seconds`` is the age of the moment at which the topic ended where the query is now; None if unknown.
     """
 
     topic: str
@@ -171,9 +171,9 @@ class Tracker:
 
 
 def lag(query: StreamingQuery) -> tuple[Lag, ...]:
-    """How far a streaming query is behind each of its topics, by the progress that Spark remembers of it.
+    """Return a streaming query's lag behind each of its topics, from the progress that Spark remembers.
 
-    It asks nobody: stores are asked when a batch is planned, or would be. Empty before the first batch. Seconds follow
+    It contacts no store: Spark updates the progress when it plans a batch. Empty before the first batch. Seconds follow
     from the progress that Spark remembers (100 batches), so of a young query with a backlog they may be unknown.
     """
     tracker = Tracker(query.name or str(query.id))
@@ -184,12 +184,12 @@ def lag(query: StreamingQuery) -> tuple[Lag, ...]:
 
 
 def _lengths(offsets: object) -> dict[str, dict[str, int]]:
-    """Offsets of topics as the source writes them, without symbols."""
+    """Return the offsets of topics as the source writes them, without symbols."""
     return {topic: parts for topic, parts in _parts(offsets).items() if topic}
 
 
 def _parts(offsets: object) -> dict[str, dict[str, int]]:
-    """What the source writes; nothing for anything but offsets of ours, such as null."""
+    """Parse offsets as the source writes them; empty for anything else, such as null."""
     try:
         given = json.loads(offsets) if isinstance(offsets, str) else offsets
     except ValueError:

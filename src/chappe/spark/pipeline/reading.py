@@ -164,7 +164,7 @@ class _Reader:
     def _settings(self, spark: Table) -> dict[str, str]:
         found = spark.settings("settings")
         for name in found:
-            if not name.startswith("spark."):  # Spark would pass over it
+            if not name.startswith("spark."):  # Spark would ignore it
                 text = f"`{name}` is not a setting of Spark: their names begin with `spark.`"
                 self._complaints.add((*spark.keys, "settings", name), text)
         return found
@@ -315,7 +315,7 @@ class _Reader:
         )
 
     def _output_options(self, table: Table, kind: str) -> dict[str, str]:
-        """Those of a topic are checked by the sink that gets them; Spark's Parquet writer passes over all it lacks."""
+        """Check Parquet options, of which Spark ignores unknown ones; the sink checks options of a topic."""
         options = table.settings("options")
         known = {each.lower(): each for each in _PARQUET}
         for option in options:

@@ -92,7 +92,7 @@ class Table:
         return value
 
     def settings(self, name: str) -> dict[str, str]:
-        """A table of texts, numbers and truth values, all as text, as Spark takes them; a list of texts by commas."""
+        """Return a table of texts, numbers and booleans as Spark's texts; lists of texts are joined by commas."""
         found: dict[str, str] = {}
         table = self.table(name)
         for key, value in table.values.items() if table else ():

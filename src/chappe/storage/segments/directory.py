@@ -105,7 +105,7 @@ class TopicFolder:
 
     @property
     def beginnings(self) -> str:
-        """Where it is noted which segments are written to."""
+        """The directory of notes on segments that are written to."""
         store = os.path.dirname(os.path.dirname(self.path))
         return os.path.join(store, BEGUN, os.path.basename(self.path))
 
@@ -114,7 +114,7 @@ class TopicFolder:
         return os.path.join(self.copies, f"{number:016d}.idx")
 
     def begun(self, number: int) -> str:
-        """The empty file that says of a segment without an index that there is one."""
+        """Return the path of the empty file that marks a segment without an index as existing."""
         return os.path.join(self.beginnings, f"{number:016d}{SEGMENT}")
 
     def seed(self, number: int) -> int:
@@ -134,7 +134,7 @@ def segment_numbers(path: str) -> tuple[set[int], set[int]]:
 
 
 def numbers_of(path: str, kind: str) -> set[int]:
-    """Numbers of the segments that have a file with this ending in a folder; none if that is not there."""
+    """Return the numbers of segments with a file of this ending; empty if there is no folder."""
     found: set[int] = set()
     for name in os.listdir(path) if os.path.isdir(path) else ():
         stem, ending = os.path.splitext(name)
@@ -263,9 +263,9 @@ class StoreDirectory:
         return TopicFolder(self._ops, path or os.path.join(self.topics, folder_name(topic)), topic, self.store_id)
 
     def put_away(self, path: str) -> str:
-        """Move what has the name of a topic's folder, and is none, where nothing is written; returns where it is.
+        """Move an entry that is named like a topic's folder, but is none, to ``left-alone``; return its new path.
 
-        Raises OSError: it may be in either place.
+        After an OSError it may be in either place.
         """
         above = os.path.join(self.path, LEFT_ALONE)
         self._ops.make_directory(above)
@@ -279,7 +279,7 @@ class StoreDirectory:
         return target
 
     def left_alone(self) -> list[str]:
-        """The folders that were moved so."""
+        """Return the folders in ``left-alone``."""
         above = os.path.join(self.path, LEFT_ALONE)
         names = sorted(os.listdir(above)) if os.path.isdir(above) else []
         return [path for name in names if os.path.isdir(path := os.path.join(above, name))]

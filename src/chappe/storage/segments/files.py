@@ -40,7 +40,7 @@ class FileOps:
     """What the storage asks of the operating system; every method raises OSError as ``os`` does."""
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file; closed on exec, and its owner's alone if it is made."""
+        """Open a file with close-on-exec; a new one is private to its owner."""
         return open_private(path, flags)
 
     def close(self, fd: int) -> None:
@@ -78,7 +78,7 @@ class FileOps:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory that does not exist yet, of its owner alone."""
+        """Create a directory that is private to its owner."""
         os.mkdir(path, PRIVATE_DIRECTORY)
 
     def drop_cache(self, fd: int, position: int, size: int) -> None:

@@ -50,9 +50,9 @@ def save_copy(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = T
 
 
 def note_begun(folder: TopicFolder, number: int) -> None:
-    """Remember, outside of its folder, that a segment is written to; never raises.
+    """Note outside of its folder that a segment is written to; never raises.
 
-    Where the manifest is gone, too, nothing else tells that there was one. It is not synced: no record relies on it.
+    Without a manifest this is the only trace of a missing segment. It is not synced: no record relies on it.
     """
     with logged("cannot note that %s is begun", folder.segment(number)):
         for path in (os.path.dirname(folder.beginnings), folder.beginnings):

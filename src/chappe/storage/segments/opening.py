@@ -131,7 +131,7 @@ class Folders:
         logger.error("%s is moved to %s, and left alone there", path, self._directory.put_away(path))
 
     def _give_names_back(self, expected: list[str]) -> None:
-        """Folders that were moved away become those of their topics, also where a process was killed in between."""
+        """Move folders from ``left-alone`` to their topics' names, also after a kill halfway."""
         paths = self._directory.left_alone()
         named = (topic_of(self._ops, path) for path in paths)
         for topic in sorted({*expected, *self._strange, *(each for each in named if each is not None)}):

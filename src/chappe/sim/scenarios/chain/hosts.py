@@ -37,19 +37,19 @@ class Disk:
         self.loaded = Loaded()
         self.refuses = 0.0  # how many of the writes it refuses
         self.write_s = 0.001
-        self._saves: tuple[Change, ...] | None = None  # what is being saved, and what was written since
+        self._saves: tuple[Change, ...] | None = None  # the change being saved, and changes written since
 
     def save(self, change: Change) -> None:
-        """Begin to write a change with a state beside what follows."""
+        """Begin to save a change with a state beside later changes."""
         self._saves = (change,)
 
     @property
     def saving(self) -> bool:
-        """Whether such a change is on its way."""
+        """True while a change is being saved."""
         return self._saves is not None
 
     def saved(self, done: bool) -> None:
-        """It is there, in place of all before it, or never will be."""
+        """End a save: if ``done``, the change replaces everything before it."""
         saves, self._saves = self._saves, None
         if done:
             for each in saves or ():

@@ -86,19 +86,19 @@ class WholeKeys:
 
 
 class Keys(WholeKeys):
-    """The same, with a state that goes out and comes in by pieces."""
+    """The same machine with a state in pieces."""
 
     def pieces(self) -> Iterator[bytes]:
-        """What it has done, and then the rows."""
+        """Return the applied commands and then the rows."""
         return chain((msgspec.msgpack.encode(self.did),), self.rows.pieces())
 
     def restoring(self) -> Taken:
-        """What takes such pieces."""
+        """Return an object that rebuilds the state from pieces."""
         return Taken(self)
 
 
 class Taken:
-    """Pieces that come."""
+    """Rebuilds the state from pieces."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -106,14 +106,14 @@ class Taken:
         self._rows = keys.rows.taking()
 
     def add(self, piece: bytes) -> None:
-        """One more."""
+        """Take the next piece."""
         if self._did is None:
             self._did = msgspec.msgpack.decode(piece)
         else:
             self._rows.add(piece)
 
     def finish(self) -> None:
-        """All are there."""
+        """Replace the machine's state."""
         assert self._did is not None
         self._keys.did = self._did
         self._rows.finish()

@@ -364,7 +364,7 @@ class Waits(Checker[KvWorld]):
 
 
 class Everything(Checker[KvWorld]):
-    """A clone that was waited for until it is idle has all that its master had told when the wait began."""
+    """After ``await_idle`` a clone has all events that its master had when the wait began."""
 
     name = "everything"
 
@@ -373,12 +373,12 @@ class Everything(Checker[KvWorld]):
         self._had: dict[int, dict[Entity, int]] = {}  # by the wait: the last event of each master
 
     def on_began(self, host: KvHost, serial: int, asked: Operation) -> None:
-        """Somebody begins to wait."""
+        """Note the masters' positions when a wait begins."""
         if asked.what == "await_idle" and host.kind == "clone":
             self._had[serial] = {each.role.entity: each.role.position for each in self.world.masters()}
 
     def on_ended(self, host: KvHost, serial: int, asked: Operation) -> None:
-        """The wait is over."""
+        """Check the clone's position when the wait ends."""
         had = self._had.pop(serial, None)
         if had is not None and asked.outcome is None and host.role.position < had.get(host.role.master, 0):
             self.fail(f"{host.name} is idle at event {host.role.position}, its master had {had[host.role.master]}")

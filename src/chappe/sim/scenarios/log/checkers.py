@@ -211,7 +211,7 @@ class Convergence(Checker[LogWorld]):
         return found
 
     def _original_ends(self) -> dict[Key, int]:
-        """The same of original stores."""
+        """The end of each partition at original stores."""
         found: dict[Key, int] = {}
         for parts in self.world.originals.values():
             for key, kept in parts.items():

@@ -268,14 +268,14 @@ class LogFaults(Schedule):
             self.world.clock.after(until + 0.5, self._restart_of, journal)
 
     def _restart_of(self, journal: Journal) -> None:
-        """Whose disk was full starts anew, and goes on with what is on it."""
+        """Restart a producer whose disk was full; it continues with its journal."""
         for member in self.world.members:
             if member.alive and isinstance(member.host, ProducerHost) and member.host.journal is journal:
                 member.crash()
                 self.world.clock.after(1.0, member.restart)
 
     def rot_journal(self) -> None:
-        """What a producer's journal has is damaged, and its next life finds that."""
+        """Damage a producer's journal and restart the producer, which detects it."""
         rng = self.world.rot_rng
         members = [m for m in self.world.members if m.alive and isinstance(m.host, ProducerHost)]
         rng.shuffle(members)

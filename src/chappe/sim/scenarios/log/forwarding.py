@@ -51,7 +51,7 @@ class Ear:
         return self._host.paused()
 
     def flush(self) -> None:
-        """As its host."""
+        """Delegate to the host."""
         self._host.flush()
 
     def on_message(self, message: Message) -> None:

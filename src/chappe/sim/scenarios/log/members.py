@@ -100,7 +100,7 @@ class ProducerHost(NodeHost):
                 world.fail("identity", f"{name} resumes with another record at {offset}, which was given away")
 
     def _found_damage(self, first: int, next_: int) -> None:
-        """Its journal has damage, and says so: what no store has is lost."""
+        """Note reported damage of its journal: records that no store has are lost."""
         assert self.journal is not None
         damaged = set(range(first, next_))
         self.world.trace(self, "has damage in its journal, at %d to %d", first, next_ - 1)

@@ -66,7 +66,7 @@ class NodeHost(Host):
         self.wants: dict[bytes, int] = {}
         self.links: dict[str, Link] = {}  # what we listen to, by endpoint
         self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
-        self.leaving: dict[str, Link] = {}  # what we listen to no more, once it is read
+        self.leaving: dict[str, Link] = {}  # closing connections, until they are read
         self._leaving = Leaving()
         self.listeners: dict[Link, None] = {}
         self.lines: list[Line] = []
@@ -131,7 +131,7 @@ class NodeHost(Host):
         self.world.part(self)
 
     def _hang_up(self, link: Link) -> None:
-        """Dead, it ends the connection of a listener, and all that is on its way there."""
+        """End a listener's connection, and drop everything in transit, when the host dies."""
         link.break_()
 
     def _dialled(self) -> list[Link]:
@@ -177,7 +177,7 @@ class NodeHost(Host):
         self.call(self.role.handle_message, message, self.world.now, self.wall_us)
 
     def flush(self) -> None:
-        """Nothing more has come just now."""
+        """Flush the role when no more messages are pending."""
         if isinstance(self.role, ConsumingMember):
             self.call(self.role.flush, self.world.now)
 

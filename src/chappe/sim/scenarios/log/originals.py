@@ -154,7 +154,7 @@ class OriginalHost(NodeHost):
 
     def __init__(self, world: LogWorld, name: str, role: OriginalProducer | OriginalStore) -> None:
         super().__init__(world, name, role)
-        self.leaves: Random | None = None  # says when a producer leaves that is acknowledged, if it does
+        self.leaves: Random | None = None  # decides when a fully acknowledged producer leaves
         self.original = role
         if isinstance(role, OriginalStore):
             world.originals[name] = role.parts
@@ -167,7 +167,7 @@ class OriginalHost(NodeHost):
             self.world.clock.after(self.world.rng.random(), self._work, self.original)
 
     def _hang_up(self, link: Link) -> None:
-        """It leaves in order, without a goodbye."""
+        """End a listener's connection in order, without a goodbye."""
         link.end()
 
     def _work(self, core: OriginalProducer) -> None:

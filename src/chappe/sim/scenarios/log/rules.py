@@ -2,7 +2,7 @@
 
 Everybody has an identity, which is the name of the host. A change of the rules comes to each member at another time, up
 to two seconds later; who does not know of it yet does what it could. A rogue knows nothing of rules: one sends what it
-may not, also in the name of others, and beacons in their names; one wants everything and may have one topic.
+may not, also in the name of others, and beacons in their names; one wants everything with a right to one topic.
 Originals have no identity, so there are none.
 """
 
@@ -45,8 +45,8 @@ CALM_S: Final = 12.0  # after the last change nobody honest is refused any more
 KINDS: Final = {"store": STORE, "forwarder": STORE, "producer": PRODUCE, "consumer": CONSUME}
 HONEST: Final = tuple(f"{kind}{number}" for kind in KINDS for number in range(20))
 FORGER, READER, THIEF = "forger", "reader", "thief"
-ALLOWED: Final = "b.x"  # what the reader may have, and the forger: enough to be listened to
-FORGED_PORT: Final = 9  # where nobody is
+ALLOWED: Final = "b.x"  # topic of the reader and the forger: enough to be listened to
+FORGED_PORT: Final = 9  # nothing listens there
 
 
 class Rules(Log):
@@ -102,7 +102,7 @@ class Rules(Log):
         return Guard(lambda: self.decisions_of(name), refused, PRODUCERS if isinstance(host, StoreHost) else GIVERS)
 
     def tower_guard(self) -> Guard:
-        """See ``LogWorld.tower_guard``."""
+        """Return a guard that traces and counts refusals."""
 
         def refused(refusal: Refusal) -> None:
             self.trace(None, "a tower refuses: %s", refusal)
@@ -112,11 +112,11 @@ class Rules(Log):
         return Guard(lambda: self.decisions_of("tower"), refused)
 
     def mark(self, name: str) -> str:
-        """See ``LogWorld.mark``."""
+        """Return the identity's suffix of endpoints."""
         return f"#{name}"
 
     def part(self, host: Any) -> None:
-        """See ``LogWorld.part``."""
+        """Also remember the endpoint of the dead host."""
         super().part(host)
         self.left.add((host.address, host.endpoint))
 
@@ -321,7 +321,7 @@ class Refused(Checker[Rules]):
             self.fail(f"{host.name} gives way to a claim that was forged: {event}")
 
     def on_beacon(self, host: Any, frames: list[bytes]) -> None:
-        """A member hears of another one."""
+        """Check that no member hears a forged beacon."""
         if len(frames) == 3 and host.name in HONEST:
             kind, address, endpoint = (each.decode() for each in frames)
             if f":{FORGED_PORT}#" in endpoint:

@@ -200,7 +200,7 @@ class LogWorld(World):
         return Discovery(host.role.address, HOST, port, now=self.now, guard=host.guard)
 
     def mark(self, name: str) -> str:
-        """What endpoints of a host end in: who it is, where there are rules."""
+        """Return the suffix of a host's endpoints: its identity in worlds with rules, else nothing."""
         return ""
 
     def meet(self, host: Any) -> None:
@@ -212,7 +212,7 @@ class LogWorld(World):
         """A host is dead."""
 
     def tower_guard(self) -> Guard | None:
-        """What judges beacons at towers, likewise."""
+        """Return the guard of towers in worlds with rules, else None."""
         return None
 
     def guard_of(self, host: Any) -> Guard | None:
