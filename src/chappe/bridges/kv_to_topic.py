@@ -53,7 +53,7 @@ class DataStoreToTopic(Keeper):
     Args:
         store: A master or a clone; or a shared map, or subtrees of one, see ``api.kv.map_store``.
         topic: The topic of the log; its records are to be those of this store alone.
-        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
+        tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Interface of the producer.
         min_acks: Stores that must have each record, at least 1.
         compact_s: Compacted by key: of several changes of a key that wait only the last is written, and everything

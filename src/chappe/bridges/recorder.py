@@ -53,7 +53,7 @@ class Recorder:
         endpoint: Of the mesh; peers are its user's affair.
         topics: Prefixes of topics in the mesh.
         to: The topic of the log.
-        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
+        tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Interface of the producer.
         min_acks: Stores that must have each record, at least 1.
         identity: Under which journal and partition are kept; by default made of ``topics`` and ``to``.

@@ -56,7 +56,7 @@ class TopicToDataStore(Keeper):
     Args:
         store: The master; or a shared map, see ``api.kv.map_store``: what cannot be in it is left out and counted.
         topic: The topic of the log.
-        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
+        tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Interface of the consumer.
         security: Who it is in the log, as of ``Consumer``.
 

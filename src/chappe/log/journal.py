@@ -1,16 +1,16 @@
-"""Which file of a producer's journal a batch goes to, and what a further life finds in the files.
+"""Distributes batches over the files of a producer's journal, and finds them again in a further life.
 
 A journal is a sequence of files, each named by the offset that it begins with; only the newest one is written to. A
-batch counts once it is synced, and one is synced before the next is written. Whatever fails, the file is left as it is
-and the next batch begins a new file: what a failed write or sync leaves in a file cannot be known. So a batch at or
-after the offset that the next file begins with was never published, and is passed over. The next file may exist as
-soon as its making has begun, so nothing is written to the former one from then on.
+batch counts once it is synced, and is synced before the next is written. After any failure the file stays as it is
+and the next batch begins a new file, since the result of a failed write or sync is unknown. So a batch at or
+after the offset that the next file begins with was never published, and is skipped. The next file may exist as
+soon as its creation has begun, so the former one takes no writes from then on.
 
 Each batch lies in a frame: ``MAGIC``, and the CRC-32C of the batch's header, which starts from the partition, the file
-and the position. So frames are found behind bytes that are damaged, and never within a record. A bad end is a write
-that a crash has torn. Bad bytes before a frame, or before the offset that the next file begins with, had been synced:
-they are damage, and ``lost`` has the offsets. Batches without frames are of an earlier format; behind damage they are
-found only where the header of the damaged one is sound.
+and the position. So frames are found behind damaged bytes, and never within a record. A bad end is a write
+torn by a crash. Bad bytes before a frame, or before the offset that the next file begins with, had been synced:
+they are damage, listed in ``lost``. Batches without frames are of an earlier format; behind damage they are
+found only if the header of the damaged one is sound.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Offsets = tuple[int, int]  # the first one, and the one after the last
 
 
 class JournalDisk(Protocol):
-    """The files of one journal. All of it raises OSError; what failed may have happened all the same."""
+    """The files of one journal. All methods raise OSError; a failed operation may have happened all the same."""
 
     def load(self) -> Iterable[tuple[int, bytes]]:
-        """The offset that each file begins with, and its content, which is durable."""
+        """Return the first offset and the durable content of each file."""
 
     def begin(self, first: int) -> None:
-        """Make an empty file, durably; it is the one to write to. If that fails, the former one still is."""
+        """Create an empty file durably, and write to it from now on. After a failure the former one stays in use."""
 
     def write(self, raw: bytes, at: int) -> None:
-        """Write all of this at a position."""
+        """Write all bytes at a position."""
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make written bytes durable."""
 
     def cut(self, size: int) -> None:
-        """Cut the file to this size."""
+        """Truncate the file."""
 
     def remove(self, first: int, *, damaged: bool) -> None:
         """Remove a file, or put it aside if it is ``damaged``."""
@@ -64,9 +64,9 @@ class JournalFiles:
     Raises OSError, as every method does.
 
     Attributes:
-        batches: Not known to be stored, oldest first, as they were found.
-        lost: Offsets of batches that were durable and are damaged now, as they were found.
-        next_offset: The offset after the last one that is durable.
+        batches: Batches found that are not known to be stored, oldest first.
+        lost: Offsets found of durable batches that are damaged now.
+        next_offset: The offset after the last durable one.
     """
 
     def __init__(self, disk: JournalDisk, topic: str, address: str, rotate_bytes: int = ROTATE_BYTES) -> None:
@@ -76,16 +76,16 @@ class JournalFiles:
         self.batches: list[bytes] = []
         self.lost: list[Offsets] = []
         self.next_offset = 0
-        self._firsts: list[int] = []  # of the files; the last one is written to
-        self._damaged: set[int] = set()  # those of them with damage
+        self._firsts: list[int] = []  # the first offset of each file; the last file is written to
+        self._damaged: set[int] = set()  # the first offsets of files with damage
         self._load()
         self._size = self._seed = 0
-        self._worn = True  # the file takes no further batch: the next one begins a new file
-        self._doubtful = False  # a batch that was refused may be there, with offsets that come again
+        self._worn = True  # the next batch begins a new file
+        self._doubtful = False  # a refused batch may be in the file, with offsets that come again
         self._rotate()
 
     def append(self, bodies: Sequence[bytes], next_: int) -> None:
-        """Make batches durable that end before ``next_``. Raises OSError: none of them counts.
+        """Make batches that end before ``next_`` durable. After an OSError none of them counts.
 
         After any other exception ``next_offset`` tells whether they count.
         """
@@ -103,14 +103,14 @@ class JournalFiles:
             raise
 
     def settle(self) -> None:
-        """Make sure that no batch that was refused counts; offsets may be given again then."""
+        """Ensure that no refused batch counts, so that its offsets can be reused."""
         if self._doubtful:
             self._rotate()
 
     def trim(self, offset: int) -> None:
-        """Everything before ``offset`` is stored: drop the files that hold nothing else.
+        """Remove files whose records all lie before ``offset``: these are stored.
 
-        Raises OSError: it keeps more than it must.
+        After an OSError it keeps more than it must.
         """
         if offset >= self.next_offset and self._size:
             self._rotate()
@@ -119,22 +119,22 @@ class JournalFiles:
             self._firsts.pop(0)
 
     def _rotate(self) -> None:
-        """Begin a new file. If that fails it may be there all the same: the former one is not written to any more."""
+        """Begin a new file. It may exist even after a failure, so the former one takes no more writes."""
         self._worn = True
         first = self.next_offset
         self._disk.begin(first)
-        if self._firsts[-1:] != [first]:  # else nothing valid is in it
+        if self._firsts[-1:] != [first]:  # else it has no valid batch
             self._firsts.append(first)
         self._seed = seed_of(*self._of, str(first))
         self._size, self._worn, self._doubtful = 0, False, False
 
     def _give_up_file(self) -> None:
-        """The last write failed: take it back as far as that is possible, and go on in a new file."""
+        """Undo a failed write as far as possible, and continue in a new file."""
         self._worn = True
         try:
             self._disk.cut(self._size)
         except OSError:
-            self._doubtful = True  # the next file says that it does not count
+            self._doubtful = True  # the next file invalidates the batch
 
     def _load(self) -> None:
         files = sorted(self._disk.load())
@@ -146,13 +146,13 @@ class JournalFiles:
             end = self._firsts[index + 1] if index + 1 < len(files) else None
             for _, batch in batches_in(raw, seed_of(*self._of, str(first))):
                 if batch.base < self.next_offset or (end is not None and batch.next > end):
-                    continue  # it was refused, and came again in the next file
+                    continue  # refused, and repeated in the next file
                 self._go_to(batch.base, first)
                 self.batches.append(bytes(batch.raw))
                 self.next_offset = batch.next
 
     def _go_to(self, offset: int, file: int) -> None:
-        """A batch or file begins here: what is missing before was in this file."""
+        """Move to the start of a batch or file; missing offsets before it were in ``file``."""
         if offset > self.next_offset:
             self.lost.append((self.next_offset, offset))
             self._damaged.add(file)
@@ -160,13 +160,13 @@ class JournalFiles:
 
 
 def seed_of(topic: str, address: str, file: str) -> int:
-    """Where the checksums of a file's frames start from."""
+    """Return the seed of the checksums of a file's frames."""
     text = b"\0".join((encode_topic(topic), encode_topic(address), file.encode()))
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
 
 def framed(bodies: Sequence[bytes], seed: int, at: int) -> bytes:
-    """Batches in their frames, to be written at this position."""
+    """Encode batches in frames for a position in the file."""
     parts: list[bytes] = []
     for body in bodies:
         parts += FRAME.pack(MAGIC, crc32c(body[: HEADER.size], (seed + at) & _MASK)), body
@@ -175,11 +175,11 @@ def framed(bodies: Sequence[bytes], seed: int, at: int) -> bytes:
 
 
 def batches_in(raw: bytes, seed: int) -> Iterator[tuple[int, Batch]]:
-    """The sound batches in a file, in order, each behind the position where it ends.
+    """Iterate over the sound batches in a file, in order, each with the position of its end.
 
-    What lies between them is damaged, and what follows the last one was torn.
+    Bytes between them are damaged; bytes after the last one were torn.
     """
-    at, plain = 0, True  # whether a batch without a frame may begin here
+    at, plain = 0, True  # True if a batch without a frame may begin here
     while 0 <= at < len(raw):
         batch = _framed_at(raw, at, seed)
         if batch is not None:
@@ -214,5 +214,4 @@ def _batch_at(raw: bytes, at: int) -> Batch | None:
 
 
 def _size_at(raw: bytes, at: int) -> int:
-    """The size that the header of a batch says."""
     return int.from_bytes(raw[at + 20 : at + 24], "little")

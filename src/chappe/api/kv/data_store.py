@@ -166,7 +166,7 @@ class DataStore(Closeable, ReadableStore):
         """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.
 
         On a master: every clone in reach has all changes, and all is durable. On a clone: it has a master and
-        everything that this had when it was asked, and its own writes are confirmed and shown. With ``callback`` it
+        everything that the master had at the call, and its own writes are confirmed and visible. With ``callback`` it
         returns True at once, and the callback gets the answer, in a thread of its own.
         """
         asked = self.attached.begin_await_idle(timeout)

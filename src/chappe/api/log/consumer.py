@@ -46,11 +46,11 @@ class Consumer(Closeable):
 
     Args:
         topics: ``name``, or ``prefix*`` for all topics that start so.
-        tower: ``HOST[:PORT]``, several separated by commas. By default what the settings say, as for every command:
+        tower: ``HOST[:PORT]``, several separated by commas. Defaults to the settings, as for every command:
             ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
-        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
+        listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
         forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program. By default what the settings say, if ``tower`` is not given.
+            has to reach this program. Defaults to the settings, if ``tower`` is not given.
         reset: Where to start in partitions without a position: ``earliest``, so that nothing is missed; ``latest``,
             which begins once stores were found, see ``wait_ready``; ``last-value``, the newest record of each key that
             is there, and then what comes; an offset; or a datetime with a time zone, which is the first record of each
@@ -236,9 +236,9 @@ class Consumer(Closeable):
             yield lambda: not self._core.unsure
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one after the other, for ever. A loop that was left goes on with the next record.
+        """Iterate over records forever. A new loop continues where the last one was left.
 
-        ``seek`` inside of a loop says which record is its next one; what ``poll`` takes there is not in the loop.
+        ``seek`` inside a loop sets its next record; records that ``poll`` takes there are not in the loop.
         """
         while True:
             records = self._wait_for(self.take_records, None)
@@ -361,7 +361,7 @@ class Consumer(Closeable):
         self._node.close()
         self._release_identity()
         if self.on_ready is not None:
-            self.on_ready()  # a read that waits raises Closed
+            self.on_ready()  # makes a pending read raise Closed
 
     def __repr__(self) -> str:
         topics = ", ".join(map(repr, self._topics))

@@ -32,7 +32,7 @@ class Inbox:
     """The queue of one consumer, and where its user is; all with the member's lock held, but for ``iterate``.
 
     At most one batch is open for loops over records. Taking a batch, or opening another one, ends these loops and takes
-    what they did not get to. So each record goes to one receiver.
+    their remaining records, so each record goes to one receiver.
 
     Args:
         node: Where the consumer's core runs, which is told what was taken and asked for clocks.
@@ -49,8 +49,8 @@ class Inbox:
         self.queue: deque[ConsumedBatch] = deque()
         self.taken: dict[Key, int] = {}
         self.ended: tuple[TooSlow, dict[Key, int]] | None = None
-        self._open: ConsumedBatch | None = None  # what the one loop over records is in, and ...
-        self._ahead: Iterator[int] = iter(())  # ... the offsets of it that the loop did not get to ...
+        self._open: ConsumedBatch | None = None  # the batch of the one loop over records, ...
+        self._ahead: Iterator[int] = iter(())  # ... its offsets that are still ahead ...
         self._records: Iterator[Record] | None = None  # ... and its records, if no clock is needed to make them
         self._since: dict[Key, int] = {}  # sealed partitions begin at the first record of this time, or a later one
         self._undecided = False  # it is asked how old the first of the queue is

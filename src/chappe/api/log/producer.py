@@ -54,11 +54,11 @@ class Producer(Closeable):
 
     Args:
         topic: Where records go that do not say otherwise; at most 255 bytes, no NUL. None: each ``send`` says it.
-        tower: ``HOST[:PORT]``, several separated by commas. By default what the settings say, as for every command:
+        tower: ``HOST[:PORT]``, several separated by commas. Defaults to the settings, as for every command:
             ``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``, or a tower on this machine.
-        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
+        listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
         forwarders: ``HOST[:PORT]`` of each, in a list or separated by commas. With these there is no tower, and nobody
-            has to reach this program. By default what the settings say, if ``tower`` is not given.
+            has to reach this program. Defaults to the settings, if ``tower`` is not given.
         min_acks: Stores that must hold a record before it is let go; 0 keeps the newest 16 MiB of a topic for those who
             missed them and waits for nobody.
         buffer_bytes: Records not yet acknowledged, of all topics; at this bound ``send`` blocks or raises.

@@ -52,8 +52,8 @@ class Store(Closeable):
 
     Args:
         directory: Made if it is not there; one store at a time.
-        tower: ``HOST[:PORT]``, several separated by commas; by default what the settings say, as of ``Consumer``.
-        listen: Host to listen on; ``*`` for all interfaces. By default what the settings say.
+        tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
+        listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
         security: As of ``Tower``.
 
