@@ -19,3 +19,9 @@ def skip_compiled(reason: str) -> None:
         with Path(file).open("a", encoding="utf-8") as skipped:
             skipped.write(os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0] + "\n")
     pytest.skip(reason)
+
+
+def needs_sources() -> None:
+    """Skip a test that plants a fault in a core: a compiled one takes neither subclasses nor new methods."""
+    if COMPILED:
+        skip_compiled("a fault cannot be planted in a compiled core")

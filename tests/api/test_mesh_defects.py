@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.endpoints import PATIENCE_S, Make, until
+from tests.sources import needs_sources
 
 from chappe import Endpoint, __version__
 from chappe.api.mesh.aio import AsyncEndpoint
@@ -54,6 +55,7 @@ def wait_for(statuses: Any, kind: type) -> Any:
 
 def halt(endpoint: Endpoint) -> None:
     """Have the endpoint meet a defect that no connection brought."""
+    needs_sources()
 
     def handle_timeout(now: float) -> list[Any]:
         raise RuntimeError("a defect")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.api.sealed_net import Net, make_home
 from tests.endpoints import PATIENCE_S, Make, event, until
+from tests.sources import needs_sources
 
 from chappe import Endpoint, Gateway, GatewaySide, Keys, Subscriber, Tls
 from chappe.api import permissions
@@ -131,6 +132,7 @@ def refused(bob: Endpoint, count: int) -> None:
 
 
 def test_what_a_forwarder_makes_of_it_is_refused(net: Net) -> None:
+    needs_sources()
     ann, bob, got = net.pair()
     stolen: list[bytes] = []
     publish = ann.core.publish

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.api.sealed_net import Net, make_home
 from tests.endpoints import PATIENCE_S, Make, event, until
+from tests.sources import needs_sources
 
 from chappe import DataStore, Endpoint, Keys, Tls
 from chappe.api import permissions
@@ -65,6 +66,7 @@ def test_who_is_not_of_the_group_attaches_nothing(net: Net) -> None:
 
 
 def test_commands_that_were_not_sealed_or_come_again_are_refused(net: Net) -> None:
+    needs_sources()
     ann, master, bob, clone = attach(net)
     seen: list[tuple[bytes, bytes, bytes]] = []
     publish = bob.core.router.publish

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.sources import needs_sources
 
 from chappe.limits import LogLimits
 from chappe.log.actions import Action, Deliver, Publish, Reply, Write
@@ -324,6 +325,7 @@ def broken_class(cores: Cores) -> type:
 @pytest.mark.parametrize(("cores", "checkers"), BROKEN, ids=lambda each: broken_class(each).__name__
                          if isinstance(each, Cores) else "")  # fmt: skip
 def test_a_broken_core_is_caught(cores: Cores, checkers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_sources()
     if cores.producer is SendsBeforeStoresAnswer:  # worlds that restore a backup are few, and so are those it shows in
         monkeypatch.setattr(faults, "ROLLED_BACK", 1.0)
     if checkers == ("trims",):

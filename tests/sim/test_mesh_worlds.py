@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 import pytest
+from tests.sources import needs_sources
 
 from chappe.mesh import topology
 from chappe.mesh.actions import Action
@@ -50,6 +51,7 @@ def test_the_command_plays_the_mesh(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def caught(core: type[EndpointCore], promise: str | tuple[str, ...], seeds: Iterable[int] = range(15)) -> None:
+    needs_sources()
     failures = []
     for seed in seeds:
         failure = Mesh(seed, core=core).play().failure

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from tests.sources import needs_sources
 
 from chappe.channel import ChannelConsumer, ChannelProducer, Lost
 from chappe.kv import commands as cmd
@@ -309,6 +310,7 @@ def broken(cores: object) -> str:
     ("cores", "checkers"), STORES, ids=lambda each: "" if isinstance(each, tuple) else broken(each)
 )
 def test_a_broken_store_is_caught(cores: KvCores, checkers: tuple[str, ...]) -> None:
+    needs_sources()
     seen = []
     first = FIRST.get(broken(cores))
     # Small worlds show most of them.
@@ -390,6 +392,7 @@ CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
     ("cores", "checkers"), CHANNELS, ids=lambda each: "" if isinstance(each, tuple) else broken(each)
 )
 def test_a_broken_channel_is_caught(cores: ChannelCores, checkers: tuple[str, ...]) -> None:
+    needs_sources()
     seen = []
     for seed in range(60):
         failure = Channel(seed, cores=cores).play().failure

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.sources import needs_sources
 
 from chappe.permissions.rules import Group
 from chappe.sealing.epochs import GroupKeys, Keeper
@@ -51,6 +52,7 @@ def test_a_small_world_without_faults_has_what_is_looked_at(kind: Kind) -> None:
 
 
 def caught(kind: Kind, promise: str, seeds: Iterable[int] = range(12)) -> None:
+    needs_sources()
     failures = []
     for seed in seeds:
         failures.append(kind(seed).play().failure or "")

@@ -84,6 +84,8 @@ class ChainConfiguration:
             return cls(found.servers, found.name, found.durable, found.machine)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        except UnicodeEncodeError:  # half of a surrogate pair
+            raise ConfigError(f"{path!a} is not the name of a file") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is no configuration of a chain: it is not text in UTF-8") from None
         except (tomllib.TOMLDecodeError, msgspec.ValidationError, UsageError) as error:
