@@ -184,3 +184,11 @@ def test_a_new_client_gets_in_where_all_others_did_something() -> None:
     replica.apply(5, Entry(1, 5, 0, 0, 0, b"n"))
 
     assert [replica.last(session) for session in (1, 3, 5)] == [None, 1, 0]
+
+
+def test_a_client_whose_request_to_open_came_twice_keeps_the_session_that_it_was_told_of() -> None:
+    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=3))
+    for index, origin in enumerate((b"ann", b"bob", b"eve", b"eve"), 1):
+        replica.apply(index, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
+
+    assert [replica.last(session) for session in (1, 2, 3, 4)] == [None, 0, 0, 0]

@@ -317,7 +317,7 @@ class ChainServer:
         """The disk has refused it: what of it is there is not known. All that is not synced is written again."""
         change, self._writing = self._writing, None
         assert change is not None
-        if change.state is not None and self._state is None:
+        if change.state is not None and self._state is None and change.state.index >= self.log.base:
             self._state = change.state
         self._written = self.synced
         self._cut = self.synced
@@ -445,7 +445,7 @@ class ChainServer:
             self._unsettled = None
             self.log.shorten(state.index)
             if self.member and state.index <= self.synced:
-                self._saves = state
+                self._saves, self._state = state, None  # an older one that the disk has refused is not needed any more
             else:
                 self._state = state
 

@@ -180,7 +180,7 @@ class Replica:
             opened = self._sessions[index] = _Session(0, self._age_us, {}, 0, entry.origin)
             self._origins.put(index, opened.origin, used=False)
             while len(self._sessions) > self._limits.sessions_max:
-                self._end(self._origins.next_to_go(index))
+                self._end(self._origins.next_to_go(self._sessions))
             return ((OK, b""),)
         session = self._sessions.pop(entry.session, None)
         if session is None:
@@ -309,7 +309,7 @@ class Replica:
         found = self._sessions.pop(session)
         self._result_bytes -= sum(map(_size, found.results.values()))
         self._holding.pop(session, None)
-        self._origins.remove(session, found.origin)
+        self._origins.remove(session)
 
     def _hold(self, number: int, session: _Session) -> None:
         """It was used last. If there is too much of all results, the oldest of who was used least recently go."""
