@@ -185,22 +185,28 @@ class Rogue:
 
     # -- what it hands on -------------------------------------------------------------------------------------
 
-    def announced(self, towers: TowerAddress, name: str, wanted: list[bytes]) -> zmq.Socket[bytes]:
-        """A socket that members listen to, as they have heard of it, and want all of this."""
+    def announced(self, towers: TowerAddress, name: str, wanted: list[bytes]) -> zmq.Socket[bytes] | None:
+        """A socket that members listen to, as they know it, and want all of this; None if the tower refuses."""
         made = self.socket(zmq.XPUB)
         port = bind(made, "127.0.0.1", gate=self.gate)
         beacons = self.socket(zmq.PUB, f"tcp://127.0.0.1:{towers.sub_port}{name}")
         place = f"{port}#{self.role}" if self.gate is not None else str(port)
         left = {b"\1" + each for each in wanted}
+        tower = gate_of(Keys(self.net.home / "hub"))
+        assert tower is not None
+        before = tower.refusals.count
+
+        def refused() -> bool:
+            return self.gate is not None and tower.refusals.count > before
 
         def subscribed() -> bool:
             beacons.send_multipart([b"B", self.address.encode(), b"127.0.0.1", place.encode()])
             while made.poll(0):
                 left.discard(made.recv())
-            return not left
+            return not left or refused()
 
         until(subscribed, lambda: f"subscriptions of {left}")
-        return made
+        return None if refused() else made
 
     def dialling(self, endpoint: str, wanted: bytes) -> zmq.Socket[bytes]:
         """A socket that publishes to one that it dials."""
@@ -208,8 +214,12 @@ class Rogue:
         until(lambda: made.poll(0) and made.recv() == b"\1" + wanted, f"a subscription to {wanted!r}")
         return made
 
-    def hands(self, sock: zmq.Socket[bytes], message: Message, to: Place, fence: Callable[[str], Message]) -> str:
+    def hands(
+        self, sock: zmq.Socket[bytes] | None, message: Message, to: Place, fence: Callable[[str], Message]
+    ) -> str:
         """Whether a message gets through to a member's core."""
+        if sock is None:  # nobody listens to it
+            return NO
         topic = f"fence-{next(_fences)}"
         to.seen.clear()
         sock.send_multipart(encode(message))

@@ -73,16 +73,32 @@ def at_the_tower(rogue: Rogue, network: Net) -> Found:
     hears.setsockopt(zmq.SUBSCRIBE, b"B")
     says = rogue.socket(zmq.PUB, f"tcp://127.0.0.1:{where.sub_port}#hub")
     address = f"told-by-{rogue.role}".encode()
+    gate = gate_of(Keys(network.home / "hub"))
+    assert gate is not None
 
-    def come() -> bool:
-        says.send_multipart([b"B", address, b"127.0.0.1", b"1#nobody"])
+    network.refused.clear()
+    found: list[str] = []
+
+    def told_of(name: str) -> None:
+        says.send_multipart([b"B", address, b"127.0.0.1", f"1#{name}".encode()])
+
+    def answered() -> bool:
+        if not found:
+            told_of(rogue.role)
         while hears.poll(2):
             if hears.recv_multipart()[1] == address:
-                return True
-        return False
+                found.append(YES)
+        if network.of(gate, rogue.name):
+            found.append(NO)
+        return bool(found)
 
-    until(come, "its own beacon")
-    yield ("tower", "sends and hears beacons"), YES
+    until(answered, "what becomes of its own beacon")
+    yield ("tower", "hands on its own beacons"), found[0]
+    network.refused.clear()
+    told_of("maker")
+    until(lambda: network.of(gate, rogue.name), "a refused beacon")
+    network.refused.clear()
+    yield ("tower", "hands on beacons that name another identity"), NO
     forged = network.store.gate.raw.replace(b"version = ", b"version = 9", 1)
     network.offered.clear()
 
