@@ -89,10 +89,15 @@ def produce(
         raise UsageError("--partitions is for ordered topics: name their chain with --chain FILE")
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
         raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
+    # Mistakes in the options are told before there is any input.
     if chain is not None:
         from chappe.api.chain.configuration import ChainConfiguration
 
-        ChainConfiguration.load(chain)  # so that a wrong file is told before there is any input
+        ChainConfiguration.load(chain)
+    else:
+        from chappe.api.log.discovery import check_place
+
+        check_place(**reach.arguments)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
