@@ -54,7 +54,7 @@ CAN: Final[dict[type, str]] = {
     kv.Propose: "the server dies before its chain hears of it, or is not the head any more",
     agreement.Keep: "the disk refuses",
     chain.Write: "the disk refuses, or the server dies before it hears of it",
-    chain.Save: "the disk refuses",
+    chain.Save: "the disk refuses, or the server dies before it hears of it",
     chain.Tell: "the message is lost",
     chain.Reply: "the message is lost",
     client.Send: "the message is lost",

@@ -179,7 +179,9 @@ class ServerHost(ChainHost):
         super().die(goodbye=goodbye, notice_s=notice_s)
         change = self._under_way
         if self.disk.saving:
-            self.disk.saved(self.world.rng.random() < 0.1)
+            saved = self.world.rng.random() < 0.1
+            self.world.failed[Save] += not saved
+            self.disk.saved(saved)
         if change is not None:
             self.world.failed[Write] += 1
             survives = self.world.rng.randrange(-1, len(change.entries) + 1)
