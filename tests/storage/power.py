@@ -91,7 +91,10 @@ class PowerOps(FileOps):
     # -- images ---------------------------------------------------------------------------------------------
 
     def image(self, target: Path) -> None:
-        """Make a directory of what may be left."""
+        """Make a directory of what may be left. The files of whoever was killed are closed, as the system does."""
+        if self.dead:
+            for fd in list(self._fds):
+                self.close(fd)
         entries = dict(self._disk)
         for done in self._done.values():
             for what, path, file in done[: self.rng.randint(0, len(done))]:
@@ -146,8 +149,8 @@ class PowerOps(FileOps):
         return fd
 
     def close(self, fd: int) -> None:
-        self._fds.pop(fd, None)
-        super().close(fd)
+        if self._fds.pop(fd, None) is not None:
+            super().close(fd)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         raw = b"".join(buffers)
