@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chappe.errors import ProtocolError
 from chappe.log import traffic as module
-from chappe.log.messages import Ack, AskTraffic, BatchMessage, Fetch, Head, RecordMessage, Stored, TrafficTold
+from chappe.log.messages import Ack, AskTraffic, BatchMessage, Fetch, Head, RecordMessage, Stored, TrafficTold, decode
 from chappe.log.traffic import ANSWERS_MAX, ROWS_MAX, SENDERS_MAX, Report, Traffic, parse_report
 
 QUESTION = AskTraffic("node", "asker", 7)
@@ -48,6 +48,20 @@ def test_what_does_not_say_who_sent_it_is_not_counted() -> None:
 
     traffic.took(BatchMessage("asker", "partition", "t", b"x", direct=True), 30)  # by its producer alone
     assert told(traffic).came == (("partition", 1, 30),)
+
+
+def test_an_address_of_others_that_is_not_text_is_left_out_and_stops_nobody() -> None:
+    traffic = Traffic()
+    rogue = decode([b"F" + b"partition" + b"\0\x01" + b"\x03re\xff" + b"\x01t" + bytes(12)])
+    assert isinstance(rogue, Fetch)
+    assert rogue.address == "re\udcff"
+    traffic.took(rogue, 20)
+    traffic.asked("tcp://h\udcff:1")
+    traffic.took(Fetch("partition", "léser", "t", 0, 1), 20)
+
+    found = told(traffic)
+
+    assert (found.came, found.answered) == ((("léser", 1, 20),), ())
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_of_the_question() -> None:

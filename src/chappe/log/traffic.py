@@ -12,8 +12,9 @@ Questions go to one node, and are answered ``ANSWERS_MAX`` times a second; where
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 from typing import Final
@@ -27,6 +28,8 @@ FORMAT: Final = 1
 ANSWERS_MAX: Final = 20  # a second; further questions are not answered
 SENDERS_MAX: Final = 10_000  # addresses that are counted apart; beyond them all are counted anew, from 0
 ROWS_MAX: Final = 1_000  # addresses of each kind in an answer: those with the most bytes, and the first that it carries
+
+_LONE: Final = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8
 
 Row = tuple[str, int, int]  # from whom, messages, bytes
 
@@ -99,8 +102,8 @@ class Traffic:
         if len(self._told) == ANSWERS_MAX and now - self._told[0] < 1.0:
             return None
         self._told.append(now)
-        came = nlargest(ROWS_MAX, self._came.items(), key=lambda each: each[1][1])
-        stores = nlargest(ROWS_MAX, self._stores.items(), key=lambda each: each[1][1])
+        came = nlargest(ROWS_MAX, _texts(self._came), key=lambda each: each[1][1])
+        stores = nlargest(ROWS_MAX, _texts(self._stores), key=lambda each: each[1][1])
         report = Report(
             FORMAT,
             tuple(islice(carries, ROWS_MAX)),
@@ -116,3 +119,8 @@ class Traffic:
             counted.clear()
         counts = counted[address] = [0, 0, 0]
         return counts
+
+
+def _texts(counted: dict[str, list[int]]) -> Iterator[tuple[str, list[int]]]:
+    """Leave out addresses that are not UTF-8: others choose them, and MessagePack has no text for them."""
+    return (each for each in counted.items() if each[0].isascii() or not _LONE.search(each[0]))
