@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chappe.errors import ProtocolError
@@ -102,6 +102,7 @@ def test_beyond_so_many_senders_all_are_counted_anew(monkeypatch: pytest.MonkeyP
 
 
 @given(st.binary(max_size=60))
+@example(b"\x96\x02\x91\xa1\x80\x90\x90\x00\xc2")  # text that is not UTF-8
 def test_what_is_no_report_of_what_passes_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_report(body)

@@ -61,7 +61,7 @@ def parse_report(body: bytes) -> Report:
     """An answer's content; what a newer format has at its end is passed over. Raises ProtocolError."""
     try:
         report = _decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no report of what passes: {error}") from None
     counts = [count for row in (*report.came, *report.answered) for count in row[1:]]
     if any(not isinstance(each, int) or each < 0 for each in (report.waiting, *counts)):
