@@ -13,6 +13,7 @@ from chappe import defaults, errors, limits
 from chappe.api.chain import member
 from chappe.api.log import ordered_producer, ordered_store
 from chappe.bridges import event_files
+from chappe.data import label
 from chappe.log import events, leaving, traffic, trimming
 from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
@@ -34,6 +35,7 @@ PLACES: Final = {
     "event_files": event_files,
     "joining": joining,
     "kv_chain": kv_chain,
+    "label": label,
     "leaving": leaving,
     "machine": machine,
     "offsets": offsets,

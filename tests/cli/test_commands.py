@@ -120,7 +120,7 @@ def test_topics_tells_what_is_held(shell: Shell) -> None:
     assert sorted(part["records"] for part in parts) == [1, 2]
     table = shell.run("topics").stdout.decode()
     assert re.search(r"letters +2 +3 +1 ", table)
-    assert f"store {store[:8]} last had all it keeps read and checked: " in table
+    assert f"({store[:8]}) last had all it keeps read and checked: " in table
 
 
 def test_an_unknown_topic_is_an_error(shell: Shell) -> None:

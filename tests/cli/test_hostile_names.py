@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 from tests.cli.test_mesh_commands import start_node, start_subscriber
 
-from chappe import Endpoint, MapServer, SharedMap, Store, Tower
+from chappe import Endpoint, MapServer, Producer, SharedMap, Store, Tower
 from chappe.cli.formats import as_text
 from chappe.log.batch import Record, encode_batch
 from chappe.log.storage import Append
@@ -51,6 +51,26 @@ def test_topics_and_records_of_the_log(shell: Shell) -> None:
         # near enough to be named where something else was meant
         checked(shell, "consume", HOSTILE.replace("FORGED", "FORGET"), "--until-end")
         checked(shell, "produce", HOSTILE, stdin=b"x\n")
+
+
+@pytest.mark.process
+def test_members_are_called_by_no_hostile_name_and_by_others_in_lists(shell: Shell) -> None:
+    refused = shell.run("store", "--name", HOSTILE)
+    assert refused.returncode == 2
+    assert b"a name is 1 to 64 printable characters" in refused.stderr
+    assert UNSAFE.search(refused.stderr.decode()) is None
+    shell.up("--name", "the [bold]cellar")
+    with Producer("readings", tower=shell.env["CHAPPE_TOWER"], name="boiler 3") as producer:
+        producer.send(b"x")
+        producer.flush()
+
+        (row,) = [json.loads(each) for each in shell.run("topics", "--partitions", "--json").stdout.splitlines()]
+        shown = shell.run("topics", "--partitions").stdout.decode()
+
+    assert (row["partition"], row["producer"]) == (producer.partition, "boiler 3")
+    assert list(row["names"].values()) == ["the [bold]cellar"]
+    assert "boiler 3" in shown
+    assert f"the [bold]cellar ({row['stores'][0][:8]})" in shown
 
 
 def test_a_record_of_a_producer_that_names_itself() -> None:

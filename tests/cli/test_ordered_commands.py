@@ -49,8 +49,8 @@ def test_two_programs_write_one_topic_that_others_read_as_any(shell: Shell, tmp_
 def test_what_does_not_go_together_is_said(shell: Shell, tmp_path: Path) -> None:
     file = chain_file(tmp_path, durable=False)
     for arguments, text in (
-        (("store", str(tmp_path / "a"), "--chain", file), "--chain and --name belong together"),
-        (("store", str(tmp_path / "a"), "--name", "a"), "--chain and --name belong together"),
+        (("store", str(tmp_path / "a"), "--chain", file), "needs --name NAME, which of them this is"),
+        (("store", str(tmp_path / "a"), "--name", "a\nb"), "a name is 1 to 64 printable characters"),
         (("store", str(tmp_path / "a"), "--chain", file, "--name", "z"), "has no server 'z'"),
         (("store", str(tmp_path / "a"), "--chain", file, "--name", "a"), "must be durable"),
         (("produce", "t", "--partitions", "2"), "--partitions is for ordered topics"),

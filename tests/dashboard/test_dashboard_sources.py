@@ -13,7 +13,8 @@ import pytest
 from tests.api.chain_rig import new_configuration, serving
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Endpoint, MapServer, Producer, Retention, Store, Tower
+from chappe import Consumer, Endpoint, Keys, MapServer, Producer, Retention, Store, Tower
+from chappe.api import permissions
 from chappe.dashboard.sources.chains import ChainSource
 from chappe.dashboard.sources.log import LogSource, kept_of
 from chappe.dashboard.sources.maps import MapSource
@@ -23,7 +24,7 @@ from chappe.dashboard.watching import Watching
 from chappe.errors import TimedOut
 from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
 from chappe.observing.observer import Observer
-from chappe.observing.snapshot import Link, Member, Part, Snapshot, Topic
+from chappe.observing.snapshot import Link, Member, Part, Reader, Snapshot, Topic
 from chappe.spark.pipeline.progress import Lag, Numbers
 from chappe.spark.pipeline.states import Failure, State, States, started_at
 
@@ -68,17 +69,94 @@ def test_the_log_tells_of_towers_stores_topics_readers_and_who_writes(stack: Exi
     source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
     watching = stack.enter_context(Watching([source], look_s=0.1))
 
-    found = seen(watching, lambda s: s.topics and s.topics[0].readers and s.topics[0].end == 11 and s.topics[0].live)
+    def whole(snapshot: Snapshot) -> bool:
+        topics, kinds = snapshot.topics, {each.kind for each in snapshot.members}
+        there = {"tower", "store", "producers", "consumers"} <= kinds
+        return there and any(each.readers and each.end == 11 and each.live for each in topics)
+
+    found = seen(watching, whole)
 
     (topic,) = found.topics
     assert (topic.name, topic.records, topic.writers) == ("readings", 11, (producer.partition,))
-    assert [(each.name, each.lag) for each in topic.readers] == [("team", 1)]
+    assert [(each.name, each.kind, each.lag, each.position) for each in topic.readers] == [("team", "group", 1, 10)]
     assert topic.stores == (only(found, "store").id,)
-    assert only(found, "store").name == store.store_id[:8]
+    assert only(found, "store").name == f"{store.name} ({store.store_id[:8]})"
     assert {each.kind for each in found.members} == {"tower", "store", "producers", "consumers", "group"}
     assert {each.kind for each in found.links} == {"introduces", "records", "reads"}
     name, held = source.held("readings")
     assert (name, held[producer.partition].next) == ("readings", 11)
+
+
+def test_members_of_the_log_are_called_by_their_names_and_consumers_elsewhere_tell_what_they_committed(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    tower = stack.enter_context(Tower("127.0.0.1:0", name="hill"))
+    stack.enter_context(Store(tmp_path / "store", tower=tower.address, name="cellar"))
+    named, other = [
+        stack.enter_context(Producer("readings", tower=tower.address, name=name)) for name in ("boiler 3", "boiler 4")
+    ]
+    for producer in (named, other):
+        producer.send_many([b"x"] * 10)
+        producer.flush()
+    consumer = stack.enter_context(
+        Consumer("readings", tower=tower.address, identity="team", directory=tmp_path, name="far@web1")
+    )
+    assert len(list(consumer.to_end(PATIENCE_S))) == 20
+    consumer.commit({("readings", named.partition): 10, ("readings", other.partition): 7})
+    watching = stack.enter_context(
+        Watching([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "nothing")], look_s=0.1)
+    )
+
+    found = seen(watching, lambda s: s.topics and s.topics[0].readers and all(s.topics[0].names))
+
+    (topic,) = found.topics
+    assert dict(zip(topic.writers, topic.names, strict=True)) == {
+        named.partition: "boiler 3", other.partition: "boiler 4",
+    }  # fmt: skip
+    assert topic.readers == (Reader("team (far@web1)", "consumer", 3, 17),)
+    names = {each.kind: each.name for each in found.members}
+    assert names["tower"] == "hill"
+    assert names["store"].startswith("cellar (")
+    assert (names["producers"], names["consumers"]) == ("boiler 3, boiler 4", "far@web1")
+    facts = dict(only(found, "producers").facts)
+    assert f"boiler 3 ({named.partition[:8]})" in facts["partitions"]
+    assert dict(only(found, "consumers").facts)["team (far@web1) in readings"] == "committed 17, 3 records behind"
+    came = {each.who for each in found.history}
+    assert {"producers boiler 3, boiler 4", "consumers far@web1"} <= came
+
+    named.close()  # what it wrote keeps its name
+
+    found = seen(watching, lambda s: any(each.name == "boiler 4" for each in s.members))
+    assert set(found.topics[0].names) == {"boiler 3", "boiler 4"}
+
+
+def test_with_keys_the_identity_stands_before_a_name_and_only_administrators_are_told_of_producers(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    home = tmp_path / "keys"
+    permissions.init(home, "admin", "administrator")
+    for name, role in (("hub", "server"), ("sensor", "member"), ("poor", "member")):
+        permissions.add(home, name, role, hosts=["127.0.0.1"])
+    keys = {name: Keys(home / name) for name in ("admin", "hub", "sensor", "poor")}
+    tower = stack.enter_context(Tower("127.0.0.1:0", name="hill", security=keys["hub"]))
+    stack.enter_context(Store(tmp_path / "store", tower=tower.address, name="cellar", security=keys["hub"]))
+    producer = stack.enter_context(Producer("readings", tower=tower.address, name="the admin", security=keys["sensor"]))
+    producer.send(b"x")
+    producer.flush()
+
+    def told(name: str, writer: str) -> dict[str, str]:
+        source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path, security=keys[name])
+        with Watching([source], look_s=0.1) as watching:
+
+            def whole(snapshot: Snapshot) -> bool:
+                kinds = {each.kind for each in snapshot.members}
+                named = snapshot.topics and snapshot.topics[0].names == (writer,)
+                return bool(named) and {"tower", "store", "producers"} <= kinds
+
+            return {each.kind: each.name.partition(" (")[0] for each in seen(watching, whole).members}
+
+    assert told("admin", "the admin") == {"tower": "hill", "store": "hub: cellar", "producers": "sensor: the admin"}
+    assert told("poor", "") == {"tower": "hill", "store": "hub: cellar", "producers": "sensor"}
 
 
 def test_nodes_of_the_log_tell_how_much_goes_over_their_links(stack: ExitStack, tmp_path: Path) -> None:

@@ -90,6 +90,19 @@ def test_a_welcome_and_a_tower_that_listens_are_answered_with_a_beacon() -> None
     assert made.handle_tower_ready(0.2) == [OURS]
 
 
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("chappe tower@web1", "chappe tower@web1"), ("größe", "größe"), ("\x1b[2J", ""), ("x" * 65, ""), ("", "")],
+)
+def test_a_tower_says_its_name_and_what_is_none_is_passed_over(said: str, name: str) -> None:
+    made = discovery()
+
+    assert made.handle_beacon([b"T", said.encode()], 0.1) == []
+    assert (made.tower_name, made.heard) == (name, 0)
+    assert made.handle_beacon([b"T", b"\x1b\xff"], 0.2) == []
+    assert made.tower_name == ""
+
+
 def test_a_new_member_is_connected_and_answered_at_once_but_only_the_first_time() -> None:
     made = discovery()
 

@@ -41,6 +41,13 @@ def test_it_sends_what_an_original_tower_sent_for_the_same_beacons(group: str) -
     assert sorted(sent) == sorted(theirs)
 
 
+def test_who_subscribes_to_beacons_is_told_what_people_call_the_tower_if_it_wants_to_know() -> None:
+    core = TowerCore("127.0.0.1", name="hill")
+
+    assert core.handle_subscription(b"\1T", 0.0) == []  # nobody else has to hear of it
+    assert core.handle_subscription(b"\1B", 0.1) == [Relay(b"\1B"), Forward((b"T", b"hill"))]
+
+
 def test_every_beacon_of_a_real_session_passes() -> None:
     core = TowerCore("127.0.0.1")
     count = 0

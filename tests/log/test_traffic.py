@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cli.test_hostile_names import HOSTILE
 
+from chappe.data.label import LABEL_MAX, is_label
 from chappe.errors import ProtocolError
 from chappe.log import traffic as module
 from chappe.log.messages import Ack, AskTraffic, BatchMessage, Fetch, Head, RecordMessage, Stored, TrafficTold, decode
-from chappe.log.traffic import ANSWERS_MAX, ROWS_MAX, SENDERS_MAX, Report, Traffic, parse_report
+from chappe.log.traffic import (
+    ANSWERS_MAX,
+    POSITIONS_MAX,
+    READERS_MAX,
+    ROWS_MAX,
+    SENDERS_MAX,
+    Reading,
+    Report,
+    Traffic,
+    parse_report,
+    reading_of,
+    where_kept,
+)
 
 QUESTION = AskTraffic("node", "asker", 7)
 
@@ -62,6 +78,100 @@ def test_an_address_of_others_that_is_not_text_is_left_out_and_stops_nobody() ->
     found = told(traffic)
 
     assert (found.came, found.answered) == ((("léser", 1, 20),), ())
+
+
+def reader(address: str, count: int, heads: dict[tuple[str, str], int]) -> Callable[[int], Reading]:
+    committed = {("t", f"p{number}"): number for number in range(count)}
+    return lambda most: reading_of(address, "billing", where_kept("web1", "/kept"), committed, heads, most)
+
+
+def test_members_are_named_and_readers_tell_where_they_are_furthest_behind() -> None:
+    traffic = Traffic()
+    traffic.names |= {"node": "chappe store@web1", "a": "boiler 3"}
+    traffic.readers["a"] = reader("a", 3, {("t", "p0"): 1, ("t", "p1"): 9, ("t", "p2"): 2})
+
+    found = told(traffic, "a")
+
+    assert found.names == (("node", "chappe store@web1"), ("a", "boiler 3"))
+    (reading,) = found.readers
+    assert (reading.address, reading.identity, reading.left_out) == ("a", "billing", 0)
+    assert reading.positions == ((b"t", b"p1", 1), (b"t", b"p0", 0), (b"t", b"p2", 2))
+    assert reading.committed() == {("t", "p1"): 1, ("t", "p0"): 0, ("t", "p2"): 2}
+    assert reading.kept == where_kept("web1", "/kept") != where_kept("web2", "/kept")
+
+
+def test_names_and_positions_in_an_answer_are_bounded_and_those_left_out_are_counted() -> None:
+    traffic = Traffic()
+    traffic.names |= {f"a{number}": "x" for number in range(ROWS_MAX + 10)}
+    heads = {("t", "p7"): 1_000_000}
+    traffic.readers |= {f"a{number}": reader(f"a{number}", 500, heads) for number in range(READERS_MAX + 10)}
+
+    found = told(traffic)
+
+    assert len(found.names) == ROWS_MAX
+    assert len(found.readers) == READERS_MAX
+    share = POSITIONS_MAX // READERS_MAX
+    assert {(len(each.positions), each.left_out) for each in found.readers} == {(share, 500 - share)}
+    assert all(each.positions[0] == (b"t", b"p7", 7) for each in found.readers)
+
+
+def test_what_no_partition_can_be_called_is_left_out_of_positions() -> None:
+    committed = {("t", "x" * 300): 1, ("t", "a\0b"): 1, ("\ud800", "p"): 1, ("t\udcff", "p"): 2**70}
+
+    found = reading_of("a", "billing", b"", committed, {}, 10)
+
+    assert (found.positions, found.left_out) == (((b"t\xff", b"p", 2**63 - 1),), 3)
+
+
+HOSTILE_NAMES = [HOSTILE, "", "x" * (LABEL_MAX + 1), "a\nb", "\x1b[2J", "\u202ex"]
+
+
+def test_names_that_are_no_labels_are_passed_over() -> None:
+    names = [("a", each) for each in HOSTILE_NAMES] + [("a", "boiler 3")]
+
+    found = parse_report(msgspec.msgpack.encode((2, (), (), (), 0, False, names)))
+
+    assert found.names == (("a", "boiler 3"),)
+
+
+def test_a_report_with_more_than_may_be_in_it_is_cut() -> None:
+    many = [(f"a{number}", 1, 1) for number in range(ROWS_MAX + 5)]
+    carries, names = [each[0] for each in many], [(each[0], "x") for each in many]
+    positions = [(b"t", b"p%d" % number, 1) for number in range(POSITIONS_MAX - 5)]
+    readers = [(f"a{number}", "i", b"", 2, positions) for number in range(READERS_MAX + 5)]
+    body = msgspec.msgpack.encode((2, carries, many, [(*each, 1) for each in many], 0, False, names, readers))
+
+    found = parse_report(body)
+
+    assert {len(each) for each in (found.carries, found.came, found.answered, found.names)} == {ROWS_MAX}
+    assert len(found.readers) == READERS_MAX
+    assert sum(len(each.positions) for each in found.readers) == POSITIONS_MAX
+    assert {len(each.positions) + each.left_out for each in found.readers} == {POSITIONS_MAX - 3}
+
+
+@given(st.data())
+def test_a_report_with_something_changed_in_it_is_a_report_or_refused(data: st.DataObject) -> None:
+    traffic = Traffic()
+    traffic.names["node"] = "chappe store@web1"
+    traffic.readers["a"] = reader("a", 3, {})
+    answer = traffic.answer(QUESTION, ("a",), 0, False, 0.0)
+    assert answer is not None
+    body = bytearray(answer.body)
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+
+    try:
+        found = parse_report(bytes(body[: data.draw(st.integers(0, len(body)))]))
+    except ProtocolError:
+        return
+    assert all(is_label(label) for _, label in found.names)
+    assert all(offset >= 0 for each in found.readers for offset in each.committed().values())
+
+
+def test_a_node_of_before_there_were_names_is_understood() -> None:
+    found = parse_report(msgspec.msgpack.encode((1, ("a",), (), (), 3, True)))
+
+    assert (found.carries, found.names, found.readers) == (("a",), (), ())
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_of_the_question() -> None:
@@ -116,6 +226,10 @@ def test_what_is_no_report_of_what_passes_is_refused(body: bytes) -> None:
         (1, (), (), (("a", 1, 1, -1),), 0, False),
         (1, (), (), (), -1, False),
         (1, (5,), (), (), 0, False),
+        (2, (), (), (), 0, False, (("a", 5),)),
+        (2, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t", b"p", -1),)),)),
+        (2, (), (), (), 0, False, (), (("a", "i" * 101, b"", 0, ()),)),
+        (2, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t" * 256, b"p", 1),)),)),
         (1, (), (), ()),
     ],
 )
@@ -125,4 +239,4 @@ def test_a_report_of_what_passes_with_something_else_in_it_is_refused(report: tu
 
 
 def test_what_a_newer_format_has_at_its_end_is_passed_over() -> None:
-    assert parse_report(msgspec.msgpack.encode((2, (), (), (), 3, True, "more"))).waiting == 3
+    assert parse_report(msgspec.msgpack.encode((3, (), (), (), 3, True, (), (), "more"))).waiting == 3

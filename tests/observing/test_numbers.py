@@ -40,7 +40,9 @@ def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_
                     Link(("a", "b"), "mesh", 5, 6, received_bytes=9, waiting=7, waiting_back=8),
                     Link(("t", "a"), "introduces"),
                 ),
-                topics=(Topic("x", 1, 10, 12, 99, readers=(Reader("team", "group", 3),)),),
+                topics=(
+                    Topic("x", 1, 10, 12, 99, readers=(Reader("team", "group", 3, 9), Reader("far", "consumer", 4))),
+                ),
                 keepings=(Keeping("data store", "s", ("a",), ("b", "t"), 4, ages=(0.5, None)),),
                 problems=(Problem("p", "failed", "Wrong.", "Mend it."),),
             )
@@ -55,7 +57,8 @@ def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_
     assert found["chappe_link_waiting"] == {("mesh", "a", "b"): 7, ("mesh", "b", "a"): 8}
     assert found["chappe_topic_records"] == {("x",): 10}
     assert found["chappe_topic_written"] == {("x",): 12}
-    assert found["chappe_reader_lag_records"] == {("x", "team"): 3}
+    assert found["chappe_reader_lag_records"] == {("x", "team"): 3, ("x", "far"): 4}
+    assert found["chappe_reader_position"] == {("x", "team"): 9}
     assert found["chappe_entries"] == {("data store", "s"): 4}
     assert found["chappe_clone_age_seconds"] == {("s", "b"): 0.5}
     assert found["chappe_problems"][("failed",)] == 1

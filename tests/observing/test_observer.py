@@ -207,7 +207,9 @@ def test_a_snapshot_goes_to_json_and_says_everything() -> None:
         "id": "s", "kind": "store", "name": "alpha", "address": "", "status": "there", "level": "good", "facts": [],
     }  # fmt: skip
     assert found["topics"][0]["name"] == "<b>"
-    assert found["topics"][0]["readers"] == [{"name": "team", "kind": "group", "lag": 1}]
+    assert found["topics"][0]["readers"] == [
+        {"name": "team", "kind": "group", "lag": 1, "position": None, "left_out": 0}
+    ]
     assert found["notes"] == ["sampled"]
 
 

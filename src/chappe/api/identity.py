@@ -6,12 +6,15 @@ import logging
 import re
 import uuid
 from pathlib import Path
+from typing import Final
 
 from chappe.errors import UsageError
 from chappe.log.events import DamageHealed, ForwarderFound, PermissionsChanged, ScrubEnded, TowerFound, WritesResumed
 from chappe.system import machine
 
 logger = logging.getLogger("chappe")
+
+IDENTITY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of state that lasts
 
 
 def new_address() -> str:
@@ -25,7 +28,7 @@ def state_directory(kind: str, identity: str, directory: str | Path | None) -> P
     Raises:
         UsageError: The identity is not a name of letters, digits, dot, dash and underscore.
     """
-    if not isinstance(identity, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", identity):
+    if not isinstance(identity, str) or not IDENTITY.fullmatch(identity):
         raise UsageError(f"the identity {identity!r} is not a name of letters, digits, '.', '-' and '_'")
     base = Path(directory) if directory is not None else machine.current().data_path()
     return base / kind / identity

@@ -48,6 +48,7 @@ from chappe.cli.console import (
 )
 from chappe.errors import ChappeError, OffsetOutOfRange, RecordTooLarge, UnknownTopic, UsageError
 from chappe.security import NothingChosen
+from chappe.system import program as system_program
 from chappe.system.settings import CONFIG
 
 WRONG_USE = UsageError
@@ -122,6 +123,7 @@ def program(
     obey_sigterm()
     if allow_files(FILES_MIN) < FILES_MIN:
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
+    system_program.is_command(f"chappe {context.invoked_subcommand}")
     context.obj = config.load(config_file)
     context.default_map = config.defaults_of_commands(context.obj)
     if config_file is not None:

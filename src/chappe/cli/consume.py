@@ -24,6 +24,7 @@ from chappe.data.markup import are
 from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, ProtocolError, UsageError
 from chappe.log.events import OutOfRange, RecordsLost
+from chappe.system import program
 
 if TYPE_CHECKING:
     from chappe import Consumer
@@ -73,11 +74,13 @@ def consume(
     as_json: Annotated[bool, Option("--json", help="The same as --output json.")] = False,
     max_age: options.MaxAge = None,
     on_stale: options.OnStale = "end",
+    name: options.Name = None,
 ) -> None:
     """Print the records of topics, or have workers do them: all, from an offset or a time, once or following."""
     from chappe import Consumer
 
     working.check(count=count, timeout=timeout, until_end=until_end)
+    program.call_members(name)
     hear_warnings(reach.tower)
     filters = [Filter.parse(topic) for topic in topics]
     where = parse_start(start)

@@ -17,7 +17,7 @@ from chappe.cli.units import human_bytes
 from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.errors import UsageError
-from chappe.system import started
+from chappe.system import program, started
 from chappe.system.priority import give_way
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def tower(
     listen: Annotated[
         str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
     ] = options.TOWER,
+    name: options.Name = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
     as_json: options.Json = False,
@@ -46,6 +47,7 @@ def tower(
     from chappe import Tower
 
     options.be(acting)
+    program.call_members(name)
     hear_warnings(listen)
     with Tower(listen, security="plain" if plain else None) as running:
         started.note(_of_tower(running.address))
@@ -63,7 +65,11 @@ def store(
     chain: options.Chain = None,
     name: Annotated[
         str | None,
-        Option(metavar="NAME", help="With --chain: which of its servers this is; it keeps ordered topics, too."),
+        Option(
+            metavar="NAME",
+            help="What people call it, in lists and pictures; with --chain which of its servers this is, and it keeps "
+            "ordered topics, too.",
+        ),
     ] = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
@@ -72,9 +78,10 @@ def store(
     """Run a store: it keeps every record of every topic in a directory."""
     options.be(acting)
     hear_warnings(tower)
-    if (chain is None) != (name is None):
-        raise UsageError("--chain and --name belong together: the file that names the stores of a chain, and this one")
+    if chain is not None and name is None:
+        raise UsageError("--chain FILE, which names the stores of a chain, needs --name NAME, which of them this is")
     if chain is None or name is None:
+        program.call_members(name)
         _keep(context.obj, directory, tower, listen, plain, as_json)
     else:
         _keep_ordered(context.obj, directory, chain, name, tower, listen, plain, as_json)
@@ -86,6 +93,7 @@ def up(
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    name: options.Name = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
     look: dashboard.Wanted = False,
@@ -95,6 +103,7 @@ def up(
     from chappe import Tower
 
     options.be(acting)
+    program.call_members(name)
     hear_warnings(tower)
     with Tower(tower, security="plain" if plain else None) as introducer:
         reach = ["--tower", introducer.address, "--listen", listen, *(["--plain"] if plain else [])]
@@ -142,6 +151,7 @@ def forward(
             help="Let `chappe tap` see there what passes; HOST: 127.0.0.1.",
         ),
     ] = None,
+    name: options.Name = None,
     acting: options.Acting = None,
     plain: options.Plain = False,
     as_json: options.Json = False,
@@ -150,6 +160,7 @@ def forward(
     from chappe import Forwarder
 
     options.be(acting)
+    program.call_members(name)
     hear_warnings(at)
     others = peers.split(",") if peers else []
     tapped = None if tap is None else place(tap)

@@ -69,6 +69,12 @@ Plain: TypeAlias = Annotated[
 Chain: TypeAlias = Annotated[
     Path | None, Option("--chain", metavar="FILE", help="The configuration of a chain of stores, for ordered topics.")
 ]
+Name: TypeAlias = Annotated[
+    str | None,
+    Option(
+        "--name", metavar="NAME", help="What people call it, in lists and pictures; the command and host if not given."
+    ),
+]
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]
 
 

@@ -31,6 +31,7 @@ from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
 from chappe.data.topic import check_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
+from chappe.system import program
 
 if TYPE_CHECKING:
     from chappe import OrderedProducer, Producer
@@ -82,6 +83,7 @@ def produce(
     partitions: Annotated[
         int | None, Option(min=1, max=1_024, metavar="N", help="With --chain: how many the topic gets if it is new.")
     ] = None,
+    name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
     """Write records from a file or standard input to a topic, and wait until they are stored."""
@@ -90,6 +92,7 @@ def produce(
     if chain is not None and (identity is not None or min_acks != 1 or reach.forwarders):
         raise UsageError("--chain goes with neither --identity, --min-acks nor --forwarders: it is many writers' order")
     # Mistakes in the options are told before there is any input.
+    program.call_members(name)
     if chain is not None:
         from chappe.api.chain.configuration import ChainConfiguration
 

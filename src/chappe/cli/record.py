@@ -26,7 +26,7 @@ from chappe.cli.units import human_bytes, parse_moment, parse_start
 from chappe.data.markup import are, many
 from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
-from chappe.system import settings
+from chappe.system import program, settings
 
 if TYPE_CHECKING:
     from chappe import Endpoint
@@ -59,6 +59,7 @@ def record(
     min_acks: Annotated[int, Option(min=1, max=100, help="Stores that must have each record.")] = 1,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
     """Keep what is published in the mesh, until Ctrl-C: a record for each message, or rows of files with --parquet.
@@ -69,6 +70,7 @@ def record(
     from chappe.bridges.event_files import EventFiles
     from chappe.bridges.recorder import Recorder
 
+    program.call_members(name)
     if (to is None) == (parquet is None):
         raise UsageError("give either --to TOPIC, for records in the log, or --parquet DIR, for files of events")
     if not peer and mesh_listen is None:
@@ -217,6 +219,7 @@ def replay(
     peer: mesh.Peers = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
+    name: options.Name = None,
     as_json: options.Json = False,
 ) -> None:
     """Bring back what was kept, in order.
@@ -224,6 +227,7 @@ def replay(
     TOPIC, recorded from the mesh, is published there again, to the topics that it came from. An archive (--from DIR)
     goes back into topics until it is stored; interrupted, it goes on when the command is given again.
     """
+    program.call_members(name)
     if (recorded is None) == (source is None):
         raise UsageError(
             "give either a TOPIC that `chappe record` made, to replay it into the mesh, or --from DIR, an archive, "

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from chappe.reading.view import StoresView
 
 DISCOVER_S: Final = 2.0
+SHORT: Final = 8  # characters of an id beside a name
 HURRY_S: Final = 1.0  # for what is nice to know
 PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
@@ -35,6 +36,11 @@ class Holdings(NamedTuple):
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
     refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators
     let_go: Mapping[Key, Mapping[str, int]]  # how many records a store, by its endpoint, has that another let go
+    names: Mapping[str, str]  # what people call stores that told, by their ids
+
+    def call(self, store: str) -> str:
+        """Return what people call a store, with the beginning of its id."""
+        return _beside(self.names.get(store), store)
 
 
 def look(reach: options.Reach, filters: Sequence[Filter]) -> Holdings:
@@ -69,8 +75,9 @@ def looking(reach: options.Reach, filters: Sequence[Filter]) -> Iterator[tuple[H
         clients = {endpoint: client for endpoint in stores if (client := view.client(endpoint)) is not None}
         scrubbed = {stores[endpoint]: client.scrubbed_us for endpoint, client in clients.items()}
         refusals = {stores[endpoint]: client.refusals for endpoint, client in clients.items()}
+        names = {stores[endpoint]: client.name for endpoint, client in clients.items() if client.name}
         ids = {endpoint: stores[endpoint] for endpoint in clients}
-        yield Holdings(view.known, ids, scrubbed, refusals, view.let_go()), view
+        yield Holdings(view.known, ids, scrubbed, refusals, view.let_go(), names), view
 
 
 def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach) -> None:
@@ -146,25 +153,27 @@ def topics(
     held = look(reach, filters)
     check_known(held, filters, reach)
     groups = groupby(sorted(held.known), None if partitions else itemgetter(0))
-    rows = [_facts(list(group), held, partitions) for _, group in groups]
+    producers = _producers(reach) if partitions and held.known else {}
+    rows = [_facts(list(group), held, producers, partitions) for _, group in groups]
     if not rows:
         _say_none(filters, reach, quiet=as_json)
     elif as_json:
         for row in rows:
             show_json(row)
     else:
-        _print_table(rows, partitions)
+        _print_table(rows, held, partitions)
         for store, at in sorted(held.scrubbed.items()):
             when = f"at {iso_time(at)[:19]}Z" if at else "not yet"
-            show(f"store {store[:8]} last had all it keeps read and checked: {when}")
+            show(f"store {held.call(store)} last had all it keeps read and checked: {when}")
         for row in rows:
             for store, count in row["deleted_elsewhere"].items():
                 what = f"{count:,} record{'' if count == 1 else 's'} of topic {row['topic']}"
-                show(f"store {store[:8]} has {what} that another store has let go; a store that joins empty gets them")
+                gets = "a store that joins empty gets them"
+                show(f"store {held.call(store)} has {what} that another store has let go; {gets}")
         for store, refusals in sorted(held.refusals.items()):
             for who, verb, count in refusals:
                 times = f"{count:,} time{'' if count == 1 else 's'}"
-                show(f"store {store[:8]} has refused since its start: {who} may not {verb}, {times}")
+                show(f"store {held.call(store)} has refused since its start: {who} may not {verb}, {times}")
 
 
 def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = False) -> None:
@@ -175,7 +184,20 @@ def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = 
         print("no topics yet; make one with: echo hello | chappe produce greetings")
 
 
-def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str, Any]:
+def _producers(reach: options.Reach) -> dict[str, str]:
+    """What people call the producers that are there, by their partitions, as far as they tell."""
+    from chappe.api.log.looking import LogWatch
+
+    with suppress(ChappeError, OSError), closing(LogWatch(**reach.arguments)) as watch:
+        return watch.names(HURRY_S)
+    return {}
+
+
+def _beside(name: str | None, address: str) -> str:
+    return f"{name} ({address[:SHORT]})" if name else address[:SHORT]
+
+
+def _facts(keys: Sequence[Key], held: Holdings, producers: Mapping[str, str], by_partition: bool) -> dict[str, Any]:
     from chappe.reading.topics import TopicSummary
 
     topic, partition = keys[0]
@@ -183,20 +205,23 @@ def _facts(keys: Sequence[Key], held: Holdings, by_partition: bool) -> dict[str,
     elsewhere: Counter[str] = Counter()
     for key in keys:
         elsewhere.update({held.stores[each]: count for each, count in held.let_go.get(key, {}).items()})
+    stores = sorted({held.stores[each] for each in found.stores})
     return {
         "topic": topic,
-        **({"partition": partition} if by_partition else {"partitions": found.partitions}),
+        **({"partition": partition, "producer": producers.get(partition)} if by_partition else {}),
+        **({} if by_partition else {"partitions": found.partitions}),
         "records": found.records,
         "head": found.head,
         "bytes": found.bytes,
         "oldest": None if found.oldest is None else iso_time(found.oldest),
         "newest": None if found.newest is None else iso_time(found.newest),
-        "stores": sorted({held.stores[each] for each in found.stores}),
+        "stores": stores,
+        "names": {each: held.names[each] for each in stores if each in held.names},
         "deleted_elsewhere": dict(sorted(elsewhere.items())),
     }
 
 
-def _print_table(rows: Sequence[dict[str, Any]], by_partition: bool) -> None:
+def _print_table(rows: Sequence[dict[str, Any]], held: Holdings, by_partition: bool) -> None:
     from rich.table import Table
 
     from chappe.cli.screen import cell, wide_console
@@ -204,6 +229,9 @@ def _print_table(rows: Sequence[dict[str, Any]], by_partition: bool) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("topic", overflow="fold")
     table.add_column("partition" if by_partition else "partitions", justify="left" if by_partition else "right")
+    named = any(row.get("producer") for row in rows)
+    if named:
+        table.add_column("producer")
     for name in ("records", "head", "size"):
         table.add_column(name, justify="right")
     for name in ("oldest", "newest", "stores"):
@@ -212,10 +240,11 @@ def _print_table(rows: Sequence[dict[str, Any]], by_partition: bool) -> None:
         table.add_row(
             cell(row["topic"]),
             cell(row["partition"]) if by_partition else f"{row['partitions']:,}",
+            *([cell(row["producer"] or "")] if named else []),
             f"{row['records']:,}",
             f"{row['head']:,}",
             human_bytes(row["bytes"]),
             *("" if row[name] is None else row[name][:19] + "Z" for name in ("oldest", "newest")),
-            ", ".join(sorted(each[:8] for each in row["stores"])),
+            cell(", ".join(sorted(map(held.call, row["stores"])))),
         )
     wide_console(PIPE_WIDTH).print(table)

@@ -139,15 +139,16 @@ class Changes:
 
     def _unread(self, topic: str, held: dict[str, Known], end: dict[str, int]) -> Iterator[str]:
         """Who has not read all of what goes."""
-        groups = {} if self._log is None else self._log.groups()
+        readers = [] if self._log is None else self._log.readers()
         behind = []
-        for group, positions in sorted(groups.items()):
+        for reader, positions, whole in readers:
             read = {partition: offset for (name, partition), offset in positions.items() if name == topic}
-            count = sum(max(0, end[p] - max(known.first, read.get(p, known.first))) for p, known in held.items())
+            parts = held if whole else held.keys() & read.keys()
+            count = sum(max(0, end[p] - max(held[p].first, read.get(p, held[p].first))) for p in parts)
             if read and count:
-                behind.append(f"group {group} has not read {count:,} of them")
+                behind.append(f"{reader} has not read {count:,} of them")
         if behind:
-            more = f" and {len(behind) - READERS_NAMED:,} more groups" if len(behind) > READERS_NAMED else ""
+            more = f" and {len(behind) - READERS_NAMED:,} more" if len(behind) > READERS_NAMED else ""
             yield f"Of these, {', '.join(behind[:READERS_NAMED])}{more}."
 
     def _trim(self, topic: str, before: int, stores: list[str]) -> str:

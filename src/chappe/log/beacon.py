@@ -10,7 +10,8 @@ not that of a node, and which only those look at that claim the same.
 
 Source: Dafka's beacon actor. Departures: the clock is monotonic; members are not dropped while no tower is
 heard (the original then drops everybody); an endpoint taken over by another member counts as new; a member
-that leaves says so with a beacon whose first frame is ``G``, which towers pass on and originals never hear.
+that leaves says so with a beacon whose first frame is ``G``, which towers pass on and originals never hear. Nor do
+these hear what people call the tower, ``T`` and a name, which follows a subscription to beacons.
 
 A tower passes the beacons of nodes on to all nodes, and carries nothing else. A node's beacon arrives as ``B``,
 address, host, port; it leaves as ``B``, address, endpoint. Subscriptions of the nodes are relayed to the nodes'
@@ -36,6 +37,7 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.endpoint import identity_of, is_endpoint
+from chappe.data.label import is_label
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import (
@@ -57,6 +59,7 @@ from chappe.permissions.decisions import Verbs
 BEACON: Final = b"B"
 GOODBYE: Final = b"G"
 WELCOME: Final = b"W"
+NAMED: Final = b"T"  # what people call a tower
 DIAL_S: Final = 0.05  # between two rounds of dialling
 REPLAY_S: Final = 0.1  # newcomers within this time share one replay of what a tower knows
 PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
@@ -149,6 +152,7 @@ class Discovery:
         self._dials = _Dials(now)
         self._claims: dict[str, _Claim] = {}
         self.heard = 0  # messages of towers
+        self.tower_name = ""  # for people; of several towers, the one that told it last
         self.beacons: dict[str, int] = {}  # of each node that is known, by its endpoint
         self._address = address
         self._kind = kind_of(address)
@@ -202,7 +206,11 @@ class Discovery:
         return self._beacon(now)
 
     def handle_beacon(self, frames: list[bytes], now: float) -> list[Action]:
-        """A message of a tower. Raises ProtocolError for anything but a welcome or a beacon."""
+        """A message of a tower. Raises ProtocolError for anything but a welcome, its name or a beacon."""
+        if len(frames) == 2 and frames[0] == NAMED:
+            name = frames[1].decode("utf-8", "replace")
+            self.tower_name = name if is_label(name) else ""
+            return []
         self.heard += 1
         if frames == [WELCOME]:
             return self._beacon(now)
@@ -354,10 +362,12 @@ class TowerCore:
 
     Args:
         guard: Judges members' claims, where connections have keys.
+        name: What people call it; newcomers that ask for it are told.
     """
 
-    def __init__(self, own_host: str, guard: Guard | None = None) -> None:
+    def __init__(self, own_host: str, guard: Guard | None = None, *, name: str = "") -> None:
         self._own_host = own_host
+        self._name = name
         self._guard = guard
         # By address and identity, so that no identity replaces another: the endpoint, and until when it counts.
         self._nodes: OrderedDict[tuple[str, str], tuple[bytes, float]] = OrderedDict()
@@ -402,7 +412,7 @@ class TowerCore:
 
     def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
         """A node's subscription or its end, as an XPUB socket gives it."""
-        if raw[:1] not in (b"\0", b"\1") or raw[1:2] == WELCOME:
+        if raw[:1] not in (b"\0", b"\1") or raw[1:2] in (WELCOME, NAMED):
             return []
         if raw == b"\1" + BEACON:
             self._replay_at = min(self._replay_at, max(now, self._replayed_at + REPLAY_S))
@@ -415,9 +425,10 @@ class TowerCore:
         self._replay_at = math.inf
         self._replayed_at = now
         self._expire(now)
-        return [
+        known = [
             Forward((BEACON, encode_topic(address), endpoint)) for (address, _), (endpoint, _) in self._nodes.items()
         ]
+        return [*([Forward((NAMED, self._name.encode()))] if self._name else []), *known]
 
     def next_timeout(self) -> float:
         """When a replay is due."""

@@ -45,13 +45,16 @@ class ForwarderFound:
 
 @dataclass(frozen=True, slots=True)
 class IdentityClash:
-    """Another living member uses our address."""
+    """Another living member uses our address; ``identity`` is the name under which we go on, where that is known."""
 
     address: str
     endpoint: str
+    identity: str = ""
 
     def __str__(self) -> str:
-        return f"another producer with the identity {shown(self.address)} is alive at {self.endpoint}"
+        partition = shown(self.address)
+        named = f"{self.identity} (partition {partition[:8]})" if self.identity else partition
+        return f"another producer with the identity {named} is alive at {self.endpoint}"
 
 
 @dataclass(frozen=True, slots=True)

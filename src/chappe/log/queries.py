@@ -178,6 +178,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     format: Offset = FIRST_FORMAT  # of the store that answers: one of before there were formats does not say it
     retention: list[tuple[Text, float | None, int | None, int | None]] | None = None  # to whom and when as refusals:
     # pattern, age in seconds, bytes, records, in their order; None: it is not said
+    name: Text = ""  # of the store, for people, if since is 0
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""

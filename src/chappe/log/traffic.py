@@ -1,10 +1,14 @@
-"""What a node of the log tells of what passes between it and others, to somebody who looks: counters.
+"""What a node of the log tells of itself to somebody who looks: counters of what passes, names, committed positions.
 
 Whoever listens to a publishing socket gets the same, so who publishes cannot say how much goes to whom; who takes it
 can, by the address that each message names: a partition's, a consumer's, or the id of a store. Each node counts what
 it takes so, and what stores answer it, and tells which addresses it carries itself; who asked all of them has both
 ways of every link. What waits for a peer whose queue is full waits for all, and is one number; who takes nothing at
 present says so, which tells for whom.
+
+It also names the members that it carries, with labels for people (``data.label``), and tells how far those among them
+that are consumers with an identity have committed. Labels prove nothing: with keys the identity in the endpoint is who
+a node is.
 
 Questions go to one node, and are answered ``ANSWERS_MAX`` times a second; where there are permissions, only to who may
 ``administer`` all topics. DIRECT-RECORD and DIRECT-HEAD name the partition whoever sends them, and are not counted.
@@ -14,24 +18,57 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import blake2b
 from heapq import nlargest
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from chappe.errors import ProtocolError
+from chappe.data.label import is_label
+from chappe.data.topic import decode_topic, encode_topic
+from chappe.errors import ProtocolError, UsageError
 from chappe.log.messages import Ack, AskTraffic, Head, Message, RecordMessage, TrafficTold
+from chappe.log.queries import Name, Offset
+from chappe.log.sources import Key
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1 has neither names nor readers
 ANSWERS_MAX: Final = 20  # a second; further questions are not answered
 SENDERS_MAX: Final = 10_000  # addresses that are counted apart; beyond them all are counted anew, from 0
 ROWS_MAX: Final = 1_000  # addresses of each kind in an answer: those with the most bytes, and the first that it carries
+READERS_MAX: Final = 100  # consumers in an answer whose positions are told, the first ones
+POSITIONS_MAX: Final = 1_000  # in an answer, of all its readers; each has its share
+IDENTITY_MAX: Final = 100  # characters of an identity of positions
+KEPT_BYTES: Final = 8  # of the digest that says where positions are kept
 
 _LONE: Final = re.compile("[\ud800-\udfff]")  # stands for a byte that is not UTF-8
 
+OFFSET_MAX: Final = 2**63 - 1
 Row = tuple[str, int, int]  # from whom, messages, bytes
+
+
+class Reading(msgspec.Struct, frozen=True, array_like=True):
+    """How far a consumer with an identity has committed.
+
+    Args:
+        address: Of the consumer.
+        identity: Its name in the directory where its positions are kept.
+        kept: Which directory that is, as a digest: whoever looks into the same one knows it again.
+        left_out: Partitions with a position beyond those that are told.
+        positions: Topic, partition and the offset that is next; those that are furthest behind.
+    """
+
+    address: str
+    identity: Annotated[str, msgspec.Meta(max_length=IDENTITY_MAX)]
+    kept: bytes
+    left_out: Offset
+    positions: tuple[tuple[Name, Name, Offset], ...]
+
+    def committed(self) -> dict[Key, int]:
+        """Return the positions that are told."""
+        return {(decode_topic(topic), decode_topic(part)): offset for topic, part, offset in self.positions}
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +81,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         answered: What stores answered it, by the endpoint of their queries; and, as a third count, how often it asked.
         waiting: Frames that wait for peers whose queues are full.
         full: Whether it takes nothing at present.
+        names: Labels by address, of the node and of whom it carries.
+        readers: Consumers that have committed positions.
     """
 
     format: int
@@ -52,6 +91,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     answered: tuple[tuple[str, int, int, int], ...]
     waiting: int
     full: bool
+    names: tuple[tuple[str, str], ...] = ()
+    readers: tuple[Reading, ...] = ()
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Report)
@@ -66,13 +107,57 @@ def parse_report(body: bytes) -> Report:
     counts = [count for row in (*report.came, *report.answered) for count in row[1:]]
     if any(not isinstance(each, int) or each < 0 for each in (report.waiting, *counts)):
         raise ProtocolError("a report of what passes has a number that is none")
-    return report
+    return msgspec.structs.replace(
+        report,
+        carries=report.carries[:ROWS_MAX],
+        came=report.came[:ROWS_MAX],
+        answered=report.answered[:ROWS_MAX],
+        names=tuple([each for each in report.names[:ROWS_MAX] if is_label(each[1])]),
+        readers=tuple(_within_bounds(report.readers)),
+    )
+
+
+def _within_bounds(readers: Iterable[Reading]) -> Iterator[Reading]:
+    left = POSITIONS_MAX
+    for each in islice(readers, READERS_MAX):
+        cut = max(0, len(each.positions) - left)
+        left -= len(each.positions) - cut
+        yield msgspec.structs.replace(
+            each, positions=each.positions[: len(each.positions) - cut], left_out=min(each.left_out + cut, OFFSET_MAX)
+        )
+
+
+def where_kept(host: str, directory: str) -> bytes:
+    """Return the digest by which a directory of positions is known again, on the same machine."""
+    return blake2b(f"{host}\0{directory}".encode("utf-8", "surrogateescape"), digest_size=KEPT_BYTES).digest()
+
+
+def reading_of(
+    address: str, identity: str, kept: bytes, committed: Mapping[Key, int], heads: Mapping[Key, int], most: int
+) -> Reading:
+    """Say how far a consumer has committed: at most so many partitions, those that are furthest behind.
+
+    Args:
+        heads: Where partitions end, as far as the consumer knows.
+    """
+    furthest = nlargest(most, committed.items(), key=lambda each: heads.get(each[0], 0) - each[1])
+    positions = []
+    for (topic, part), offset in furthest:
+        with suppress(UsageError):  # a user may commit what no partition can be called, or no offset can be
+            positions.append((encode_topic(topic), encode_topic(part), min(offset, OFFSET_MAX)))
+    return Reading(address, identity, kept, len(committed) - len(positions), tuple(positions))
 
 
 class Traffic:
-    """Counts for one node."""
+    """Counts for one node.
+
+    ``names`` are labels by address, and ``readers`` what tells the positions of a consumer, at most so many, by its
+    address; both are for the node's owner to fill in.
+    """
 
     def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.readers: dict[str, Callable[[int], Reading]] = {}
         self._came: dict[str, list[int]] = {}
         self._stores: dict[str, list[int]] = {}
         self._told: deque[float] = deque(maxlen=ANSWERS_MAX)
@@ -111,8 +196,14 @@ class Traffic:
             tuple([(store, *counts) for store, counts in stores]),  # type: ignore[misc]
             waiting,
             full,
+            tuple(islice(self.names.items(), ROWS_MAX)),
+            self._readings(),
         )
         return TrafficTold(question.address, question.topic, question.number, msgspec.msgpack.encode(report))
+
+    def _readings(self) -> tuple[Reading, ...]:
+        tellers = list(islice(self.readers.values(), READERS_MAX))
+        return tuple([tell(POSITIONS_MAX // len(tellers)) for tell in tellers])
 
     def _new(self, counted: dict[str, list[int]], address: str) -> list[int]:
         if len(counted) >= SENDERS_MAX:

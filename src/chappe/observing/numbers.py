@@ -88,6 +88,14 @@ def _of_topics(snapshot: Snapshot) -> Iterator[Family]:
     yield Family("chappe_topic_written", "Records that there ever were of a topic", "counter", ("topic",), written)
     lags = [((each.name, reader.name), float(reader.lag)) for each in topics for reader in each.readers]
     yield Family("chappe_reader_lag_records", "Records that a reader is behind", "gauge", ("topic", "reader"), lags)
+    positions = [
+        ((each.name, reader.name), float(reader.position))
+        for each in topics
+        for reader in each.readers
+        if reader.position is not None
+    ]
+    meaning = "Sum of the offsets that a reader has committed, over partitions"
+    yield Family("chappe_reader_position", meaning, "gauge", ("topic", "reader"), positions)
 
 
 def _of_links(snapshot: Snapshot) -> Iterator[Family]:

@@ -90,12 +90,18 @@ class Link(msgspec.Struct, frozen=True):
 class Reader(msgspec.Struct, frozen=True):
     """Somebody who reads a topic and tells how far: a group of consumers, or a query.
 
-    ``lag`` is how many records it is behind what stores have.
+    Args:
+        kind: ``group`` keeps its positions on this machine; ``consumer`` told them itself, from elsewhere.
+        lag: How many records it is behind what stores have.
+        position: Sum of the offsets that it has committed, over the partitions that stores have; None: nobody told.
+        left_out: Partitions that it has not told of, since it has too many: those where it is behind least.
     """
 
     name: str
-    kind: Literal["group", "pipeline"]
+    kind: Literal["group", "consumer", "pipeline"]
     lag: int
+    position: int | None = None
+    left_out: int = 0
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -109,6 +115,7 @@ class Topic(msgspec.Struct, frozen=True):
         oldest: Time of the first record that is kept; 0: none is.
         newest: Time of the last one.
         writers: Its partitions by name; each belongs to one producer. At most ``NAMES_MAX``.
+        names: What people call the producers of ``writers``, in their order; empty where nobody told.
         stores: Ids of the members that hold it.
         readers: Those who tell how far they are.
         retention: What stores keep of it, in words; empty: nobody told.
@@ -124,6 +131,7 @@ class Topic(msgspec.Struct, frozen=True):
     oldest: int = 0
     newest: int = 0
     writers: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     readers: tuple[Reader, ...] = ()
     retention: str = ""

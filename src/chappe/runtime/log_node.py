@@ -117,6 +117,8 @@ class Node:
         views: Whether large messages stay in ZeroMQ's memory. A store, which copies them to its disk anyway, would have
             twice as much of it.
 
+    ``traffic`` also names its members for who looks.
+
     An exception that is neither of the protocol nor of the machine is a defect: ``halted`` says so from then on, a
     ``Stopped`` event is reported, and every thread that waits is woken.
     """
@@ -146,8 +148,8 @@ class Node:
         self.tapped: Callable[[list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.halt_event = self.turns.machine.event()
         self._on_report = on_report
-        self._traffic = Traffic()
-        self._dealers = Dealers(self, self._answered, gate, self.report, self.guard, self._traffic)
+        self.traffic = Traffic()
+        self._dealers = Dealers(self, self._answered, gate, self.report, self.guard, self.traffic)
         self._perform: dict[type, Callable[[Any], None]] = {
             Publish: lambda action: self.publish(encode(action.message)),
             Subscribe: lambda action: meeting.subscribe(zmq.SUBSCRIBE, action.prefix),
@@ -479,7 +481,7 @@ class Node:
             if allowed is None:
                 return ()
             message = allowed
-        self._traffic.took(message, len(frames[0]) + len(frames[-1]) * (len(frames) > 1))
+        self.traffic.took(message, len(frames[0]) + len(frames[-1]) * (len(frames) > 1))
         if isinstance(message, AskTraffic):
             return self._tell_traffic(message)
         return self.role.handle_message(message, time.monotonic(), wall_us())
@@ -489,7 +491,7 @@ class Node:
         role = self.role
         carries = role.carries if isinstance(role, Carrying) else ()
         full = self._paused() or self._pub.choked
-        told = self._traffic.answer(question, carries, self._pub.kept - self._pub.sent, full, time.monotonic())
+        told = self.traffic.answer(question, carries, self._pub.kept - self._pub.sent, full, time.monotonic())
         return () if told is None or question.topic != self.address else (Publish(told),)
 
     def told(self, message: Message) -> Sequence[Action]:

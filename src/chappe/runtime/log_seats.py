@@ -28,6 +28,7 @@ from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.subscriptions import Subscriptions
+from chappe.log.traffic import Reading
 from chappe.permissions.rules import PRODUCE, STORE
 from chappe.runtime.log_node import Node
 from chappe.runtime.meeting import AtForwarders, AtTowers, Gatherer, Meeting
@@ -131,10 +132,15 @@ class Seat(Generic[M]):
         part: LogProducers | LogConsumer,
         on_report: Callable[[object], None],
         perform: dict[type, Callable[[Any], None]],
+        *,
+        name: str,
+        reading: Callable[[int], Reading] | None = None,
     ) -> None:
         """Have the node carry ``part``.
 
         Args:
+            name: For people.
+            reading: Tells committed positions, at most so many, with the lock held.
             on_report: Called with every event, with the lock held: it must be quick and not call back.
             perform: The part's own actions by their class.
         """
@@ -147,6 +153,9 @@ class Seat(Generic[M]):
         }
         with self.lock:
             self._shared.seats[part.address] = self
+            self.node.traffic.names[part.address] = name
+            if reading is not None:
+                self.node.traffic.readers[part.address] = reading
             now = time.monotonic()
             if isinstance(self._member, ProducingMember):
                 assert isinstance(part, LogProducers)
@@ -179,8 +188,11 @@ class Seat(Generic[M]):
 
     def _leave(self) -> None:
         if self.part is not None:
-            self.node.perform(self._member.remove(self.part.address, time.monotonic()))
-            del self._shared.seats[self.part.address]
+            address = self.part.address
+            self.node.perform(self._member.remove(address, time.monotonic()))
+            del self._shared.seats[address]
+            self.node.traffic.names.pop(address, None)
+            self.node.traffic.readers.pop(address, None)
 
     def add_topic(self, partition: LogProducer) -> None:
         """Have the producer write one more topic; the lock is held."""

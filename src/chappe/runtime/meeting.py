@@ -18,7 +18,7 @@ from chappe.data.endpoint import identity_of
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
 from chappe.log.actions import Action, Beacon, Connect, Disconnect
-from chappe.log.beacon import BEACON, GOODBYE, WELCOME, Discovery
+from chappe.log.beacon import BEACON, GOODBYE, NAMED, WELCOME, Discovery
 from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
 from chappe.log.guard import Guard
@@ -316,7 +316,7 @@ class AtTowers(_Listening):
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
         beacon_sub = node.keep(open_socket(zmq.SUB, self.gate))
-        for kind in (BEACON, GOODBYE, WELCOME):
+        for kind in (NAMED, BEACON, GOODBYE, WELCOME):  # who subscribes to beacons is told of everybody, and the name
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         if self.gate is not None:
             self._permissions = Member(self.gate, lambda frames: self._send(frames), _word())

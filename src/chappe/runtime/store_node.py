@@ -53,6 +53,7 @@ class StoreNode:
         storage: Where records are kept; closed with the node.
         staged: Where rows of exactly-once sinks wait; closed with the node.
         meeting: How it meets others.
+        name: For people.
         forwards: Whether it passes on what it takes.
         keeping: What a chain has for it, of which it is the store of a member.
         retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
@@ -68,6 +69,7 @@ class StoreNode:
         staged: StagedStorage,
         meeting: Meeting,
         *,
+        name: str,
         forwards: bool = False,
         keeping: Keeping | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
@@ -101,6 +103,7 @@ class StoreNode:
             takes=PRODUCERS,
             views=False,
         )
+        self._name = self.node.traffic.names[address] = name
         try:
             self._router, self.core.endpoint = meeting.open_router()
         except BaseException:
@@ -152,9 +155,12 @@ class StoreNode:
         if refusal is not None:
             return [Reply(raw[0], raw[1], refusal)]
         actions = self._handle_query(raw, guard.asked(request))
-        if isinstance(request, HeadsRequest) and not request.since and guard.administers(who):
-            refusals = [] if self._gate is None else self._gate.refusals.listed()
-            actions = [_with(each, refusals=refusals, retention=self._policies) for each in actions]
+        if isinstance(request, HeadsRequest) and not request.since:
+            more: dict[str, object] = {"name": self._name}
+            if guard.administers(who):
+                refusals = [] if self._gate is None else self._gate.refusals.listed()
+                more |= {"refusals": refusals, "retention": self._policies}
+            actions = [_with(each, **more) for each in actions]
         return [
             replace(each, answer=guard.told(who, each.answer)) if isinstance(each, Reply) else each for each in actions
         ]
@@ -165,7 +171,7 @@ class StoreNode:
             return [Reply(frames[0], frames[1], request)]
         actions = self._handle_query(frames, request)
         if isinstance(request, HeadsRequest) and not request.since:
-            actions = [_with(each, retention=self._policies) for each in actions]
+            actions = [_with(each, retention=self._policies, name=self._name) for each in actions]
         return actions
 
     def _handle_query(self, frames: list[bytes], request: Request) -> Sequence[Action]:

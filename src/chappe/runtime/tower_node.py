@@ -30,9 +30,12 @@ DRAIN_MAX = 256
 
 
 class TowerNode:
-    """Runs one tower on ``address`` (ports 0: any free ones), which lets in whom a ``gate`` lets in."""
+    """Runs one tower on ``address`` (ports 0: any free ones), which lets in whom a ``gate`` lets in.
 
-    def __init__(self, address: TowerAddress, gate: Gate | None = None) -> None:
+    ``name`` is for people.
+    """
+
+    def __init__(self, address: TowerAddress, gate: Gate | None = None, *, name: str) -> None:
         own(self)
         need_descriptors()
         self.malformed = 0
@@ -65,7 +68,8 @@ class TowerNode:
             raise
         host = reachable_host(address.host)
         self.address = TowerAddress(host, sub_port, pub_port)
-        self.core = TowerCore(host, None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal))
+        guard = None if gate is None else Guard(gate.decisions, gate.refusals.add_refusal)
+        self.core = TowerCore(host, guard, name=name)
 
     def close(self) -> None:
         """Stop and release the ports."""

@@ -6,12 +6,15 @@ alone is read, too.
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import msgspec
 
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
+from chappe.log.traffic import where_kept
 from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
 from chappe.storage.small_files import FORMAT, encode_small, load_small
 from chappe.system.limits import need_descriptors
@@ -21,6 +24,11 @@ Rows = list[tuple[str, str, int]]
 
 class _Content(msgspec.Struct):
     positions: Rows
+
+
+def kept_at(directory: Path) -> bytes:
+    """Return the digest by which others who look into the same directory of an identity know it again."""
+    return where_kept(socket.gethostname(), os.path.realpath(directory))
 
 
 class Positions:
@@ -37,6 +45,7 @@ class Positions:
         need_descriptors()
         self._directory = directory.absolute()
         self._path = self._directory / "positions.json"
+        self.kept = kept_at(directory)
         self._ops = FileOps()
         self._lock = hold_identity(self._ops, self._directory, "consumer", "close")
         with trying(f"read the positions in {self._path}", self.close):

@@ -26,6 +26,7 @@ from chappe.subscribers.readers import Readers
 from chappe.subscribers.shares import By, Key, Shares, split
 from chappe.subscribers.work import Form, Function, work_of
 from chappe.subscribers.workers import Workers
+from chappe.system import program
 from chappe.system.forking import own
 from chappe.system.machine import Wakeup
 
@@ -77,8 +78,8 @@ class ShardedConsumer(Closeable):
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
         tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s``,
-            ``on_stale`` and ``security``. Workers read nothing; readers find the key where it is, and are told its
-            passphrase by their environment.
+            ``on_stale``, ``name`` and ``security``. Workers read nothing; readers find the key where it is, and are
+            told its passphrase by their environment.
 
     Raises:
         UsageError: An argument is out of its range, or no worker could import the function or start the program.
@@ -105,14 +106,15 @@ class ShardedConsumer(Closeable):
         directory: str | Path | None = None,
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
+        name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
         if working.inside:
             raise UsageError("this process is a worker: what the program does stands behind: if __name__ == '__main__'")
-        for name, value, most in (("workers", workers, WORKERS_MAX), ("tries", tries, TRIES_MAX)):
+        for option, value, most in (("workers", workers, WORKERS_MAX), ("tries", tries, TRIES_MAX)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise UsageError(f"{name} is a number from 1 to {most}, not {value!r}")
+                raise UsageError(f"{option} is a number from 1 to {most}, not {value!r}")
         if by not in WAYS:
             raise UsageError(f"by is 'key' or 'topic', not {by!r}")
         if patience_s is not None and not 0 < patience_s < math.inf:
@@ -138,7 +140,7 @@ class ShardedConsumer(Closeable):
         self._consumer: Consumer | None = None
         self.closed = False
         shared: dict[str, Any] = {"tower": tower, "listen": listen, "forwarders": forwarders}
-        shared |= {"max_age_s": max_age_s, "on_stale": on_stale}
+        shared |= {"max_age_s": max_age_s, "on_stale": on_stale, "name": program.label(name)}
         try:
             if reader_per_topic:
                 options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **shared}

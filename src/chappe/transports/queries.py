@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import zmq
 
 from chappe.data.endpoint import identity_of
+from chappe.data.label import is_label
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEARTBEAT_S, MESSAGE_BYTES_MAX, READ_BYTES, RETRY_S
 from chappe.errors import (
@@ -83,6 +84,7 @@ class StoreClient:
         self.endpoint = endpoint
         self.refusals: list[tuple[str, str, int]] = []  # identity, verb, how often; as it last said to administrators
         self.retention: list[tuple[str, float | None, int | None, int | None]] | None = None  # likewise
+        self.name = ""  # of the store, for people, as it last said
         self.scrubbed_us = 0  # when the store had last read and checked all that it keeps, as it last said
         self._timeout_s = timeout_s
         self._ids = itertools.count(1)
@@ -195,6 +197,7 @@ class StoreClient:
             found += answer.infos()
             if not since:
                 self.refusals, self.retention = answer.refusals, answer.retention
+                self.name = answer.name if is_label(answer.name) else ""
             since = answer.version
             self.scrubbed_us = answer.scrubbed_us
             if not answer.more:

@@ -74,6 +74,11 @@ class AsyncProducer(AsyncCloseable):
         return self._producer.topics
 
     @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._producer.name
+
+    @property
     def partition(self) -> str:
         """The name of our partition."""
         return self._producer.partition

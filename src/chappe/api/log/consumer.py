@@ -26,11 +26,12 @@ from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
 from chappe.log.events import ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
 from chappe.log.sources import Key
+from chappe.log.traffic import Reading, reading_of
 from chappe.permissions.rules import CONSUME
 from chappe.runtime.log_seats import Where, consuming
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
-from chappe.system import time
+from chappe.system import program, time
 from chappe.system.forking import own
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class Consumer(Closeable):
             for; None: as old as it likes. The loop over a batch looks at each record when its turn comes.
         on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
+        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+            The program and its host by default, such as ``sensor.py@web1``.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if one does.
 
@@ -83,9 +86,11 @@ class Consumer(Closeable):
         directory: str | Path | None = None,
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
+        name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        self._name = program.label(name)
         check_age(max_age_s, on_stale)
         if not topics:
             raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
@@ -100,6 +105,7 @@ class Consumer(Closeable):
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
         self._positions: Positions | None = None
+        self._identity = identity or ""
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
@@ -121,7 +127,13 @@ class Consumer(Closeable):
         self.lock = self._lock = self._node.lock
         self._inbox = Inbox(self._core, self._node, self._opening, self._aged)
         with self._lock:
-            self._node.start(self._core, self._report, {Deliver: self._deliver, ClockRead: self._judged})
+            self._node.start(
+                self._core,
+                self._report,
+                {Deliver: self._deliver, ClockRead: self._judged},
+                name=self._name,
+                reading=None if self._positions is None else self._reading,
+            )
         at_exit.opened(self)
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -161,6 +173,11 @@ class Consumer(Closeable):
             if left <= 0:
                 return take()
         return found
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._name
 
     @property
     def waits_for_keys(self) -> bool:
@@ -407,6 +424,12 @@ class Consumer(Closeable):
         )
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _reading(self, most: int) -> Reading:
+        """Tell how far we have committed, in at most so many partitions; the lock is held."""
+        assert self._positions is not None
+        kept, committed = self._positions.kept, self._positions.committed
+        return reading_of(self._core.address, self._identity, kept, committed, self._core.heads(), most)
 
     def _release_identity(self) -> None:
         if self._positions is not None:

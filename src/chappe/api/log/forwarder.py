@@ -12,6 +12,7 @@ from chappe.log.storage import Retention
 from chappe.runtime.meeting import AsForwarder
 from chappe.runtime.tap_node import TapNode
 from chappe.security import LogSecurity
+from chappe.system import program
 from chappe.system.forking import own
 from chappe.transports.addresses import ForwarderAddress, TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
@@ -32,6 +33,7 @@ class Forwarder(Store):
         originals: ``HOST[:PORT[:SECOND-PORT]]`` where programs of the original find the forwarder, as they would a
             tower; it must reach the ports that they publish on. None: nowhere. They have no keys: beside keys they
             come in there alone, one more port follows, and they may what the identity ``originals`` may.
+        name: As of ``Tower``.
         security: As of ``Tower``.
 
     Raises:
@@ -50,9 +52,11 @@ class Forwarder(Store):
         peers: str | Sequence[str] = (),
         retention: Sequence[tuple[str, Retention]] = (),
         originals: str | None = None,
+        name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        self._name = program.label(name)
         self._taps: list[TapNode] = []
         self._security = security
         tower = None if originals is None else TowerAddress.parse(originals)

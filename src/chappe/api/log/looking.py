@@ -7,6 +7,7 @@ about what passes, ``ASKED_MAX`` of them at a look.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,12 +19,14 @@ from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, kind_of
 from chappe.log.events import ForwarderLost, TowerLost
 from chappe.log.messages import AskTraffic, Message, StoreInfo, TrafficTold
 from chappe.log.producing import ProducingMember
+from chappe.log.scouting import TOLD_S
 from chappe.log.traffic import Report, parse_report
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
-from chappe.system import time
+from chappe.system import program, time
 
+ASK_AGAIN_S: Final = 0.1  # until nodes that have not told are asked again
 ASKED_MAX: Final = 20  # nodes that are asked at once
 NODES_MAX: Final = 5_000  # whose answers are kept
 LISTENERS_MAX: Final = 10_000  # prefixes of topics that somebody listens to; further ones are not remembered
@@ -44,10 +47,14 @@ class LogMember:
 
 @dataclass(frozen=True, slots=True)
 class Beacons:
-    """What a tower has passed on: to each node, and of those that came from each, by its address."""
+    """What a tower has passed on: to each node, and of those that came from each, by its address.
+
+    ``tower`` is what people call it, empty if it has not said so.
+    """
 
     to_each: int
     of: dict[str, int]
+    tower: str = ""
 
 
 class _Watch(ProducingMember):
@@ -83,12 +90,14 @@ class _Watch(ProducingMember):
         self.reports.pop(address, None)
         return []
 
-    def ask(self, nodes: list[str], now: float) -> list[Action]:
-        """Ask some of the nodes, in turn."""
-        asked = [nodes[(self._turn + step) % len(nodes)] for step in range(min(ASKED_MAX, len(nodes)))]
+    def ask(self, nodes: list[str], first: list[str], now: float) -> list[Action]:
+        """Ask some of the nodes, in turn, and ``first`` besides."""
+        asked = first[:ASKED_MAX] + [
+            nodes[(self._turn + step) % len(nodes)] for step in range(min(ASKED_MAX, len(nodes)))
+        ]
         self._turn = (self._turn + ASKED_MAX) % max(1, len(nodes))
         self._questions += 1
-        return [Publish(AskTraffic(each, self.address, self._questions)) for each in asked]
+        return [Publish(AskTraffic(each, self.address, self._questions)) for each in dict.fromkeys(asked)]
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         if prefix[:1] != b"R" or len(prefix) == 1:  # all topics: stores
@@ -111,6 +120,7 @@ class LogWatch:
         self._watch = _Watch()
         where = Where.parse(tower, listen, forwarders, security)
         self._node = Node(self._watch, where.meeting(), on_report=self._hear)
+        self._node.traffic.names[self._watch.address] = program.label()
         self._node.start()
 
     @property
@@ -149,9 +159,12 @@ class LogWatch:
         with self._node.lock:
             return [decode_topic(each) for each in self._watch.listeners]
 
-    def ask(self, nodes: list[str]) -> float:
-        """Ask nodes what passes, by their addresses, at most ``ASKED_MAX`` at a call; how many calls go around all."""
-        self._node.call(self._watch.ask, nodes)
+    def ask(self, nodes: list[str], first: list[str] | None = None) -> float:
+        """Ask nodes what passes, by their addresses, at most ``ASKED_MAX`` at a call; how many calls go around all.
+
+        As many of those in ``first`` are asked in any case.
+        """
+        self._node.call(self._watch.ask, nodes, first or [])
         return max(1.0, len(nodes) / ASKED_MAX)
 
     def reports(self, last_s: float) -> dict[str, Report]:
@@ -159,6 +172,34 @@ class LogWatch:
         since = time.monotonic() - last_s
         with self._node.lock:
             return {address: report for address, (at, report) in self._watch.reports.items() if at >= since}
+
+    def names(self, within_s: float) -> dict[str, str]:
+        """What people call members, by their addresses, of those that tell within some seconds.
+
+        It ends early once everybody that was heard has told. Programs of the original never do, and with keys nobody
+        does whom we may not ``administer``.
+        """
+        began = time.monotonic()
+        introduced_at = math.inf
+        asked: set[str] = set()
+        while True:
+            now = time.monotonic()
+            nodes = [each.address for each in self.members()]
+            reports = self.reports(within_s)
+            if self.introduced:
+                introduced_at = min(introduced_at, now)
+            all_told = bool(nodes) and reports.keys() >= set(nodes) and now >= introduced_at + TOLD_S
+            if all_told or now >= began + within_s:
+                return {
+                    address: label
+                    for node, report in reports.items()
+                    for address, label in report.names
+                    if address == node or address in report.carries
+                }
+            self.ask(nodes, [each for each in nodes if each not in asked])
+            asked.update(nodes)
+            heard = len(reports)
+            self._node.turns.wait(lambda heard=heard: len(self._watch.reports) > heard, ASK_AGAIN_S)  # type: ignore[misc]
 
     def beacons(self) -> Beacons:
         """What the tower has passed on; nothing where there is none."""
@@ -168,7 +209,9 @@ class LogWatch:
                 return Beacons(0, {})
             addresses = {endpoint: address for address, endpoint in discovery.met}
             return Beacons(
-                discovery.heard, {addresses[at]: n for at, n in discovery.beacons.items() if at in addresses}
+                discovery.heard,
+                {addresses[at]: n for at, n in discovery.beacons.items() if at in addresses},
+                discovery.tower_name,
             )
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.server import ChainServer
 from chappe.api.chain.status import ChainServerStatus
 from chappe.api.log.store import Store
+from chappe.data.label import is_label
 from chappe.defaults import MIB
 from chappe.errors import UsageError
 from chappe.log.ordered.keeping import Keeping
@@ -34,7 +35,7 @@ class OrderedStore(Store):
     Args:
         directory: Made if it is not there; one store at a time.
         chain: The configuration, durable, or the file that has it: the same for all its stores and producers.
-        name: Which of its servers this is.
+        name: Which of its servers this is; and what people call it.
         tower: ``HOST[:PORT]``, several separated by commas.
         listen: Host to listen on as a store; ``*`` for all interfaces. As a server of the chain it listens where the
             configuration says.
@@ -66,7 +67,14 @@ class OrderedStore(Store):
         if not configuration.durable:
             raise UsageError(f"ordered topics are kept on disk: the chain {configuration.name} must be durable")
         self._keeping = keeping = Keeping(WAITING_BYTES_MAX)
-        super().__init__(Path(directory) / "store", tower=tower, listen=listen, retention=retention, security=security)
+        super().__init__(
+            Path(directory) / "store",
+            tower=tower,
+            listen=listen,
+            retention=retention,
+            name=name if is_label(name) else None,
+            security=security,
+        )
         try:
             self._server = ChainServer(
                 OrderedLog(keeping),

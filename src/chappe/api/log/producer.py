@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -36,7 +37,7 @@ from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Where, producing
 from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
-from chappe.system import time
+from chappe.system import program, time
 from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ class Producer(Closeable):
             offsets that it has. After a restart new records are first published when the stores have said how far
             they hold the partition, at the latest after 3 s. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
+        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+            The program and its host by default, such as ``sensor.py@web1``.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if one does.
 
@@ -91,9 +94,11 @@ class Producer(Closeable):
         on_full: Literal["block", "error"] = "block",
         identity: str | None = None,
         directory: str | Path | None = None,
+        name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        self._name = program.label(name)
         where = Where.parse(tower, listen, forwarders, security)
         self._where = where
         if topic is not None:
@@ -104,6 +109,7 @@ class Producer(Closeable):
         if on_full not in ("block", "error"):
             raise UsageError(f"on_full is 'block' or 'error', not {on_full!r}")
         self._journals: Journals | None = None
+        self._identity = identity or ""
         if identity is not None:
             self._journals = Journals(state_directory("producers", identity, directory), topic, new_address())
         self.topic = topic
@@ -144,6 +150,7 @@ class Producer(Closeable):
                         Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
                         Trim: lambda action: self._writers[action.topic].trim(action.offset),
                     },
+                    name=self._name,
                 )
                 self._topics.begin(topic)
         except BaseException:
@@ -372,6 +379,11 @@ class Producer(Closeable):
     # -- looking --------------------------------------------------------------------------------------------
 
     @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._name
+
+    @property
     def partition(self) -> str:
         """The name of our partition, the same in each topic."""
         return self._core.address
@@ -512,6 +524,8 @@ class Producer(Closeable):
             raise self._error
 
     def _report(self, event: object) -> None:
+        if isinstance(event, IdentityClash):
+            event = replace(event, identity=self._identity)
         log_event(event)
         self._events.append(event)
         if isinstance(event, Stopped):

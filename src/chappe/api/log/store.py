@@ -18,7 +18,7 @@ from chappe.runtime.store_node import StoreNode
 from chappe.security import LogSecurity
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
-from chappe.system import settings
+from chappe.system import program, settings
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.addresses import TowerAddress
@@ -55,6 +55,7 @@ class Store(Closeable):
         tower: ``HOST[:PORT]``, several separated by commas; defaults to the settings, as in ``Consumer``.
         listen: Host to listen on; ``*`` for all interfaces. Defaults to the settings.
         retention: Pairs of a topic or ``prefix*`` and what to keep of it; the first that matches counts.
+        name: As of ``Tower``.
         security: As of ``Tower``.
 
     Raises:
@@ -72,15 +73,18 @@ class Store(Closeable):
         tower: str | None = None,
         listen: str | None = None,
         retention: Sequence[tuple[str, Retention]] = (),
+        name: str | None = None,
         security: LogSecurity = None,
     ) -> None:
         own(self)
+        self._name = program.label(name)
         tower, listen = settings.tower(tower), settings.listen(listen)
         check_listening(security, listen, "store")
         gate = gate_of(keys_of(security))
         self._open(directory, AtTowers(TowerAddress.parse_many(tower), listen, gate), retention)
 
     _keeping: Keeping | None = None  # what a chain has for it
+    _name: str
 
     def _open(
         self,
@@ -108,6 +112,7 @@ class Store(Closeable):
                 self._storage,
                 staged,
                 meeting,
+                name=self._name,
                 forwards=forwards,
                 keeping=self._keeping,
                 retention=retention,
@@ -123,6 +128,11 @@ class Store(Closeable):
     def _report(self, event: object) -> None:
         log_event(event)
         self._events.append(event)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._name
 
     @property
     def store_id(self) -> str:

@@ -7,7 +7,7 @@ from chappe.api.faces import Closeable
 from chappe.permissions.rules import INTRODUCE
 from chappe.runtime.tower_node import TowerNode
 from chappe.security import LogSecurity
-from chappe.system import settings
+from chappe.system import program, settings
 from chappe.system.forking import own
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
@@ -20,6 +20,8 @@ class Tower(Closeable):
         listen: ``HOST[:PORT[:PORT]]``; port 0 lets the operating system choose both. By default where the settings
             (``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``) say that the tower is, or else loopback and the original's
             ports 5556 and 5557.
+        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+            The program and its host by default, such as ``chappe tower@web1``.
         security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` or
             ``chappe.toml`` names. With an identity it lets in only those whom the permissions know. Beyond this machine
             a choice has to be made.
@@ -30,16 +32,22 @@ class Tower(Closeable):
         UsageError: Nobody may listen there without a word, or something is wrong with the identity.
     """
 
-    def __init__(self, listen: str | None = None, *, security: LogSecurity = None) -> None:
+    def __init__(self, listen: str | None = None, *, name: str | None = None, security: LogSecurity = None) -> None:
         own(self)
+        self._name = program.label(name)
         address = TowerAddress.parse(settings.tower(listen))
         check_listening(security, address.host, "tower")
         gate = gate_of(keys_of(security))
         if gate is not None:
             gate.require_somewhere(INTRODUCE)
-        self._node = TowerNode(address, gate)
+        self._node = TowerNode(address, gate, name=self._name)
         self._node.turns.start()
         at_exit.opened(self)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._name
 
     @property
     def address(self) -> str:

@@ -167,7 +167,7 @@ def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
 
 
 def _label(each: Node) -> str:
-    plain = each.size > 1 or each.kind in ("tower", "this dashboard", "endpoint", "original", "gateway")
+    plain = each.size > 1 or each.kind in (each.name, "this dashboard", "endpoint", "original", "gateway")
     return each.name if plain else f"{each.kind} {each.name}"
 
 

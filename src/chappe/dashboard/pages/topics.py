@@ -24,12 +24,13 @@ from chappe.dashboard.searches import Outcome, Searches
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
-from chappe.observing.snapshot import Topic, readable
+from chappe.observing.snapshot import Reader, Topic, readable
 
 LISTED_MAX: Final = 500
 COUNTS: Final = [20, 50, SHOWN_MAX]
 FOLLOW_S: Final = 2.0
 NAMES_SHOWN: Final = 12
+WRITER_SHOWN: Final = 40  # characters of a partition, or of its producer's name, to choose from
 COLUMNS: Final = (
     ("name", "topic", False), ("rate", "records/s", True), ("lag", "lag", True), ("records", "records kept", True),
     ("size", "size", True), ("partitions", "partitions", True),
@@ -176,16 +177,17 @@ class _Details:
         self._lag.show([(each.name, self._looks.watching.lag_line(self._name, each.name)) for each in readers])
         names = {each.id: each.name for each in self._looks.watching.snapshot().members}
         live = {True: "somebody listens live just now", False: "nobody listens live just now", None: ""}[topic.live]
-        groups = ", ".join(f"{each.kind} {each.name} ({each.lag:,} records behind)" for each in topic.readers)
+        groups = ", ".join(map(_reader, topic.readers))
+        writers = {each: _writer(each, name) for each, name in zip(topic.writers, topic.names, strict=False)}
         self._tell(
             [
-                f"written by {_some(topic.writers, topic.partitions)}",
+                f"written by {_some([writers.get(each, each) for each in topic.writers], topic.partitions)}",
                 f"kept by {_some([names.get(each, each) for each in topic.stores], len(topic.stores))}",
                 f"kept of it: {topic.retention or 'nobody tells for how long'}",
-                f"read by {groups or 'no group that keeps its positions on this machine'}; {live}",
+                f"read by {groups or 'nobody who commits positions'}; {live}",
             ]
         )
-        self._records.partitions(topic.writers)
+        self._records.partitions({each: writers.get(each, each)[:WRITER_SHOWN] for each in topic.writers})
         offered = {each.name: each.name for each in topic.readers if each.kind == "group"}
         if self._group is not None and offered != self._group.options:
             self._group.set_options(offered, value=self._group.value if self._group.value in offered else None)
@@ -234,9 +236,9 @@ class _Records:
             each.on("keydown.enter", self.search)
         every(self._look, FOLLOW_S)
 
-    def partitions(self, names: tuple[str, ...]) -> None:
-        """These are there to choose from."""
-        options = {"": "all partitions", **{each: each[:24] for each in names}}
+    def partitions(self, names: dict[str, str]) -> None:
+        """These are there to choose from, and what to call each."""
+        options = {"": "all partitions", **names}
         if options != self._partition.options:
             self._partition.set_options(
                 options, value=self._partition.value if self._partition.value in options else ""
@@ -303,6 +305,17 @@ class _Records:
             ui.download.content(raw, _file(self._name) + (".jsonl" if kind == "JSON" else ".parquet"))
 
         return save
+
+
+def _writer(partition: str, name: str) -> str:
+    """A partition, by what people call its producer if that told."""
+    return f"{name} ({partition[:8]})" if name else partition
+
+
+def _reader(each: Reader) -> str:
+    at = "" if each.position is None else f"at {each.position:,}, "
+    more = f", {many(each.left_out, 'partition')} not told of" if each.left_out else ""
+    return f"{each.kind} {each.name} ({at}{each.lag:,} records behind{more})"
 
 
 def _row(topic: Topic, now_us: int, chosen: str) -> dict[str, Any]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
+from chappe.dashboard.sources.labels import SHORT, Committed, Labels, beside, committed_elsewhere
 from chappe.dashboard.sources.missed import Missed
 from chappe.dashboard.sources.passing import Node, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
+from chappe.log.traffic import Report
 from chappe.observing.snapshot import (
     NAMES_MAX,
     Link,
@@ -34,12 +36,17 @@ from chappe.reading.offsets import Key, Known
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
+from chappe.storage.positions import kept_at
 from chappe.system import machine, started
 
 GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
 POSITIONS_BYTES_MAX: Final = 1 << 20
 POSITIONS_EVERY: Final = 2  # looks
+NAMED_S: Final = 1.5  # a node that is new is shown once it has told its name, at the latest after this long
+COMMITS_SHOWN: Final = 20  # consumers of a node whose committed positions are among its facts
 KEPT_S: Final = 10.0  # what a node told counts for so long behind the time at which it is asked again
+
+_CARRIES: Final = {"producers": "partitions", "consumers": "carries"}
 
 
 class LogSource:
@@ -81,6 +88,9 @@ class LogSource:
         self._missed = Missed()
         self._stores: list[str] = []  # where they are asked
         self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
+        self._labels = Labels()
+        self._since: dict[str, float] = {}  # when each node that is there was seen first
+        self._elsewhere: list[Committed] = []  # consumers that keep their positions elsewhere
 
     def look(self) -> Part:
         """See ``Source``."""
@@ -99,11 +109,19 @@ class LogSource:
             self._positions = dict(_positions(self._groups))
         self._looks += 1
         live = self._watch.listened_to()
+        nodes = [each.address for each in seen]
+        rounds = self._watch.ask(nodes, [each for each in nodes if each not in self._since])
+        reports = self._watch.reports(KEPT_S + 2 * rounds)
+        self._since = {each: self._since.get(each, now) for each in nodes}
+        renamed = self._labels.take(reports)
+        self._elsewhere = committed_elsewhere(reports, self._labels, self._kept_here)[:GROUPS_MAX]
         lags = self._lags()
         names = {topic for topic, _ in changed} | {
             name for name, found in lags.items() if self._shown.get(name) != found
         }
         names |= self._shown.keys() - lags.keys()
+        if renamed:
+            names |= {topic for topic, parts in self._partitions.items() if not renamed.isdisjoint(parts)}
         self._shown = lags
         gone = [name for name in names if name not in self._partitions]
         held = {endpoint: each.address for endpoint, each in stores.items()}
@@ -111,7 +129,8 @@ class LogSource:
         self._silent = self._silent and not self._watch.introduced
         if self._silent:
             return Part()
-        members, links = self._picture(seen, lags)
+        named = [each for each in seen if each.address in reports or now >= self._since[each.address] + NAMED_S]
+        members, links = self._picture(named, lags, reports, rounds)
         return Part(
             members=tuple(members),
             links=tuple(links),
@@ -140,12 +159,23 @@ class LogSource:
         """What consumers with an identity have committed on this machine, read anew. Thread-safe."""
         return dict(_positions(self._groups))
 
+    def readers(self) -> list[tuple[str, Mapping[Key, int], bool]]:
+        """Groups on this machine and consumers elsewhere, what they have committed, and whether that is all of it.
+
+        Thread-safe.
+        """
+        groups = [(f"group {each}", positions, True) for each, positions in sorted(self.groups().items())]
+        return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
+
     def close(self) -> None:
         """See ``Source``."""
         self._view.close()
         self._watch.close()
 
     # -- stores ---------------------------------------------------------------------------------------
+
+    def _kept_here(self, identity: str) -> bytes:
+        return kept_at(self._groups / identity)
 
     def _find(self, _tower: str) -> list[str]:
         return [each.store.endpoint for each in self._watch.members() if each.store is not None]
@@ -175,6 +205,7 @@ class LogSource:
 
     def _topic(self, name: str, held: dict[str, str], readers: tuple[Reader, ...], live: Iterable[str]) -> Topic:
         parts = self._partitions[name]
+        writers = sorted(parts)[:NAMES_MAX]
         kept = [each for each in parts.values() if each.next > each.first]
         stores = {held[endpoint] for each in parts.values() for endpoint in each.holders if endpoint in held}
         return Topic(
@@ -185,7 +216,8 @@ class LogSource:
             bytes=sum(each.bytes for each in parts.values()),
             oldest=min((each.timestamp_min for each in kept), default=0),
             newest=max((each.timestamp_max for each in kept), default=0),
-            writers=tuple(readable(each) for each in sorted(parts)[:NAMES_MAX]),
+            writers=tuple(readable(each) for each in writers),
+            names=tuple(self._labels.of(each) for each in writers),
             stores=tuple(sorted(stores)[:NAMES_MAX]),
             readers=readers[:NAMES_MAX],
             retention=self._retention(name, parts.values()),
@@ -205,33 +237,50 @@ class LogSource:
         """Who committed how far, by topic: records between that and what stores have."""
         found: dict[str, list[Reader]] = {}
         for group, positions in self._positions.items():
-            behind: dict[str, int] = {}
-            for (topic, partition), offset in positions.items():
-                known = self._partitions.get(topic, {}).get(partition)
-                if known is not None:
-                    behind[topic] = behind.get(topic, 0) + max(0, known.next - max(offset, known.first))
-            for topic, lag in behind.items():
-                found.setdefault(topic, []).append(Reader(group, "group", lag))
+            for topic, (position, lag) in self._behind(positions).items():
+                found.setdefault(topic, []).append(Reader(group, "group", lag, position))
+        for each in self._elsewhere:
+            for topic, (position, lag) in self._behind(each.positions).items():
+                told = None if each.left_out else position
+                found.setdefault(topic, []).append(Reader(each.name, "consumer", lag, told, each.left_out))
         return {topic: tuple(readers) for topic, readers in found.items()}
+
+    def _behind(self, positions: Mapping[Key, int]) -> dict[str, tuple[int, int]]:
+        """Of each topic the sum of the positions, and how many records they are behind."""
+        found: dict[str, tuple[int, int]] = {}
+        for (topic, partition), offset in positions.items():
+            known = self._partitions.get(topic, {}).get(partition)
+            if known is not None:
+                position, behind = found.get(topic, (0, 0))
+                found[topic] = position + offset, behind + max(0, known.next - max(offset, known.first))
+        return found
 
     # -- the picture ----------------------------------------------------------------------------------
 
-    def _picture(self, seen: list[LogMember], lags: dict[str, tuple[Reader, ...]]) -> tuple[list[Member], list[Link]]:
+    def _picture(
+        self, seen: list[LogMember], lags: dict[str, tuple[Reader, ...]], reports: Mapping[str, Report], rounds: float
+    ) -> tuple[list[Member], list[Link]]:
         tower = f"tower {self._tower}"
         kind = "forwarder" if self._forwarders else "tower"
         status = "there" if self._watch.introduced else "silent"
         level = "good" if status == "there" else "failed"
         members = []
-        passing = self._passing(seen)
+        nodes = [
+            Node(each.address, *(("", "") if each.store is None else (each.store.store_id, each.store.endpoint)))
+            for each in seen
+        ]
+        passing = Passing(nodes, reports, every_s=rounds, encrypted=self._watch.encrypted)
         observers = {each.address for each in seen if each.role == "member" and passing.told(each.address)}
         beacons = self._watch.beacons()
         if not self._forwarders:
-            members.append(Member(tower, "tower", kind, self._tower, status, "good" if level == "good" else "failed"))
+            name = beacons.tower or kind
+            members.append(Member(tower, "tower", name, self._tower, status, "good" if level == "good" else "failed"))
         links: list[Link] = []
         away = set(self._view.away)
         stores = [each for each in seen if each.role == "store"]
         for each in seen:
-            members.append(_member(each, away, looks=each.address in observers))
+            carries = reports[each.address].carries if each.address in reports else ()
+            members.append(self._member(each, away, carries, looks=each.address in observers))
             if not self._forwarders:
                 came = beacons.of.get(each.address)
                 ends = (tower, each.address)
@@ -242,7 +291,7 @@ class LogSource:
                 ]
                 links += [passing.link(pair) for pair in pairs]
         links += passing.further([each.ends for each in links], observers)
-        for group in sorted({reader.name for readers in lags.values() for reader in readers}):
+        for group in sorted({r.name for readers in lags.values() for r in readers if r.kind == "group"}):
             topics = {topic: r.lag for topic, readers in lags.items() for r in readers if r.name == group}
             facts = tuple(
                 (readable(topic), f"{lag:,} records behind") for topic, lag in sorted(topics.items())[:NAMES_MAX]
@@ -253,15 +302,48 @@ class LogSource:
             links += [Link((each.address, f"group {group}"), "reads") for each in stores]
         return members, links
 
-    def _passing(self, seen: list[LogMember]) -> Passing:
-        """What nodes told since the last look or so; and ask some of them again."""
-        rounds = self._watch.ask([each.address for each in seen])
-        nodes = [
-            Node(each.address, *(("", "") if each.store is None else (each.store.store_id, each.store.endpoint)))
-            for each in seen
-        ]
-        reports = self._watch.reports(KEPT_S + 2 * rounds)
-        return Passing(nodes, reports, every_s=rounds, encrypted=self._watch.encrypted)
+    def _member(self, seen: LogMember, away: set[str], carries: Collection[str], *, looks: bool) -> Member:
+        port, _, identity = seen.endpoint.rpartition(":")[2].partition("#")
+        label = self._labels.of_node(seen.address, carries)
+        if seen.store is not None and not label and (client := self._view.client(seen.store.endpoint)) is not None:
+            label = client.name
+        name = f"{identity}: {label}" if identity and label else identity or label
+        if seen.store is not None:
+            silent = seen.store.endpoint in away
+            if name:
+                self._labels.note(seen.store.store_id, name)
+                self._labels.note(seen.store.endpoint, name)
+            return Member(
+                seen.address,
+                "store",
+                _called(name, seen.store.store_id),
+                seen.endpoint,
+                "does not answer" if silent else "there",
+                "failed" if silent else "good",
+                (("store id", readable(seen.store.store_id)), ("questions at", seen.store.endpoint)),
+            )
+        name = name or f"port {port}"
+        parts = ", ".join(self._labels.shown(each) for each in list(carries)[:NAMES_MAX])
+        return Member(
+            seen.address,
+            seen.role,
+            f"another dashboard, {name}" if looks else name,
+            seen.endpoint,
+            facts=(
+                ("address", readable(seen.address)),
+                *([(_CARRIES[seen.role], parts)] if parts and seen.role in _CARRIES else []),
+                *self._commits(seen.address),
+            ),
+        )
+
+    def _commits(self, node: str) -> Iterator[tuple[str, str]]:
+        """How far the consumers of a node have committed that keep their positions elsewhere."""
+        told = [each for each in self._elsewhere if each.node == node]
+        for each in told[:COMMITS_SHOWN]:
+            for topic, (position, lag) in sorted(self._behind(each.positions).items())[:NAMES_MAX]:
+                yield f"{each.name} in {readable(topic)}", f"committed {position:,}, {lag:,} records behind"
+        if len(told) > COMMITS_SHOWN:
+            yield "", f"and {len(told) - COMMITS_SHOWN:,} more consumers that commit"
 
     def _store(self, named: str) -> str:
         """What starts a store, by its id or endpoint."""
@@ -277,42 +359,21 @@ class LogSource:
                 self.mend,
             )
         for store_id, endpoint in self._missed.left(time.monotonic()):
+            called = _called(self._labels.of(store_id), store_id)
             yield Problem(
                 f"left {store_id}",
                 "warning",
-                f"Store {_short(store_id)}, which was at {endpoint}, has left: what it alone has cannot be read.",
+                f"Store {called}, which was at {endpoint}, has left: what it alone has cannot be read.",
                 f"If that was not meant to be, start it again with: {self._store(store_id)}",
             )
         for endpoint in sorted({*self._view.away, *self._missed.silent()}):
+            called = f"{label} " if (label := self._labels.of(endpoint)) else ""
             yield Problem(
                 f"store {endpoint}",
                 "failed",
-                f"The store at {endpoint} does not answer: what it alone has cannot be read.",
+                f"The store {called}at {endpoint} does not answer: what it alone has cannot be read.",
                 f"Look whether its process runs and its disk has room; start it again with: {self._store(endpoint)}",
             )
-
-
-def _member(seen: LogMember, away: set[str], *, looks: bool) -> Member:
-    if seen.store is not None:
-        silent = seen.store.endpoint in away
-        return Member(
-            seen.address,
-            "store",
-            _short(seen.store.store_id),
-            seen.endpoint,
-            "does not answer" if silent else "there",
-            "failed" if silent else "good",
-            (("store id", readable(seen.store.store_id)), ("questions at", seen.store.endpoint)),
-        )
-    name = seen.endpoint.rpartition(":")[2].partition("#")
-    what = "another dashboard, " if looks else ""
-    return Member(
-        seen.address,
-        seen.role,
-        what + (name[2] or f"port {name[0]}"),
-        seen.endpoint,
-        facts=(("address", readable(seen.address)),),
-    )
 
 
 def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None, int | None]]) -> str:
@@ -328,8 +389,9 @@ def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None,
     return "everything, for ever"
 
 
-def _short(store_id: str) -> str:
-    return readable(store_id)[:8]
+def _called(label: str, store_id: str) -> str:
+    """What to call a store: its label, if it told one, and the beginning of its id."""
+    return beside(label, store_id) if label else readable(store_id)[:SHORT]
 
 
 def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
