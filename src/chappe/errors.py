@@ -222,10 +222,12 @@ class CommandFailed(ChainError):
 class PeeringError(ChappeError):
     """A peering did not come about, or could not be ended; ``code`` is the number that the original has for it.
 
-    ``address`` is host and port, as dialled; ``peer_id`` is known if the handshake got that far.
+    ``address`` is host and port, as dialled; ``peer_id`` is known if the handshake got that far. ``last`` is True where
+    the address is not dialled again.
     """
 
     code = 1
+    last = False
 
     def __init__(self, text: str, address: Address | None = None, peer_id: bytes | None = None) -> None:
         super().__init__(text)

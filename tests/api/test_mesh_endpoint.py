@@ -227,6 +227,15 @@ def test_dialling_fails_with_one_sentence(make: Make) -> None:
         one.peer("127.0.0.1", port, retry_s=0.05, timeout=0.3)
 
 
+def test_dialling_ends_after_so_many_attempts(make: Make) -> None:
+    one = make(security="plain")
+    errors = one.statuses()
+    with pytest.raises(PeerUnavailable, match="given up after 3 attempts"):
+        one.peer("127.0.0.1", free_ports(), retry_s=0.01, retry_max_s=0.02, attempts=3)
+    assert len(errors.poll()) == 3
+    assert one.peers() == []
+
+
 def test_dialling_again_finds_who_comes_later(make: Make) -> None:
     one, two = make(), make()
     port = free_ports()

@@ -12,6 +12,7 @@ from chappe.mesh.actions import Dial
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOWS, KIND_AT
 from chappe.mesh.forwarding.version2 import Trees
+from chappe.mesh.links.dialling import ONCE
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import DATA, NOBODY
 
@@ -86,7 +87,7 @@ class Net:
         """One dials the other; the handshake needs a ``pump``."""
         dialler, other = self.nodes[one], self.nodes[two]
         self._dialled += 1
-        actions = dialler.core.peer("node", self._dialled, 0.0, self._dialled, dialler.now)
+        actions = dialler.core.peer("node", self._dialled, ONCE, self._dialled, dialler.now)
         [dial] = [each for each in actions if isinstance(each, Dial)]
         dialler._conns += 1
         other.conns[one], dialler.conns[two] = other.open(), dialler._conns

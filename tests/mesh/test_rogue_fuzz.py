@@ -39,6 +39,7 @@ from chappe.mesh.flows import (
     with_time,
 )
 from chappe.mesh.forwarding.losses import Loss, Why
+from chappe.mesh.links.dialling import ONCE, Retry
 from chappe.mesh.links.greetings import (
     DropConn,
     Hello,
@@ -90,7 +91,7 @@ class Honest(Rig):
         super().__init__(FRIEND, **options)
         self._hub = hub
         self.joined = False
-        self.do(self.core.peer("hub", 1, 0.1, 1, self.now))
+        self.do(self.core.peer("hub", 1, Retry(0.1), 1, self.now))
 
     def do(self, actions: Sequence[Any]) -> None:
         super().do(actions)
@@ -308,7 +309,7 @@ class World:
         """The hub dials somebody who answers as it likes."""
         self.tickets += 1
         hub = self.hub
-        actions = hub.core.peer("rogue", self.tickets, 0, self.tickets, hub.now)
+        actions = hub.core.peer("rogue", self.tickets, ONCE, self.tickets, hub.now)
         hub.do(actions)
         for action in actions:
             if isinstance(action, Dial):

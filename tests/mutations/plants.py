@@ -1700,7 +1700,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh",
         "mesh/links/dialling.py",
         (
-            "            self.retries.set(target.address, now + target.retry_s)\n"
+            "            self.retries.set(target.address, now + target.retry.pause_s)\n"
             "            return []\n"
             "        return self._dial(target)"
         ),

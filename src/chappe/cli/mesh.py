@@ -14,7 +14,7 @@ from typer import Option
 from chappe.cli import options
 from chappe.cli.console import check_reader, say, warn
 from chappe.defaults import MESH_PORT
-from chappe.errors import ChappeError, UsageError
+from chappe.errors import ChappeError, PeeringError, UsageError
 from chappe.security import PASSPHRASE, Keys, is_loopback, permissions_file
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ class Teller:
         self.met = self.met or kind == "PeerAdded"
         wrong = isinstance(event, ChappeError) or kind in _TROUBLES
         wrong = wrong or (lost and not self._come_and_go)
-        text = f"{event}; still trying" if isinstance(event, ChappeError) else str(event)
+        ended = isinstance(event, PeeringError) and event.last
+        text = f"{event}; still trying" if isinstance(event, ChappeError) and not ended else str(event)
         changed = kind in ("PeerAdded", "PeerRemoved", "PeerLost")
         if text == self._last or text in self._errors or not (wrong or changed):
             return
@@ -170,10 +171,16 @@ def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tupl
     return {endpoint.peer(host, port, retry_s=0): (host, port) for host, port in peers}
 
 
-def keep_dialling(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> None:
+def keep_dialling(
+    endpoint: Endpoint,
+    peers: Iterable[tuple[str, int]],
+    retry_s: float = RETRY_S,
+    retry_max_s: float | None = None,
+    attempts: int | None = None,
+) -> None:
     """Peer with all of them some time, and again when they are lost."""
     for host, port in peers:
-        endpoint.peer_nosync(host, port, retry_s=RETRY_S)
+        endpoint.peer_nosync(host, port, retry_s=retry_s, retry_max_s=retry_max_s, attempts=attempts)
 
 
 def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:

@@ -129,7 +129,7 @@ def node(
             host, port = tap.place(at_tap)
             facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
         endpoint.forward(*said.forward, *(forward or []))
-        mesh.keep_dialling(endpoint, dialled)
+        mesh.keep_dialling(endpoint, dialled, said.retry_s, said.retry_max_s, said.attempts)
         if look:
             peer = ["--peer", facts["listen"][0]]
             facts["dashboard"] = stack.enter_context(dashboard.beside(look, *peer, *_trust(said, trust).arguments))
@@ -194,6 +194,9 @@ class NodeFile(Section, frozen=True):
     id: str | None = None
     listen: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    retry_s: Annotated[float, msgspec.Meta(gt=0)] = mesh.RETRY_S
+    retry_max_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    attempts: Annotated[int, msgspec.Meta(ge=1)] | None = None
     forward: tuple[str, ...] = ()
     forwarding: bool = True
     paths: Literal[1, 2] = 1

@@ -13,7 +13,7 @@ from chappe.api.faces import AsyncCloseable, Seconds, made_in_thread
 from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.arguments import as_id, encode_topic, encode_value, topics_of
+from chappe.api.mesh.arguments import as_id, check_retry, encode_topic, encode_value, topics_of
 from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
 from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
@@ -96,15 +96,32 @@ class AsyncEndpoint(AsyncCloseable):
         """See ``Endpoint.listen``."""
         return await asyncio.to_thread(self.endpoint.listen, host, port)
 
-    async def peer(self, host: str, port: int, *, retry_s: float = RETRY_S, timeout: float | None = None) -> str:
-        """See ``Endpoint.peer``."""
-        asked = self.endpoint.begin_peer(host, port, retry_s)
+    async def peer(
+        self,
+        host: str,
+        port: int,
+        *,
+        retry_s: float = RETRY_S,
+        retry_max_s: float | None = None,
+        attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """``Endpoint.peer``, whose wait is a coroutine's."""
+        asked = self.endpoint.begin_peer(host, port, check_retry(retry_s, retry_max_s, attempts))
         await self._watch.wait(asked.done, timeout)
         return str(UUID(bytes=asked.take(f"no peering with {host}:{port} yet: is an endpoint listening there?")))
 
-    def peer_nosync(self, host: str, port: int, *, retry_s: float = RETRY_S) -> None:
-        """See ``Endpoint.peer_nosync``."""
-        self.endpoint.peer_nosync(host, port, retry_s=retry_s)
+    def peer_nosync(
+        self,
+        host: str,
+        port: int,
+        *,
+        retry_s: float = RETRY_S,
+        retry_max_s: float | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        """``Endpoint.peer_nosync``."""
+        self.endpoint.peer_nosync(host, port, retry_s=retry_s, retry_max_s=retry_max_s, attempts=attempts)
 
     async def unpeer(self, host: str, port: int, *, timeout: float | None = None) -> None:
         """See ``Endpoint.unpeer``."""

@@ -15,6 +15,7 @@ from chappe.data.binary import encode
 from chappe.data.given import as_text, several
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
 from chappe.errors import UsageError
+from chappe.mesh.links.dialling import Retry
 from chappe.mesh.policy import Policy
 from chappe.runtime.recorder import RecordingOptions
 from chappe.transports.tls import Contexts
@@ -145,11 +146,15 @@ def check_port(port: int) -> int:
     return port
 
 
-def check_retry(retry_s: float) -> float | None:
-    """The time between attempts; None for a single one."""
+def check_retry(retry_s: float, retry_max_s: float | None, attempts: int | None) -> Retry:
+    """When to dial again."""
     if not 0 <= retry_s < math.inf:
         raise UsageError(f"retry_s is a number of seconds, 0 for a single attempt, not {retry_s!r}")
-    return retry_s or None
+    if retry_max_s is not None and not 0 < retry_s <= retry_max_s < math.inf:
+        raise UsageError(f"retry_max_s is a number of seconds, not below retry_s ({retry_s:g}), not {retry_max_s!r}")
+    if attempts is not None and attempts < 1:
+        raise UsageError(f"attempts is a number above 0, or None for no bound, not {attempts!r}")
+    return Retry(retry_s, retry_max_s or 0.0, attempts)
 
 
 def expiry_ns(expiry_s: float) -> int:

@@ -50,6 +50,7 @@ from chappe.defaults import (
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
 from chappe.mesh.forwarding.boxes import Inbox
+from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
@@ -159,34 +160,54 @@ class Endpoint(Closeable, Host):
             self._taps.append(made)
         return made.port
 
-    def peer(self, host: str, port: int, *, retry_s: float = RETRY_S, timeout: float | None = None) -> str:
+    def peer(
+        self,
+        host: str,
+        port: int,
+        *,
+        retry_s: float = RETRY_S,
+        retry_max_s: float | None = None,
+        attempts: int | None = None,
+        timeout: float | None = None,
+    ) -> str:
         """Dial until a peering stands; returns the peer's id. Ctrl-C ends the wait, and so does ``close``.
 
-        A peering that is lost later is dialled again, at once and then every ``retry_s``, until ``unpeer``.
+        A peering that is lost later is dialled again in the same way, at once to begin with, until ``unpeer``.
 
         Args:
             host: Name or address.
             port: Its port.
             retry_s: How long to wait between attempts; 0 for a single attempt.
+            retry_max_s: Each wait is twice as long as the one before, up to this, less a random part of up to half;
+                None: all are ``retry_s``.
+            attempts: How many in a row may fail before dialling ends; None: any number.
             timeout: Seconds after which TimedOut is raised; dialling goes on in the background.
 
         Raises:
-            PeerUnavailable: The only attempt failed; the text says why.
+            PeerUnavailable: The last of the attempts failed; the text says why.
             PeerIncompatible: The other side speaks no version of the protocol that we do.
             TimedOut: There is no peering yet; there may be one later.
         """
-        asked = self.begin_peer(host, port, retry_s)
+        asked = self.begin_peer(host, port, check_retry(retry_s, retry_max_s, attempts))
         asked.wait(timeout)
         return str(UUID(bytes=asked.take(f"no peering with {host}:{port} yet: is an endpoint listening there?")))
 
-    def begin_peer(self, host: str, port: int, retry_s: float) -> Asked:
+    def begin_peer(self, host: str, port: int, retry: Retry) -> Asked:
         """``peer`` up to the wait."""
         check_reach(self.security, host)
-        return self._ask(self.core.peer, host, check_port(port), check_retry(retry_s))
+        return self._ask(self.core.peer, host, check_port(port), retry)
 
-    def peer_nosync(self, host: str, port: int, *, retry_s: float = RETRY_S) -> None:
-        """As ``peer``, without waiting: statuses and errors tell what became of it."""
-        self.begin_peer(host, port, retry_s).forget()
+    def peer_nosync(
+        self,
+        host: str,
+        port: int,
+        *,
+        retry_s: float = RETRY_S,
+        retry_max_s: float | None = None,
+        attempts: int | None = None,
+    ) -> None:
+        """``peer`` without waiting: statuses and errors tell what became of it."""
+        self.begin_peer(host, port, check_retry(retry_s, retry_max_s, attempts)).forget()
 
     def unpeer(self, host: str, port: int, *, timeout: float | None = None) -> None:
         """End the peering with what was dialled there, after everything published before has arrived; dial no more.

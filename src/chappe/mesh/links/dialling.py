@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from chappe.core import Report
 from chappe.deadlines import Deadlines
@@ -13,6 +15,22 @@ _STOOD_S: Final = 1.0  # a peering that was lost earlier than this is not dialle
 _STALE_S: Final = 0.5  # first pause while the peer still believes in a connection that is gone; then twice as long
 
 
+@dataclass(frozen=True)
+class Retry:
+    """When an address is dialled again after an attempt has failed.
+
+    The first pause is ``pause_s``. Each further one is twice as long, up to ``pause_max_s``, and then shortened at
+    random by up to half, so that endpoints which lost the same peer do not all come back at once.
+    """
+
+    pause_s: float = 0.0  # 0: one attempt, and none after a peering was lost
+    pause_max_s: float = 0.0  # up to pause_s: all pauses are pause_s
+    attempts: int | None = None  # so many in a row may fail; None: any number
+
+
+ONCE: Final = Retry()
+
+
 class Target:
     """An address that is dialled, or is peered with.
 
@@ -20,11 +38,12 @@ class Target:
     ``conn`` is None if it stands over another connection.
     """
 
-    __slots__ = ("address", "conn", "dial", "peer_id", "retry_s", "stale_s", "tickets")
+    __slots__ = ("address", "conn", "dial", "failures", "peer_id", "retry", "stale_s", "tickets")
 
-    def __init__(self, address: Address, retry_s: float) -> None:
+    def __init__(self, address: Address, retry: Retry) -> None:
         self.address = address
-        self.retry_s = retry_s
+        self.retry = retry
+        self.failures = 0  # attempts in a row
         self.tickets: list[int] = []  # of those who wait for the peering
         self.dial: int | None = None
         self.conn: int | None = None
@@ -35,22 +54,24 @@ class Target:
 class Dialling:
     """All targets."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint_id: bytes) -> None:
+        self._endpoint_id = endpoint_id
         self.targets: dict[Address, Target] = {}
         self._dials: dict[int, Target] = {}
         self.retries: Deadlines[Address] = Deadlines()  # when which target is dialled again
         self._last_dial = 0
 
-    def peer(self, address: Address, retry_s: float | None, ticket: int, now: float) -> list[Action]:
-        """Begin to dial; None or 0 as ``retry_s`` for a single attempt. The last call decides on further attempts."""
+    def peer(self, address: Address, retry: Retry, ticket: int) -> list[Action]:
+        """Begin to dial. The last call decides on further attempts."""
         target = self.targets.get(address)
         if target is not None:
-            target.retry_s = retry_s or 0.0
+            target.retry = retry
+            target.failures = 0
             if target.peer_id is not None:
                 return [Resolve(ticket, target.peer_id)]
             target.tickets.append(ticket)
             return self._dial(target) if address in self.retries else []
-        target = self.targets[address] = Target(address, retry_s or 0.0)
+        target = self.targets[address] = Target(address, retry)
         target.tickets.append(ticket)
         return self._dial(target)
 
@@ -70,6 +91,7 @@ class Dialling:
         target.conn = conn
         target.peer_id = peer_id
         target.stale_s = _STALE_S
+        target.failures = 0
         tickets, target.tickets = target.tickets, []
         return [Resolve(ticket, peer_id) for ticket in tickets]
 
@@ -79,25 +101,44 @@ class Dialling:
         ``stale`` if only because the peer has not noticed yet that a former connection is gone: it will soon.
         """
         target.conn = None
-        actions: list[Action] = [Report(error)]
-        if target.retry_s > 0 and not final:
-            pause_s = min(target.stale_s, target.retry_s) if stale else target.retry_s
-            self.retries.set(target.address, now + pause_s)
+        target.failures += 1
+        exhausted = target.retry.attempts is not None and target.failures >= target.retry.attempts
+        if target.retry.pause_s > 0 and not final and not exhausted:
+            pause_s = self._pause_s(target)
+            self.retries.set(target.address, now + (min(target.stale_s, pause_s) if stale else pause_s))
             target.stale_s = 2 * target.stale_s if stale else _STALE_S
-            return actions
+            return [Report(error)]
         self._forget(target)
-        again = type(error)  # raising an error changes it: each caller gets a copy
-        return actions + [Resolve(each, again(str(error), error.address, error.peer_id)) for each in target.tickets]
+        text = (
+            f"{error}; given up after {target.failures} attempts" if target.failures > 1 and not final else str(error)
+        )
+
+        def told() -> PeeringError:
+            """Raising an error changes it: each caller gets a copy."""
+            made = type(error)(text, error.address, error.peer_id)
+            made.last = True
+            return made
+
+        return [Report(told()), *(Resolve(each, told()) for each in target.tickets)]
+
+    def _pause_s(self, target: Target) -> float:
+        """How long to wait after as many failures."""
+        retry = target.retry
+        if retry.pause_max_s <= retry.pause_s:
+            return retry.pause_s
+        pause_s = min(retry.pause_s * 2.0 ** min(target.failures - 1, 63), retry.pause_max_s)
+        lot = crc32(b"%b %d %d" % (self._endpoint_id, target.address[1], target.failures)) / 2**32
+        return pause_s * (1 - lot / 2)
 
     def lost(self, target: Target, stood_s: float, now: float) -> list[Action]:
         """The peering ended after ``stood_s`` seconds, not because we wanted it: dial again, if that is wanted."""
         target.conn = None
         target.peer_id = None
-        if target.retry_s <= 0:
+        if target.retry.pause_s <= 0:
             self._forget(target)
             return []
         if stood_s < _STOOD_S:
-            self.retries.set(target.address, now + target.retry_s)
+            self.retries.set(target.address, now + target.retry.pause_s)
             return []
         return self._dial(target)
 

@@ -17,7 +17,7 @@ from chappe.mesh.actions import Action, Close, Resolve
 from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
-from chappe.mesh.links.dialling import Dialling, Target
+from chappe.mesh.links.dialling import Dialling, Retry, Target
 from chappe.mesh.links.greetings import Code
 from chappe.mesh.links.handshake import Established, Failed, Handshake, Redundant, SendFrame, Step, Wake
 from chappe.mesh.links.heartbeats import HEARTBEAT, Heartbeats
@@ -42,7 +42,7 @@ class Peerings:
         self.own_id = own_id
         self._options = options
         self._table = PeerTable()
-        self._dialling = Dialling()
+        self._dialling = Dialling(own_id)
         self._deadlines: Deadlines[tuple[What, int]] = Deadlines()  # of connections, and of calls by their tickets
         self._closing: dict[int, Link] = {}  # only to be emptied
         self._awaited: dict[int, bytes] = {}  # ticket: peer
@@ -278,15 +278,15 @@ class Peerings:
 
     # -- what the application asks for ------------------------------------------------------------
 
-    def peer(self, host: str, port: int, retry_s: float | None, ticket: int, now: float) -> list[Action]:
-        """Dial until a peering stands, and again whenever it is lost; once only if ``retry_s`` is None or 0.
+    def peer(self, host: str, port: int, retry: Retry, ticket: int, now: float) -> list[Action]:
+        """Dial until a peering stands, and again whenever it is lost, as ``retry`` says.
 
         Resolves to the peer's id, or to PeerUnavailable, PeerIncompatible, PeerInvalid or Closed. Errors that another
         attempt would meet again end the dialling; each failed attempt is reported too.
         """
         if self._closed:
             return [Resolve(ticket, Closed("the endpoint was closed"))]
-        return self._dialling.peer((host, port), retry_s, ticket, now)
+        return self._dialling.peer((host, port), retry, ticket)
 
     def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Action]:
         """End the peering with an address after what was published before has arrived, and dial it no more.

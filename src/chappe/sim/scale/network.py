@@ -15,6 +15,7 @@ from typing import Final
 from chappe.defaults import MESH_PORT
 from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
+from chappe.mesh.links.dialling import ONCE
 from chappe.mesh.messages import (
     COMMAND,
     CONFIRM,
@@ -95,7 +96,7 @@ class Network:
     def connect(self, edges: Iterable[Edge]) -> None:
         """Have the first of each pair peer with the second, all of them at once."""
         for one, two in edges:
-            self._do(one, self.cores[one].peer(str(two), MESH_PORT, None, two, self.now))
+            self._do(one, self.cores[one].peer(str(two), MESH_PORT, ONCE, two, self.now))
 
     def cut(self, edge: Edge) -> None:
         """End a link; both ends notice at once."""

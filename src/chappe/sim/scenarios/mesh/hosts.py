@@ -21,6 +21,7 @@ from chappe.mesh.events import (
     PeerRemoved,
 )
 from chappe.mesh.flows import portion
+from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.record import Spans
@@ -225,7 +226,7 @@ class EndpointHost(MeshHost):
 
     def peer(self, address: tuple[str, int], retry_s: float) -> None:
         """Dial."""
-        self.ask(self.core.peer, *address, retry_s, self._next_ticket())
+        self.ask(self.core.peer, *address, Retry(retry_s), self._next_ticket())
 
     def unpeer(self, address: tuple[str, int]) -> None:
         """End a peering."""
