@@ -9,8 +9,6 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from tests.ports import free_ports
-
 from benchmarks.children import Child, Children, has_original
 from benchmarks.outcome import Line, Rate, per_second, times
 from benchmarks.settings import Settings
@@ -34,9 +32,6 @@ IDLE_TARGET = 2.0  # frames a second, each way
 PUT_MS = (0.4, 1.5)
 POLLED_MS = (1.0, 6.0)  # a thread that asks again and again can lose the processor for a switch interval, 5 ms
 FIRST_GET_MS = 25.0
-PAIRED_PUTS = 50_000
-PAIRED_TARGET = 20_000.0
-PAIRED_MS = (1.0, 3.0)
 UNIQUE_MS = (0.5, 2.0)
 
 
@@ -199,47 +194,6 @@ def durable(settings: Settings) -> list[Line]:
     return lines
 
 
-def paired(settings: Settings) -> list[Line]:
-    """Writes that both of two masters have when they are confirmed, beside those of a single one in the same run."""
-    with Children(settings.work / "data-store-pair") as children:
-        ports = free_ports(2)
-        halves = [
-            children.start(MEMBERS, "half", port=ports + place, partner=ports + 1 - place, kind=role)
-            for place, role in enumerate(("primary", "backup"))
-        ]
-        active = next(half for half in halves if half.hear()["state"] == "active")
-        single = children.start(MEMBERS, "master")
-        port = single.hear()["port"]
-        clones = [children.start(MEMBERS, "clone", ports=each) for each in ([ports, ports + 1], [port])]
-        for each in clones:
-            each.hear()
-        count = settings.count(PAIRED_PUTS)
-        together = _rounds(settings, active, count, do="put many")
-        alone = _rounds(settings, clones[1], count, do="put many")
-        ones = [_latency(settings, each, "put one by one", settings.count(ONE_BY_ONE)) for each in clones]
-    return [
-        Line(
-            "data store: put_many at the active one of two masters, until both have it",
-            str(together),
-            f">= {per_second(PAIRED_TARGET)}",
-            f"a clone of a single master: {alone}",
-            times(together.median / alone.median),
-            met=together.median >= PAIRED_TARGET,
-            note=together.note(),
-            numbers=together.numbers("chappe"),
-        ),
-        Line(
-            "data store: clone put, until two masters have it and it is shown there, p50 / p99",
-            f"{ones[0][0]:.2f} / {ones[0][1]:.2f} ms",
-            f"< {PAIRED_MS[0]:g} / {PAIRED_MS[1]:g} ms",
-            f"a single master: {ones[1][0]:.2f} / {ones[1][1]:.2f} ms",
-            times(ones[0][0] / ones[1][0]),
-            met=ones[0][0] < PAIRED_MS[0] and ones[0][1] < PAIRED_MS[1],
-            numbers={"p50_ms": ones[0][0], "p99_ms": ones[0][1]},
-        ),
-    ]
-
-
 def attaching(settings: Settings) -> list[Line]:
     """A clone of a large store, until it can be read; and what it costs when nothing happens."""
     entries = settings.count(ENTRIES)
@@ -278,6 +232,6 @@ def attaching(settings: Settings) -> list[Line]:
 def data_stores(settings: Settings) -> list[Line]:
     """All of it."""
     lines = []
-    for measure in (in_memory, polled, durable, paired, attaching):
+    for measure in (in_memory, polled, durable, attaching):
         lines += measure(settings)
     return lines

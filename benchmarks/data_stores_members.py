@@ -110,20 +110,6 @@ def master(options: Options) -> None:
         _serve(store, endpoint)
 
 
-def half(options: Options) -> None:
-    """One of two masters, which both have everything when it says so."""
-    with Endpoint() as endpoint:
-        endpoint.listen(port=options["port"])
-        with endpoint.attach_master(NAME, partner=f"{HOST}:{options['partner']}", role=options["kind"]) as store:
-            until = time.monotonic() + SILENCE_S
-            while (found := store.pair()) is None or (found.confirms != "paired" and found.state != "passive"):
-                if time.monotonic() > until:
-                    sys.exit("the two masters have not found each other")
-                time.sleep(0.05)
-            say(state=found.state)
-            _serve(store, endpoint)
-
-
 def clone(options: Options) -> None:
     """A clone."""
     with Endpoint() as endpoint:
@@ -147,7 +133,7 @@ def attacher(options: Options) -> None:
             say(ms=1000 * took)
 
 
-ROLES: dict[str, Callable[[Options], None]] = {each.__name__: each for each in (master, half, clone, attacher)}
+ROLES: dict[str, Callable[[Options], None]] = {each.__name__: each for each in (master, clone, attacher)}
 
 if __name__ == "__main__":
     tether()

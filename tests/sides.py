@@ -14,7 +14,6 @@ from chappe.channel import messages as _channel  # noqa: F401  (its classes are 
 from chappe.data import binary, json, shapes, text, topic, varbyte
 from chappe.kv import commands
 from chappe.kv.chained import messages as chained_messages
-from chappe.kv.pair import messages as pair_messages
 from chappe.log import batch
 from chappe.log import messages as log_messages
 from chappe.mesh import link_reports
@@ -60,8 +59,8 @@ def _kv(raw: bytes) -> object:
     return repr(commands.decode_message(raw))
 
 
-def _pair(raw: bytes) -> object:
-    return _each(raw, pair_messages.decode_said, pair_messages.decode_unit, chained_messages.decode)
+def _chained(raw: bytes) -> object:
+    return _each(raw, chained_messages.decode, chained_messages.decode_commit, chained_messages.decode_rows)
 
 
 def _links(raw: bytes) -> object:
@@ -89,7 +88,7 @@ TASKS: Final[dict[str, Callable[[bytes], Any]]] = {
     "log": _log,
     "mesh": _mesh,
     "kv": _kv,
-    "pair": _pair,
+    "chained": _chained,
     "links": _links,
     "text": _text,
     "topic": _topic,

@@ -20,13 +20,12 @@ from tests import sides
 
 from chappe.data import binary
 from chappe.kv.backend import ClearRows, PutRow
-from chappe.kv.entity import ENTITY_BYTES
-from chappe.kv.pair.messages import COMMIT, Part, encode_operation, encode_unit
-from chappe.kv.pair.messages import encode as encode_said
+from chappe.kv.chained.messages import parts_of
+from chappe.kv.entity import NOBODY
+from chappe.kv.rows import encode_operation
 from chappe.log.batch import encode_batch
 
 ROOT: Final = Path(__file__).parent.parent
-HEAD_BYTES: Final = 8 + 2 * ENTITY_BYTES  # of what one of a pair of masters says to the other
 HEX: Final = re.compile(r'"((?:[0-9a-f]{2}){2,2000})"')
 
 pytestmark = [
@@ -47,10 +46,9 @@ def _made() -> list[bytes]:
         3, [b"one", None, b""], 5, timestamps=[5, 7, 6], keys=[b"k", None, b"l"], headers=[(("h", b"v"),), (), ()]
     )
     operations = [encode_operation(PutRow(binary.encode("k"), binary.encode(1), 5)), encode_operation(ClearRows())]
-    unit = encode_unit(COMMIT, operations, 7)
-    part = bytes(HEAD_BYTES) + encode_said(Part(1, 2, True, unit))
+    parts = parts_of(NOBODY, 1, 7, operations, 1_000)
     links = binary.encode((1, 2, None, (("other", 1, 2, 3, 4),), (("store", True, 5, 0.5),)))
-    return [encode_batch(0, [b"x"], 1), full, unit, part, links]
+    return [encode_batch(0, [b"x"], 1), full, *operations, *parts, links]
 
 
 VECTORS: Final = [*_vectors(), *_made()]
@@ -145,7 +143,7 @@ def test_pure_is_said() -> None:
     assert "Python alone, since CHAPPE_PURE is set" in said[1]
 
 
-@pytest.mark.parametrize("scenario", ["log", "mesh", "kv", "kv-pair", "chain"])
+@pytest.mark.parametrize("scenario", ["log", "mesh", "kv", "kv-chain", "chain"])
 def test_both_play_the_same_world(scenario: str) -> None:
     told = [
         subprocess.run(

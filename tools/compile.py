@@ -56,7 +56,7 @@ PARTS: Final = {
         *("core.py", "deadlines.py"),
     ),
     "mesh": ("mesh", "member.py"),
-    "kv": ("channel", "kv/*.py", "kv/commands", "kv/chained", "kv/pair"),  # not chp, which is seldom busy
+    "kv": ("channel", "kv/*.py", "kv/commands", "kv/chained"),  # not chp, which is seldom busy
 }
 
 

@@ -129,7 +129,7 @@ def failover() -> Drawing:
     d = Drawing(
         960, 0, "A failover: the active server of a pair dies, the passive one takes over, the dead one comes back"
     )
-    d.text(20, 20, "A pair of map servers; a pair of masters of a data store does the same. The witness is optional.")
+    d.text(20, 20, "A pair of map servers. The witness is optional.")
     s = Sequence(
         d,
         {

@@ -266,17 +266,11 @@ STORE_WRITER_FORGET_S: Final = 24 * 3600.0  # a clone not heard of for longer is
 STORE_OUTCOMES_MAX: Final = 4_096  # failures not yet confirmed by the clone that wrote; then it has to wait
 STORE_COMMIT_OPERATIONS: Final = 8_192  # in one commit of a backend
 STORE_COMMIT_BYTES: Final = 16 * MIB  # the same in bytes; one operation may pass it
-PAIR_PART_BYTES: Final = 256 * KIB  # that one of a pair of masters sends the other in one message: beats come between
-PAIR_WINDOW: Final = 4  # such messages under way
-PAIR_UNIT_BYTES_MAX: Final = 128 * MIB  # one commit, or one part of a snapshot; what is larger was not sent by a master
-PAIR_QUEUE_BYTES: Final = 16 * MIB  # commits that wait for the partner to catch up; beyond it writers wait, too
-PAIR_RECENT_KEYS_MAX: Final = (
+STORE_RECENT_KEYS_MAX: Final = (
     65_536  # that changed last, so that a clone from before a takeover need not take everything
 )
-PAIR_RECENT_BYTES_MAX: Final = 8 * MIB  # the same in bytes of keys
-PAIR_STALL_S: Final = 3.0  # a partner that takes nothing for so long has to begin anew
-PAIR_DIAL_S: Final = 1.0  # between attempts to peer with the partner
-PAIR_ASKS_MAX: Final = 4_096  # clones that ask while nobody serves, and are answered first
+STORE_RECENT_BYTES_MAX: Final = 8 * MIB  # the same in bytes of keys
+STORE_ASKS_MAX: Final = 4_096  # clones that ask while nobody serves, and are answered first
 MASTER_CONFLICT_S: Final = 60.0  # how often two masters of one name are reported
 CONFLICTS_MAX: Final = 1_000  # other masters remembered for that; further ones are not reported
 CONNECT_TIMEOUT_S: Final = 5.0  # to one address of a host; then the next one is tried. The original: 1 s

@@ -95,13 +95,8 @@ class KvLimits:
     snapshot_bytes_max: int = defaults.STORE_SNAPSHOT_BYTES_MAX
     snapshot_bytes_near: int = defaults.STORE_SNAPSHOT_BYTES_NEAR
     snapshots_bytes_max: int = defaults.STORE_SNAPSHOTS_BYTES_MAX
-
-    # -- one of a pair of masters
-    pair_part_bytes: int = defaults.PAIR_PART_BYTES
-    pair_window: int = defaults.PAIR_WINDOW
-    pair_queue_bytes: int = defaults.PAIR_QUEUE_BYTES
-    recent_keys: int = defaults.PAIR_RECENT_KEYS_MAX
-    recent_bytes: int = defaults.PAIR_RECENT_BYTES_MAX
+    recent_keys: int = defaults.STORE_RECENT_KEYS_MAX
+    recent_bytes: int = defaults.STORE_RECENT_BYTES_MAX
 
     # -- clone
     window: int = defaults.CLONE_WINDOW

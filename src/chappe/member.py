@@ -26,7 +26,7 @@ from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
 from chappe.errors import BufferFull, Closed, StorageError
 from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import AskWitness, Commit, Notify, Propose, Resolve, Send
+from chappe.kv.actions import Commit, Notify, Propose, Resolve, Send
 from chappe.kv.commands import from_far, sender_endpoint, to_far
 from chappe.kv.engine import Entry, Index
 from chappe.kv.events import CommandRefused
@@ -48,7 +48,7 @@ class Serve(Frozen, frozen=True):
     """Do what the data store ``number`` asks for, in order."""
 
     number: int
-    actions: list[Notify | Resolve | Commit | AskWitness | Propose | Report]
+    actions: list[Notify | Resolve | Commit | Propose | Report]
 
 
 Action: TypeAlias = MeshAction | Serve
@@ -192,10 +192,6 @@ class KvPart:
             return self._answer(self.role.handle_committed(number, now, wall_ns), now, wall_ns)
         return self._answer(self.role.handle_commit_failed(number, error, now), now, wall_ns)
 
-    def handle_witness(self, frame: bytes, now: float, wall_ns: int) -> list[Action]:
-        """The witness of a pair of masters has answered."""
-        return self._answer(self.role.handle_witness(frame, now, wall_ns), now, wall_ns)
-
     def handle_chain(
         self, method: Callable[..., list[KvAction]], told: object, now: float, wall_ns: int
     ) -> list[Action]:
@@ -255,7 +251,7 @@ class KvPart:
 
     def _publish(self, actions: Sequence[KvAction], now: float) -> list[Action]:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
-        rest: list[Notify | Resolve | Commit | AskWitness | Propose | Report] = []
+        rest: list[Notify | Resolve | Commit | Propose | Report] = []
         flushes: dict[int, Flush] = {}
         record, tapped, seals = self._member.record, self._member.tapped, self._member.seals
         if seals is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api.chain_rig import new_configuration
 from tests.waiting import PATIENCE_S
 
 from chappe import AsyncDataStore, AsyncEndpoint, DataStore, Endpoint
@@ -191,19 +192,20 @@ def test_a_master_that_nobody_receives_is_closed(tmp_path: Path, monkeypatch: py
     run(test)
 
 
-def test_two_masters_are_a_pair_of_which_either_tells() -> None:
+def test_a_master_on_a_chain_tells_of_it() -> None:
     async def test() -> None:
         async with AsyncExitStack() as stack:
             one = await stack.enter_async_context(AsyncEndpoint())
             two = await stack.enter_async_context(AsyncEndpoint())
-            ports = await one.listen(), await two.listen()
-            first = await one.attach_master("s", partner=f"127.0.0.1:{ports[1]}", role="primary")
-            second = await two.attach_master("s", partner=f"127.0.0.1:{ports[0]}", role="backup")
+            await one.peer("127.0.0.1", await two.listen())
+            chain = new_configuration("ab", durable=False)
+            first = await one.attach_master("s", chain=chain, server="a")
+            second = await two.attach_master("s", chain=chain, server="b")
             await second.put("k", 1, timeout=PATIENCE_S)
-            assert first["k"] == second["k"] == 1
-            pairs = first.pair(), second.pair()
-            assert [None if each is None else each.role for each in pairs] == ["primary", "backup"]
+            assert first["k"] == 1
+            statuses = first.chain(), second.chain()
+            assert [None if each is None else each.role for each in statuses] == ["head", "tail"]
         async with joined() as (master, clone):
-            assert master.pair() is clone.pair() is None
+            assert master.chain() is clone.chain() is None
 
     run(test)

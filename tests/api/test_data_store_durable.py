@@ -14,10 +14,14 @@ from tests.ports import free_ports
 
 from chappe import DataStore
 from chappe.api.kv import attaching
+from chappe.data.binary import encode as encode_value
 from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, TimedOut
-from chappe.kv.backend import Operation
+from chappe.kv.backend import Operation, PutRow
+from chappe.kv.chp.star_rows import row_of
 from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
-from chappe.storage.kv_backends import SqliteBackend
+from chappe.replication.binary_star.actions import Memory
+from chappe.replication.binary_star.messages import LEADER, Record
+from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 
 
 @pytest.fixture(params=["sqlite", "rocksdb"])
@@ -25,6 +29,17 @@ def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")
     return str(request.param)
+
+
+def test_the_file_of_one_of_a_former_pair_of_masters_is_opened(backend: str, make: Make, tmp_path: Path) -> None:
+    kept = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}[backend](path=tmp_path / "s")
+    kept.commit([PutRow(encode_value("k"), encode_value(1), None), row_of(Memory(3, Record(3, LEADER)))])
+    kept.close()
+    with make().attach_master("s", backend, path=tmp_path / "s") as store:
+        assert store.items() == [("k", 1)]
+        store.put("k", 2)
+    with make().attach_master("s", backend, path=tmp_path / "s") as store:
+        assert store["k"] == 2
 
 
 def test_what_was_written_is_there_after_a_restart(backend: str, make: Make, tmp_path: Path) -> None:

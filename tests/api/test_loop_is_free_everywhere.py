@@ -1,11 +1,11 @@
-"""No call of the log's, the maps' and pairs' asynchronous faces blocks the event loop, and none of what is sealed."""
+"""No call of the asynchronous faces of log, maps, chains and data stores, sealed or not, blocks the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE_S
 from chappe import (
     AsyncChain,
     AsyncConsumer,
+    AsyncDataStore,
     AsyncEndpoint,
     AsyncProducer,
     AsyncSharedMap,
@@ -186,36 +187,46 @@ def test_every_day_of_a_chain(guard: LoopGuard, tmp_path: Path) -> None:
     guard.run(body)
 
 
-# -- pairs of masters, and sealed data stores -------------------------------------------------------------------------
+# -- data stores on a chain, and sealed ones --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-def test_every_day_of_a_pair_of_masters(guard: LoopGuard, tmp_path: Path, sealed: bool) -> None:
-    home = make_home(tmp_path / "keys") if sealed else None
+async def _write(stores: Iterable[AsyncDataStore]) -> None:
+    for writer in stores:
+        await writer.put("k", 1, timeout=PATIENCE_S)
+        await writer.increment("n", timeout=PATIENCE_S)
+        await writer.put_many({str(number): "x" for number in range(MANY)}, timeout=PATIENCE_S)
 
-    def security(name: str) -> dict[str, Any]:
-        return {} if home is None else {"security": Keys(home / name)}
+
+def test_every_day_of_masters_on_a_chain(guard: LoopGuard, tmp_path: Path) -> None:
+    chain = new_configuration("ab")
 
     async def body() -> None:
-        async with AsyncExitStack() as stack:
-            name = "patients/beds"
-            one = await stack.enter_async_context(AsyncEndpoint(**security("ann")))
-            two = await stack.enter_async_context(AsyncEndpoint(**security("bob")))
-            ports = await one.listen(), await two.listen()
-            options: Any = {"backend": "sqlite"}
-            first = await one.attach_master(
-                name, partner=f"127.0.0.1:{ports[1]}", role="primary", path=tmp_path / "one", **options
-            )
-            second = await two.attach_master(
-                name, partner=f"127.0.0.1:{ports[0]}", role="backup", path=tmp_path / "two", **options
-            )
-            for writer in (first, second):
-                await writer.put("k", 1, timeout=PATIENCE_S)
-                await writer.increment("n", timeout=PATIENCE_S)
-                await writer.put_many({str(number): "x" for number in range(MANY)}, timeout=PATIENCE_S)
-            assert first.pair() is not None
+        async with AsyncEndpoint() as one, AsyncEndpoint() as two:
+            await one.peer("127.0.0.1", await two.listen())
+            first = await one.attach_master("s", chain=chain, server="a", directory=tmp_path / "a")
+            second = await two.attach_master("s", chain=chain, server="b", directory=tmp_path / "b")
+            await _write((first, second))
+            assert first.chain() is not None
             await second.close()
             await first.close()
+
+    guard.run(body)
+
+
+def test_every_day_of_a_sealed_data_store(guard: LoopGuard, tmp_path: Path) -> None:
+    home = make_home(tmp_path / "keys")
+
+    async def body() -> None:
+        async with (
+            AsyncEndpoint(security=Keys(home / "ann")) as ann,
+            AsyncEndpoint(security=Keys(home / "bob")) as bob,
+        ):
+            await ann.peer("127.0.0.1", await bob.listen())
+            master = await ann.attach_master("patients/beds", "sqlite", path=tmp_path / "beds")
+            clone = await bob.attach_clone("patients/beds", timeout=PATIENCE_S)
+            await _write((master, clone))
+            await clone.close()
+            await master.close()
 
     guard.run(body)
 

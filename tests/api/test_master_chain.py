@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.api.chain_rig import new_configuration
 from tests.api.counting import Writer
-from tests.api.pair_process import Link
+from tests.api.master_process import Link
 from tests.endpoints import PATIENCE_S, Make, endpoint_of, until
 from tests.ports import free_ports
 
@@ -152,17 +152,19 @@ def test_a_server_alone_says_why_it_cannot_be_read(new: Make) -> None:
         ({"server": "x"}, "has no server 'x'"),
         ({"server": "a", "backend": "sqlite", "path": "s.db"}, "no backend sqlite"),
         ({"server": "a", "path": "s.db"}, "takes no path"),
-        ({"server": "a", "partner": "127.0.0.1:1", "role": "primary"}, "takes no partner"),
+        ({"server": "a", "partner": "127.0.0.1:1", "role": "primary"}, "no pair of masters: attach three on a chain"),
         ({"server": "a"}, "needs a directory"),
     ],
 )
 def test_what_does_not_go_with_a_chain_is_refused(new: Make, options: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        new().attach_master("s", chain=new_configuration("ab"), **options)  # type: ignore[arg-type]
+        new().attach_master("s", chain=new_configuration("ab"), **options)
 
 
 def test_a_server_without_a_chain_is_refused(new: Make, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give its configuration"):
         new().attach_master("s", server="a")
+    with pytest.raises(UsageError, match="no pair of masters: attach three on a chain"):
+        new().attach_master("s", partner="127.0.0.1:1", role="primary")
     with pytest.raises(ConfigError, match="cannot be read"):
         new().attach_master("s", chain=tmp_path / "none.toml", server="a")

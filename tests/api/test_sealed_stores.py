@@ -15,7 +15,7 @@ from tests.sources import needs_sources
 from chappe import DataStore, Endpoint, Keys, Tls
 from chappe.api import permissions
 from chappe.data.binary import encode
-from chappe.errors import Damaged, NoMaster, Sealed, StaleData
+from chappe.errors import Damaged, NoMaster, Sealed
 from chappe.kv.backend import PutRow
 from chappe.mesh.events import MessagesRefused
 from chappe.mesh.messages import COMMAND
@@ -144,28 +144,6 @@ def test_keys_change_while_it_is_used(net: Net) -> None:
     until(lambda: clone.get("two", None) == 2, "the clone has the new keys")
     clone.put("three", 3, timeout=PATIENCE_S)
     assert master.get("three") == 3
-
-
-def test_two_masters_keep_each_other_up_to_date(net: Net) -> None:
-    ann, bob = (net.make(security=Keys(net.home / name)) for name in ("ann", "bob"))
-    ports = [each.listen() for each in (ann, bob)]
-    one = ann.attach_master(STORE, partner=f"127.0.0.1:{ports[1]}", role="primary")
-    two = bob.attach_master(STORE, partner=f"127.0.0.1:{ports[0]}", role="backup")
-    seen: list[bytes] = []
-    for each in (ann, bob):
-        each.node.tapped = lambda conn, frames: seen.extend(frames)
-    one.put(*PLANTED, timeout=PATIENCE_S)
-    until(lambda: _value(two) == PLANTED[1], "the other one has it")
-    assert seen
-    assert not [each for each in seen for planted in PLANTED if planted.encode() in each]
-    assert (ann.unopened, bob.unopened) == (0, 0)
-
-
-def _value(store: DataStore) -> object:
-    try:
-        return store.get(PLANTED[0], None)
-    except StaleData:
-        return None
 
 
 # -- on a disk --------------------------------------------------------------------------------------------------

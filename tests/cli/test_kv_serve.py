@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,42 +88,27 @@ def test_a_path_that_another_one_serves_is_refused(shell: Shell, tmp_path: Path)
     assert b"another process has it open" in done.stderr
 
 
-def test_one_of_a_pair_takes_over_for_the_other(shell: Shell) -> None:
-    addresses = free_address(), free_address()
-    processes = {}
-    for role, here, there in (("primary", *addresses), ("backup", *reversed(addresses))):
-        process = shell.start(
-            "kv", "serve", "users", "--listen", here, "--partner", there, "--role", role, "--json"
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["entries"] == 0
-        processes[role] = process
-    assert shell.run("kv", "put", "users", "ann", "1", "--peer", addresses[0]).returncode == 0
-    states = {role: state_of(process, lambda pair: pair["state"] in ("active", "passive") and pair["partner"] == "here")
-              for role, process in processes.items()}  # fmt: skip
-    active = next(role for role, pair in states.items() if pair["state"] == "active")
-    state_of(processes[active], lambda pair: pair["confirms"] == "paired")
-    processes[active].send_signal(signal.SIGKILL)
-    peer = addresses[active == "primary"]
-    assert shell.run("kv", "put", "users", "bob", "2", "--peer", peer).returncode == 0
-    other = next(process for role, process in processes.items() if role != active)
-    assert state_of(other, lambda pair: pair["state"] == "active")["confirms"] == "alone"
-    done = shell.run("kv", "list", "users", "--peer", peer)
-    assert done.stdout == b"ann -> 1\nbob -> 2\n"
+def test_a_clone_goes_on_when_the_head_of_a_chain_of_masters_is_killed(shell: Shell, tmp_path: Path) -> None:
+    servers = "".join(f"{name} = '{free_address()}'\n" for name in "abc")
+    (tmp_path / "chain.toml").write_text(f"name = 'users'\n[servers]\n{servers}")
+    processes, peers = {}, []
+    for name in "abc":
+        given = ("--chain", str(tmp_path / "chain.toml"), "--name", name, "--directory", str(tmp_path / name))
+        processes[name], facts = serve(shell, *given)
+        peers += ["--peer", facts["listen"][0]]
+    assert shell.run("kv", "put", "users", "ann", "1", *peers[:2]).returncode == 0
+    processes["a"].send_signal(signal.SIGKILL)
+    assert shell.run("kv", "put", "users", "bob", "2", *peers[2:]).returncode == 0
+    assert shell.run("kv", "list", "users", *peers[2:]).stdout == b"ann -> 1\nbob -> 2\n"
 
 
-def state_of(process: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What one of a pair says of it, once that is as wanted."""
-    assert process.stdout is not None
-    while not wanted(pair := json.loads(process.stdout.readline())["pair"]):
-        pass
-    return pair  # type: ignore[no-any-return]
-
-
-def test_a_role_without_a_partner_is_refused(shell: Shell) -> None:
-    done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", "--role", "primary")
+@pytest.mark.parametrize("option", ["--partner", "--role", "--witness"])
+def test_an_option_of_a_pair_of_masters_says_what_to_do_instead(shell: Shell, option: str) -> None:
+    done = shell.run("kv", "serve", "users", "--listen", "127.0.0.1:0", option, "primary")
     assert done.returncode == 2
-    assert "partner" in done.stderr.decode()
+    assert b"start three on a chain, each with --chain FILE and --name NAME" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert option.encode() not in shell.run("kv", "serve", "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -134,7 +118,6 @@ def test_a_role_without_a_partner_is_refused(shell: Shell) -> None:
         (("--chain", "chain.toml"), b"--name, one of a, b"),
         (("--chain", "chain.toml", "--name", "x"), b"has no server 'x'"),
         (("--chain", "none.toml", "--name", "a"), b"none.toml cannot be read"),
-        (("--chain", "chain.toml", "--name", "a", "--partner", "127.0.0.1:1", "--role", "backup"), b"no partner"),
     ],
 )
 def test_what_does_not_go_with_a_chain_is_one_clear_line(

@@ -68,18 +68,6 @@ def master(kept: Kept, backend: str) -> None:
     kept.connect = lambda: _use_store(kept, address)
 
 
-def pair_of_masters(kept: Kept) -> None:
-    one, two, judge = free_address(), free_address(), free_address()
-    kept.programs["witness"] = ("map", "witness", "--at", judge, "--path", "witness")
-    for role, own, other in (("primary", one, two), ("backup", two, one)):
-        kept.programs[role] = (
-            "kv", "serve", "users", "--listen", own, "--partner", other, "--role", role, "--witness", judge,
-            "--backend", "sqlite", "--path", role,
-        )  # fmt: skip
-    kept.programs["witness again"] = kept.programs["witness"]
-    kept.connect = lambda: _use_store(kept, one, two)
-
-
 def master_on_a_chain(kept: Kept) -> None:
     _write_chain(kept)
     addresses = [free_address() for _ in "abc"]
@@ -205,11 +193,11 @@ def kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     "kind",
     [
         lambda kept: map_server(kept, "sqlite"), lambda kept: map_server(kept, "rocksdb"), pair_of_map_servers,
-        lambda kept: master(kept, "sqlite"), lambda kept: master(kept, "rocksdb"), pair_of_masters, master_on_a_chain,
+        lambda kept: master(kept, "sqlite"), lambda kept: master(kept, "rocksdb"), master_on_a_chain,
         chain, store, forwarder, stores_on_a_chain,
     ],
     ids=[
-        "map-sqlite", "map-rocksdb", "map-pair", "store-sqlite", "store-rocksdb", "store-pair", "store-chain", "chain",
+        "map-sqlite", "map-rocksdb", "map-pair", "store-sqlite", "store-rocksdb", "store-chain", "chain",
         "log", "forwarder", "ordered",
     ],
 )  # fmt: skip

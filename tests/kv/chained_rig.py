@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from chappe.core import Report
@@ -12,16 +13,23 @@ from chappe.kv.chained.fed import Fed
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
-from chappe.limits import KV_LIMITS
+from chappe.limits import KV_LIMITS, KvLimits
 
 NS = 1_000_000_000
 STEP_S = 0.01
+MISSED_S = 0.4  # until a chain takes a server for dead
 
 
 class Chained:
-    """Servers ``a``, ``b`` ...; ``head`` is one. Commands wait while ``holds``; who is ``paused`` hears nothing."""
+    """Servers ``a``, ``b`` ...; ``head`` is one. Commands wait while ``holds``; who is ``paused`` hears nothing.
 
-    def __init__(self, names: str = "ab") -> None:
+    Messages for which ``lost`` holds do not arrive.
+    """
+
+    def __init__(self, names: str = "ab", limits: KvLimits = KV_LIMITS) -> None:
+        self.limits = limits
+        self.sent: list[tuple[str, Send]] = []
+        self.lost: Callable[[Send], bool] = lambda action: False
         self.now = 100.0
         self.head = names[0]
         self.holds = False
@@ -51,7 +59,7 @@ class Chained:
         machine = self.machines[name] = StoreMachine()
         self.fed[name] = []
         entity = self.entity(name)
-        self.join(name, ChainedMaster("s", entity, self.lives, part_bytes=100, limits=KV_LIMITS, **self.times()))
+        self.join(name, ChainedMaster("s", entity, self.lives, part_bytes=100, limits=self.limits, **self.times()))
         machine.hear(self.fed[name].append)
         others = [each for other, each in self.machines.items() if other != name]
         if others:
@@ -75,9 +83,10 @@ class Chained:
         self.deliver()
 
     def kill(self, name: str) -> None:
-        """A server ends, and the next one is the head."""
+        """A server ends, which others see at once, and the next one is the head when the chain has missed it."""
         self.gone(name)
         del self.machines[name]
+        self.wait(MISSED_S)
         self.head = next(iter(self.machines))
         self.places()
 
@@ -89,6 +98,9 @@ class Chained:
     def do(self, name: str, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
+                self.sent.append((name, action))
+                if self.lost(action):
+                    continue
                 for other, its in self.roles.items():
                     if other != name and action.receiver in (None, its.entity.endpoint):
                         self.waiting[other].append((action.topic, action.payload))

@@ -15,7 +15,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_rows, encode, parts_of
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.events import MasterFound, SnapshotGivenUp, TwoMasters
-from chappe.kv.pair.messages import encode_operation
+from chappe.kv.rows import encode_operation
 
 ANN, BOB = chappe_entity(b"a" * 16, 1), chappe_entity(b"b" * 16, 2)
 ROW_OF_A_STRING = PutRow(encode_value("k"), encode_value("v"), 77)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.kv.pair_rig import Pair, paired
+from tests.kv.chained_rig import Chained
 
 from chappe.data.binary import encode as encode_value
 from chappe.data.order import VECTOR
@@ -20,17 +20,17 @@ from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.recent import Recent
 from chappe.kv.snapshots import Changes, Snapshots, View
-from chappe.kv.topics import clone_topic, pair_topic
+from chappe.kv.topics import clone_topic
 from chappe.limits import KV_LIMITS, KvLimits
 
 CLONES = clone_topic(b"s")
 MASTER, OTHER = chappe_entity(b"m" * 16, 1), chappe_entity(b"o" * 16, 2)
 
 
-def offers(pair: Pair, name: str) -> list[cmd.Command]:
+def offers(chain: Chained, name: str) -> list[cmd.Command]:
     """What a clone was offered."""
-    receiver = pair.roles[name].entity
-    found = [decode_message(each.payload) for _, each in pair.sent if each.topic == CLONES]
+    receiver = chain.roles[name].entity
+    found = [decode_message(each.payload) for _, each in chain.sent if each.topic == CLONES]
     return [
         each.command for each in found
         if each.receiver == receiver and isinstance(each.command, cmd.SnapshotOffer | cmd.ChangesOffer)
@@ -41,179 +41,157 @@ def events(action: Send) -> bool:
     return action.topic == CLONES and isinstance(decode_message(action.payload).command, (*cmd.ACTIONS, cmd.Several))
 
 
-def contents(pair: Pair, name: str) -> dict[object, object]:
-    return {entry.key: entry.value for entry in pair.roles[name].engine.items()}
-
-
-def following(*, durable: bool = False, **options: object) -> tuple[Pair, KvClone]:
-    """A pair with some entries, and a clone that has them."""
-    pair = paired(durable=durable, **options)
+def following(limits: KvLimits = KV_LIMITS) -> tuple[Chained, KvClone]:
+    """A chain with some entries, and a clone that has them."""
+    chain = Chained(limits=limits)
+    chain.wait(1.0)
     for number in range(50):
-        pair.write("a", "put", f"k{number}", number, ticket=1_000 + number)
-    clone = pair.clone("c")
-    pair.wait(1.0)
+        chain.write("a", "put", f"k{number}", number, ticket=1_000 + number)
+    clone = chain.clone("c")
+    chain.wait(1.0)
     assert clone.idle()
-    assert isinstance(offers(pair, "c").pop(), cmd.SnapshotOffer)
-    pair.sent.clear()
-    return pair, clone
+    assert isinstance(offers(chain, "c").pop(), cmd.SnapshotOffer)
+    chain.sent.clear()
+    return chain, clone
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_clone_takes_from_the_new_master_what_it_lacks_and_no_more(durable: bool) -> None:
-    pair, clone = following(durable=durable)
-    pair.write("a", "put", "heard", 1, ticket=1)
-    pair.lost = lambda sender, action: events(action)
-    pair.write("a", "put", "k0", "new", ticket=2)
-    pair.write("a", "erase", "k1", ticket=3)
-    pair.write("a", "put", "k2", 2, ticket=4)  # as it was
-    pair.write("a", "put", "added", (1,), ticket=5)
-    pair.kill("a")
-    pair.lost = lambda sender, action: False
-    pair.shown["c"].clear()
-    pair.wait(1.5)
+def test_a_clone_takes_from_the_new_master_what_it_lacks_and_no_more() -> None:
+    chain, clone = following()
+    chain.write("a", "put", "heard", 1, ticket=1)
+    chain.lost = events
+    chain.write("a", "put", "k0", "new", ticket=2)
+    chain.write("a", "erase", "k1", ticket=3)
+    chain.write("a", "put", "k2", 2, ticket=4)  # as it was
+    chain.write("a", "put", "added", (1,), ticket=5)
+    chain.lost = lambda action: False
+    chain.shown["c"].clear()
+    chain.kill("a")
+    chain.wait(1.5)
 
-    (offer,) = offers(pair, "c")
+    (offer,) = offers(chain, "c")
     assert isinstance(offer, cmd.ChangesOffer)
     assert (offer.entries, offer.gone) == (4, 1)
     assert clone.idle()
-    assert contents(pair, "c") == contents(pair, "b")
-    assert sorted((each.kind, each.key) for each in pair.shown["c"]) == [
+    assert chain.contents("c") == chain.contents("b")
+    assert sorted((each.kind, each.key) for each in chain.shown["c"]) == [
         ("erase", "k1"), ("insert", "added"), ("update", "k0"),
     ]  # fmt: skip
-    pair.write("c", "add", "added", 2, VECTOR, ticket=6)
-    pair.wait(0.5)
-    assert pair.outcomes[6] is None
-    assert clone.get("added") == pair.roles["b"].get("added") == (1, 2)
+    chain.write("c", "add", "added", 2, VECTOR, ticket=6)
+    chain.wait(0.5)
+    assert chain.outcomes[6] is None
+    assert clone.get("added") == chain.roles["b"].get("added") == (1, 2)
 
 
 def test_a_clone_that_lacks_nothing_takes_nothing_also_from_one_master_to_the_next() -> None:
-    pair, clone = following()
-    alive = "a"
+    chain, clone = following()
     for other, again in (("b", "a"), ("a", "b"), ("b", "a")):
-        pair.kill(alive)
-        pair.wait(1.5)
-        (offer,) = offers(pair, "c")
+        chain.kill(again)
+        chain.wait(1.5)
+        (offer,) = offers(chain, "c")
         assert isinstance(offer, cmd.ChangesOffer)
         assert offer.entries == 0
         assert clone.idle()
         assert clone.master is not None
         assert clone.master.endpoint == other.encode() * 16
-        pair.sent.clear()
-        pair.master(again)
-        pair.wait(1.5)
-        assert pair.roles[other].star.confirms == "paired"
-        pair.write(other, "put", "who", other, ticket=1)
+        chain.sent.clear()
+        chain.server(again)
+        chain.places()
+        chain.wait(1.5)
+        chain.write(other, "put", "who", other, ticket=1)
         assert clone.get("who") == other
-        alive = other
 
 
 def test_a_clone_that_heard_of_half_a_commit_takes_all_keys_of_it() -> None:
-    pair, clone = following(durable=True, limits=KvLimits(told_together=1))
+    chain, clone = following(replace(KV_LIMITS, told_together=1))
     held: list[Action] = []
-    active = pair.roles["a"]
-    held += active.put("first", 0, ticket=0, **pair.times())  # what that has to wait for all others share
-    held += active.put("short", 1, ticket=1, **pair.times())
-    held += active.put("k0", "new", ticket=2, **pair.times())
-    held += active.erase("short", ticket=3, **pair.times())
-    held += active.put("last", 2, ticket=4, **pair.times())
+    head = chain.roles["a"]
+    held += head.put("first", 0, ticket=0, **chain.times())  # what that has to wait for all others share
+    held += head.put("short", 1, ticket=1, **chain.times())
+    held += head.put("k0", "new", ticket=2, **chain.times())
+    held += head.erase("short", ticket=3, **chain.times())
+    held += head.put("last", 2, ticket=4, **chain.times())
     heard = 0
 
-    def lost(sender: str, action: Send) -> bool:
+    def lost(action: Send) -> bool:
         nonlocal heard
         heard += events(action)
         return events(action) and heard > 3  # the clone hears of those before ``short`` is gone
 
-    pair.lost = lost
-    pair.do("a", held)
-    pair.deliver()
-    pair.wait(0.2)
-    assert pair.outcomes[4] is None
-    assert contents(pair, "c")["short"] == 1
-    assert "last" not in contents(pair, "c")
-    pair.kill("a")
-    pair.lost = lambda sender, action: False
-    pair.wait(1.5)
+    chain.lost = lost
+    chain.do("a", held)
+    chain.deliver()
+    chain.wait(0.2)
+    assert chain.outcomes[4] is None
+    assert chain.contents("c")["short"] == 1
+    assert "last" not in chain.contents("c")
+    chain.kill("a")
+    chain.lost = lambda action: False
+    chain.wait(1.5)
 
-    (offer,) = offers(pair, "c")
+    (offer,) = offers(chain, "c")
     assert isinstance(offer, cmd.ChangesOffer)
     assert clone.idle()
-    assert contents(pair, "c") == contents(pair, "b")
-    assert "short" not in contents(pair, "c")
-
-
-def test_a_clone_that_was_told_what_the_partner_never_had_takes_everything() -> None:
-    pair, clone = following()
-    pair.lost = lambda sender, action: action.topic == pair_topic(b"s")
-    pair.wait(1.5)
-    assert pair.roles["a"].star.confirms == "alone"
-    pair.write("a", "put", "k0", "only here", ticket=1)
-    assert clone.get("k0") == "only here"
-    pair.kill("a")
-    pair.wait(1.5)
-
-    assert pair.roles["b"].active is not None
-    assert clone.idle()
-    assert not any(isinstance(each, cmd.ChangesOffer) for each in offers(pair, "c"))
-    assert contents(pair, "c") == contents(pair, "b")
-    assert clone.get("k0") == 0
+    assert chain.contents("c") == chain.contents("b")
+    assert "short" not in chain.contents("c")
 
 
 def test_events_that_nobody_heard_have_numbers_so_that_later_ones_are_not_taken_for_them() -> None:
-    pair = paired()
-    pair.write("a", "put", "early", 1, ticket=1)  # nobody listens
-    clone = pair.clone("c")
-    pair.wait(1.0)
-    pair.lost = lambda sender, action: action.topic == pair_topic(b"s")
-    pair.wait(1.5)
-    pair.write("a", "put", "early", 2, ticket=2)
+    chain = Chained()
+    chain.wait(1.0)
+    for number in range(3):
+        chain.write("a", "put", "early", number, ticket=number)  # nobody listens
+    clone = chain.clone("c")
+    chain.wait(1.0)
     assert clone.get("early") == 2
-    pair.kill("a")
-    pair.wait(1.5)
+    chain.lost = events
+    chain.write("a", "put", "late", 1, ticket=3)
+    chain.kill("a")
+    chain.lost = lambda action: False
+    chain.wait(1.5)
 
-    assert contents(pair, "c") == contents(pair, "b") == {"early": 1}
+    assert chain.contents("c") == chain.contents("b") == {"early": 2, "late": 1}
 
 
 def test_a_clone_that_is_too_far_behind_takes_everything() -> None:
-    pair, clone = following(limits=replace(KV_LIMITS, recent_keys=10))
-    pair.lost = lambda sender, action: events(action)
+    chain, clone = following(replace(KV_LIMITS, recent_keys=10))
+    chain.lost = events
     for number in range(12):
-        pair.write("a", "put", f"k{number}", "new", ticket=number)
-    pair.kill("a")
-    pair.lost = lambda sender, action: False
-    pair.wait(1.5)
+        chain.write("a", "put", f"k{number}", "new", ticket=number)
+    chain.kill("a")
+    chain.lost = lambda action: False
+    chain.wait(1.5)
 
-    (offer,) = offers(pair, "c")
+    (offer,) = offers(chain, "c")
     assert isinstance(offer, cmd.SnapshotOffer)
     assert clone.idle()
-    assert contents(pair, "c") == contents(pair, "b")
+    assert chain.contents("c") == chain.contents("b")
 
 
 def test_each_second_time_a_clone_asks_as_originals_understand_it() -> None:
-    pair, _ = following()
-    pair.sent.clear()
-    pair.kill("a")
-    pair.kill("b")
-    pair.wait(5.0)
-    asked = [decode_message(each.payload).command for name, each in pair.sent if name == "c"]
+    chain, _ = following()
+    chain.sent.clear()
+    for name in "ab":
+        chain.gone(name)
+    chain.wait(5.0)
+    asked = [decode_message(each.payload).command for name, each in chain.sent if name == "c"]
     seqs = [each.seqs for each in asked if isinstance(each, cmd.MissingEvents)]
     assert [len(each) for each in seqs[:3]] == [5, 1, 5]
     assert cmd.asked(seqs[0]) is not None
 
 
 def test_changes_of_another_state_than_the_clone_has_are_declined() -> None:
-    pair, clone = following()
-    pair.paused.add("a")
-    pair.wait(12.0)  # the clone looks for another one
-    pair.kill("b")
+    chain, clone = following()
+    chain.paused |= {"a", "b"}
+    chain.wait(12.0)  # the clone looks for another one
     assert not clone.connected
     assert clone.master is not None
     entity = chappe_entity(b"n" * 16, 77)
     for master, event, gone in ((entity, 51, 0), (clone.master, 50, 0), (clone.master, 51, 1)):
         offer = cmd.ChangesOffer(1, 1, 5, 0, gone, master, event)
         payload = encode_message(0, entity, clone.entity, encode_command(offer))
-        pair.do("c", clone.handle_messages([payload], pair.now))
+        chain.do("c", clone.handle_messages([payload], chain.now))
         assert not clone.connected
-    assert any(isinstance(each, CommandRefused) for each in pair.events["c"])  # more are gone than there are
+    assert any(isinstance(each, CommandRefused) for each in chain.events["c"])  # more are gone than there are
 
 
 def test_a_question_comes_as_it_was() -> None:
@@ -309,10 +287,10 @@ def test_of_those_who_ask_at_once_each_gets_all_that_it_lacks() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_pair_outlives_whatever_is_asked_and_a_clone_whatever_is_offered(seed: int) -> None:
+def test_a_chain_outlives_whatever_is_asked_and_a_clone_whatever_is_offered(seed: int) -> None:
     rng = Random(seed)
-    pair, clone = following()
-    masters = [pair.roles["a"].active.master.entity, MASTER, OTHER]
+    chain, clone = following()
+    masters = [chain.roles["a"].active.entity, MASTER, OTHER]
     numbers = (0, 1, 2, 50, 51, 52, 2**64 - 1)
     for _ in range(200):
         seqs = tuple([rng.choice(numbers) for _ in range(rng.randrange(1, 7))])
@@ -320,17 +298,17 @@ def test_a_pair_outlives_whatever_is_asked_and_a_clone_whatever_is_offered(seed:
         sender = rng.choice((clone.entity, chappe_entity(b"x" * 16, rng.randrange(3))))
         payload = encode_message(0, sender, NOBODY, encode_command(asking))
         for name in ("a", "b"):
-            pair.do(name, pair.roles[name].hears[b"s/<$>/data/master"]([payload], **pair.times()))
+            chain.do(name, chain.roles[name].hears[b"s/<$>/data/master"]([payload], **chain.times()))
         offer = cmd.ChangesOffer(
             rng.choice(numbers), rng.choice(numbers), 5, rng.choice(numbers), rng.choice(numbers), rng.choice(masters),
             rng.choice(numbers),
         )  # fmt: skip
         payload = encode_message(0, rng.choice(masters), clone.entity, encode_command(offer))
-        pair.do("c", clone.handle_messages([payload], pair.now))
+        chain.do("c", clone.handle_messages([payload], chain.now))
         if rng.random() < 0.1:
-            pair.wait(0.1)
-    pair.wait(20.0)
-    pair.write("a", "put", "still", "there", ticket=1)
-    pair.wait(1.0)
-    assert pair.outcomes[1] is None
-    assert contents(pair, "c") == contents(pair, "a") == contents(pair, "b")
+            chain.wait(0.1)
+    chain.wait(20.0)
+    chain.write("a", "put", "still", "there", ticket=1)
+    chain.wait(1.0)
+    assert chain.outcomes[1] is None
+    assert chain.contents("c") == chain.contents("a") == chain.contents("b")

@@ -9,7 +9,7 @@ from tests.mesh.rules_rig import identity, rules
 
 from chappe.kv import commands as cmd
 from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.topics import clone_topic, master_topic, pair_topic
+from chappe.kv.topics import clone_topic, master_topic
 from chappe.mesh.messages import COMMAND, DATA
 from chappe.mesh.rules import COMMAND_HEAD
 
@@ -41,8 +41,7 @@ def test_each_message_needs_a_verb_of_its_kind(verb: str) -> None:
     for other in OTHERS:
         check("attach-clone", ("attach-master",), COMMAND, master_topic(b"s"), command(other))
     check("write", ("attach-master",), COMMAND, master_topic(b"s"), b"cut off")
-    for topic in (clone_topic(b"s"), pair_topic(b"s")):
-        check("attach-master", (), COMMAND, topic)
+    check("attach-master", (), COMMAND, clone_topic(b"s"))
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -53,7 +52,6 @@ def test_each_topic_needs_a_verb_to_be_sent(verb: str) -> None:
 
     check(b"/t", "subscribe")
     check(master_topic(b"s"), "attach-master")
-    check(pair_topic(b"s"), "attach-master")
     check(clone_topic(b"s"), "attach-clone", "attach-master")
     check(b"/<$>/data/elsewhere", "subscribe")
     assert MADE.forwards(verb) == (not MADE.forwarding(verb, b"/t")) == (verb == "forward")

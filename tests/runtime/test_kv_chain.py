@@ -11,7 +11,7 @@ from chappe.kv.chained.fed import Did, Led, Whole
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import Lead, encode, parts_of
 from chappe.kv.entity import chappe_entity
-from chappe.kv.pair.messages import encode_operation
+from chappe.kv.rows import encode_operation
 from chappe.runtime import kv_chain
 from chappe.runtime.kv_chain import ChainLink
 

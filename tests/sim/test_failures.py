@@ -50,7 +50,6 @@ CAN: Final[dict[type, str]] = {
     star.Ask: "the connection breaks with it, or nobody is there",
     witness.Keep: "the disk is full, or the witness dies before it hears of it",
     witness.Reply: "the connection breaks with it, or nobody is there",
-    kv.AskWitness: "the witness is out of reach",
     kv.Propose: "the server dies before its chain hears of it, or is not the head any more",
     agreement.Keep: "the disk refuses",
     chain.Write: "the disk refuses, or the server dies before it hears of it",
@@ -105,7 +104,7 @@ PLAYED: Final = (  # scenario, whose actions, and seeds that had them all when t
     ("sink", log, (29, 20, 7, 35, 30)),
     ("log", log, (42, 76, 63)),
     ("mesh", mesh, (32, 60)),
-    ("kv-pair", kv, (0, 15, 3)),
+    ("kv", kv, ()),
     ("kv-chain", kv, (15, 16)),
     ("maps", chp, (1, 7)),
     ("maps", star, (1, 56)),
@@ -117,8 +116,8 @@ PLAYED: Final = (  # scenario, whose actions, and seeds that had them all when t
     ("chain", agreement, ()),
 )
 NOT_THERE: Final[dict[str, set[type]]] = {
-    "kv-pair": {kv.Propose},
-    "kv-chain": {kv.Commit, kv.AskWitness},
+    "kv": {kv.Propose, kv.Send},
+    "kv-chain": {kv.Commit},
 }  # nobody asks for them there
 SEEDS: Final = 200  # of each at most
 

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from tests.sim.test_kv_pair_worlds import forgets_the_commit_that_was_half_told, numbers_only_what_clones_hear
 
+from chappe.channel import ChannelProducer
 from chappe.kv.actions import Commit
 from chappe.kv.backend import WriterRow
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.chained.fed import Did
 from chappe.kv.chained.machine import StoreMachine
+from chappe.kv.entity import Entity
 from chappe.kv.master import KvMaster
+from chappe.kv.recent import Recent
 from chappe.sim.scenarios.kv.chain_scenario import KvChain
 from chappe.sim.world import Settings
 
@@ -111,6 +113,20 @@ def restores_no_writers(patch: pytest.MonkeyPatch) -> None:
         self._tell(self.whole())
 
     patch.setattr(StoreMachine, "become", forgetful)
+
+
+def forgets_the_commit_that_was_half_told(patch: pytest.MonkeyPatch) -> None:
+    since = Recent.since
+
+    def later(self: Recent, master: Entity, event: int) -> Any:
+        nearest = [each.event for each in self._states if each.master == master and each.event >= event]
+        return since(self, master, min(nearest)) if nearest else None
+
+    patch.setattr(Recent, "since", later)
+
+
+def numbers_only_what_clones_hear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ChannelProducer, "pass_over", lambda self, count: None)
 
 
 def restores_no_half_commit(patch: pytest.MonkeyPatch) -> None:

@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
 _TOLD: Final = frozenset(
     {
-        "BecameActive", "BecamePassive", "CloneAttached", "CloneDropped", "Entered", "Joins", "Paired", "PartnerFound",
+        "CloneAttached", "CloneDropped", "Entered", "Joins",
     }
 )  # fmt: skip
 _WARNED: Final = frozenset({"NotKept", "ThrewAway", "TookOut", "Waits"})  # the server of the chain has warned of it
 _WRONG: Final = frozenset(
     {
-        "Alone", "CommandRefused", "CommitFailed", "MayNotServe", "OtherPair", "PartnerLost", "SameRole", "SteppedDown",
-        "StoreNearsBound", "TermNotKept", "TwoMasters",
+        "CommandRefused", "CommitFailed", "StoreNearsBound", "TwoMasters",
     }
 )  # fmt: skip
+
+
+_OfAPair = Annotated[str | None, Option(hidden=True)]  # were options, and are refused with what to do instead
 
 
 class Teller:
@@ -113,14 +115,9 @@ def serve(
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
-    partner: Annotated[
-        str | None,
-        Option(metavar="ADDRESS", help="The other master of a pair, HOST[:PORT]: one takes over for the other."),
-    ] = None,
-    role: Annotated[Literal["primary", "backup"] | None, Option(help="Which master of the pair this is.")] = None,
-    witness: Annotated[
-        str | None, Option(metavar="ADDRESS", help="The pair's witness, HOST:PORT (`chappe map witness`).")
-    ] = None,
+    partner: _OfAPair = None,
+    role: _OfAPair = None,
+    witness: _OfAPair = None,
     chain: Annotated[
         Path | None,
         Option(metavar="FILE", help="The configuration of a chain whose servers are all masters of the store."),
@@ -137,6 +134,10 @@ def serve(
     from chappe import Endpoint
 
     hear_warnings()
+    if partner is not None or role is not None or witness is not None:
+        raise UsageError(
+            "a data store has no pair of masters: start three on a chain, each with --chain FILE and --name NAME"
+        )
     security = trust.security()
     heard = mesh.addresses(security, listen or [mesh.HERE])
     dialled = mesh.addresses(security, peers or [])
@@ -152,16 +153,12 @@ def serve(
         statuses = endpoint.statuses()
         mesh.keep_dialling(endpoint, dialled)
         where: dict[str, Any] = {} if path is None else {"path": path}
-        if partner is not None:
-            partner = mesh.shown(mesh.addresses(security, [partner])[0])
-        master = stack.enter_context(
-            endpoint.attach_master(store, backend, partner=partner, role=role, witness=witness, **where, **chained)
-        )
+        master = stack.enter_context(endpoint.attach_master(store, backend, **where, **chained))
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
         entries = len(master.core.engine)
         facts |= {"id": endpoint.id, "entries": entries}
         facts["listen"] = mesh.listen(endpoint, heard)
-        what = "master" if role is None else f"{role} master"
+        what = "master"
         if chained:
             what = f"master {name}"
             facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
@@ -222,10 +219,6 @@ def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
     facts: dict[str, Any] = {"store": master.name, "entries": entries, "version": master.version, "clones": clones}
     text = f"store {master.name}: {many(entries, 'entry', 'entries')}, {many(master.version, 'change')}"
     text += f", {many(len(clones), 'clone')}"
-    pair = master.pair()
-    if pair is not None:
-        facts["pair"] = asdict(pair)
-        text += f", {pair.state}" + (f" ({pair.confirms})" if pair.state == "active" else "")
     chain = master.chain()
     if chain is not None:
         facts["chain"] = {"role": chain.role, **asdict(chain)}

@@ -10,17 +10,17 @@ ordering      a master's writes are done, made durable and told
 group_commit  what waits for the backend
 followers     the clones that are sent every change
 snapshots     ... and before that all there is, in pieces or, to an original, in one message
-recent        ... or what has changed since they were up to date with another master of a pair
+recent        ... or what has changed since they were up to date with another master
 taking        the writes that clones send
 writers       what is known of the clones that write
 clone         all data, and writes that go to the master
 following     a clone's master, found, found again, and followed
 receiving     a snapshot that comes
 clone_writes  a clone's writes on their way, until their outcome is known
-pair/         two masters of which one is active
-chained/      ... or as many as a chain has, the one at its head active
-star_rows     what one of a pair keeps besides
 role          what a master and a clone have in common
+replica       one of several servers that are master in turn, and writes at those that are not (author, voters)
+chained/      ... the servers of a chain: the one at its head is the master
+rows          what a backend does, as bytes
 backend       where a master's entries last
 events        what masters and clones report
 """

@@ -54,12 +54,6 @@ class Commit(Frozen, frozen=True):
     operations: tuple[Operation, ...]
 
 
-class AskWitness(Frozen, frozen=True):
-    """Send this to the witness of a pair, and call ``handle_witness`` with what it answers."""
-
-    payload: bytes
-
-
 class Propose(Frozen, frozen=True):
     """Have the chain of this server do these commands, in order, as its head's own; not, if it is not the head.
 
@@ -69,4 +63,4 @@ class Propose(Frozen, frozen=True):
     commands: tuple[bytes, ...]
 
 
-Action: TypeAlias = Send | Notify | Resolve | Commit | AskWitness | Propose | Report
+Action: TypeAlias = Send | Notify | Resolve | Commit | Propose | Report

@@ -116,14 +116,10 @@ class WriteFailed(StoreEvent):
 class TwoMasters(StoreEvent):
     """A master or clone sees two masters of one name, whose contents diverge.
 
-    Close one of them, unless they are a pair whose ends are not connected: then the one that was replaced steps
-    down automatically and loses its own changes.
+    Close one of them.
     """
 
-    _text = (
-        "store {0.store!r} has two masters, {0.followed} and {0.other}: close one, but not one of a pair, whose ends "
-        "settle it as soon as they see each other, and need a witness"
-    )
+    _text = "store {0.store!r} has two masters, {0.followed} and {0.other}: close one"
 
     followed: Entity
     other: Entity

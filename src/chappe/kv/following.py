@@ -293,13 +293,13 @@ class Following:
             self._writes.refuse(actions)
 
     def _doubt(self, sender: Entity, master: Entity, now: float, actions: list[Action]) -> None:
-        """The other one of a pair does not hear our master, or that one gives it up: who hears it well stays."""
+        """Another one says that it has replaced our master, or that one gives it up: who hears it well stays."""
         if not self.connected or master != self.master:
             return
         if sender == master:
             self._lose("it is master no more", now, actions)
         elif now >= self._heard_at + STAR_MISSED_MAX * self._heartbeat_s:
-            self._lose("its partner does not hear it either", now, actions)
+            self._lose("it is silent, and was replaced", now, actions)
         else:
             return
         self._probe = False

@@ -1,8 +1,8 @@
 """Which keys have changed lately, and between which states: all that a clone needs that was up to date a moment ago.
 
-A clone names the state that it has by a master and the last event of that one. A master of a pair, and its partner
-that follows it, remember for the latest states which keys were changed on the way to each. So whoever of the two is
-active next can tell any clone what it lacks, though it has other numbers for its own events.
+A clone names the state that it has by a master and the last event of that one. The servers of a chain remember for the
+latest states which keys were changed on the way to each. So the next head can tell any clone what it lacks, though it
+has other numbers for its own events.
 
 Keys are remembered, not what was done: what they have now is what a clone is to have, also one that stopped in the
 middle of a commit, of which others know only what came out. What a commit has made and removed again is among its keys.

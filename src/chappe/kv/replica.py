@@ -1,7 +1,7 @@
-"""One of several that are a data store's master in turn, what it is of a pair and of a chain alike.
+"""One of several servers that are a data store's master in turn, whatever decides which of them is.
 
-Whoever is master now has one (``KvMaster``), with a name of its own in each term; the others have the same data. What
-is written at one of them goes to the master by a channel, as a clone's writes do, and by the same channel to the own
+The one that is master has a ``KvMaster``, with a name of its own in each term; the others have the same data. What is
+written at one of them goes to the master by a channel, as a clone's writes do, and by the same channel to the own
 master if this one is it by then: so it is done once. Clones that ask aloud while there is no master are answered by
 the next one.
 """
@@ -160,10 +160,6 @@ class Replica(KvRole):
             return
         if asks_aloud(message):
             self._voters.note(message, payload, now)
-            self._voted(now)
-
-    def _voted(self, now: float) -> None:
-        """A clone looks for a master while none serves here."""
 
     def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
         """Command messages have come on the clones' topic: answers to own writes, or what another master says."""

@@ -233,10 +233,6 @@ class KvRole(ABC):
         """A ``Commit`` was refused."""
         raise AssertionError(f"a {self.kind} asks for no commits")
 
-    def handle_witness(self, frame: bytes, now: float, wall_ns: int) -> list[Action]:
-        """The witness has answered an ``AskWitness``."""
-        raise AssertionError(f"a {self.kind} asks no witness")
-
     @abstractmethod
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
         """Do what is due."""

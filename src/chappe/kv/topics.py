@@ -10,8 +10,7 @@ from chappe.errors import UsageError
 
 MASTER_SUFFIX: Final = b"/<$>/data/master"
 CLONE_SUFFIX: Final = b"/<$>/data/clone"
-PAIR_SUFFIX: Final = b"/<$>/data/pair"
-_SUFFIXES: Final = (MASTER_SUFFIX, CLONE_SUFFIX, PAIR_SUFFIX)
+_SUFFIXES: Final = (MASTER_SUFFIX, CLONE_SUFFIX)
 EVENTS_PREFIX: Final = b"<$>/local/data/store-events/"
 
 
@@ -34,11 +33,6 @@ def master_topic(name: bytes) -> bytes:
 def clone_topic(name: bytes) -> bytes:
     """Where the clones of a store listen."""
     return name + CLONE_SUFFIX
-
-
-def pair_topic(name: bytes) -> bytes:
-    """Where the two masters of a pair tell each other what is theirs alone."""
-    return name + PAIR_SUFFIX
 
 
 def store_of(topic: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ what is sent                              to send it as one's own takes, or to `
 data, and commands that are not a store's  ``publish``
 a write to the master of a data store     ``write``, or ``attach-master``
 anything else to a master                 ``attach-clone``, or ``attach-master``
-a command to clones, or within a pair     ``attach-master``
+a command to clones                       ``attach-master``
 ========================================  ===============================================================
 
 To be sent a topic takes ``subscribe``; of what clones hear ``attach-clone`` or ``attach-master``, of what masters hear
@@ -45,7 +45,6 @@ from chappe.permissions.rules import (
 JOIN: Final = "join"  # what is refused to who may nothing at all; not a verb of the file
 _TO_MASTER: Final = b"/<$>/data/master"  # as ``kv.topics`` has them
 _TO_CLONES: Final = b"/<$>/data/clone"
-_TO_PARTNER: Final = b"/<$>/data/pair"
 _STORES: Final = b"/<$>/data/"
 COMMAND_HEAD: Final = 57  # bytes of a data store's command up to its kind ...
 _WRITES_BELOW: Final = 8  # ... and which of them are writes
@@ -207,9 +206,8 @@ def _text(subject: bytes) -> str:
 
 def _to_send(topic: bytes, payload: bytes) -> tuple[Verbs, bytes]:
     """What it takes to send a command, and with which topic or data store."""
-    for suffix in (_TO_CLONES, _TO_PARTNER):
-        if topic.endswith(suffix):
-            return _MASTERS, topic.removesuffix(suffix)
+    if topic.endswith(_TO_CLONES):
+        return _MASTERS, topic.removesuffix(_TO_CLONES)
     if topic.endswith(_TO_MASTER):
         writes = payload[COMMAND_HEAD - 1 : COMMAND_HEAD] < bytes((_WRITES_BELOW,))
         return _WRITERS if writes else _CLONES, topic.removesuffix(_TO_MASTER)
@@ -221,7 +219,6 @@ def _to_get(topic: bytes) -> tuple[Verbs, bytes]:
     if _STORES in topic:
         if topic.endswith(_TO_CLONES):
             return _CLONES, topic.removesuffix(_TO_CLONES)
-        for suffix in (_TO_MASTER, _TO_PARTNER):
-            if topic.endswith(suffix):
-                return _MASTERS, topic.removesuffix(suffix)
+        if topic.endswith(_TO_MASTER):
+            return _MASTERS, topic.removesuffix(_TO_MASTER)
     return _SUBSCRIBERS, topic

@@ -14,18 +14,16 @@ from typing import Any, Final, Protocol
 from chappe.core import Report
 from chappe.errors import StorageError
 from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import AskWitness, Commit, Propose
+from chappe.kv.actions import Commit, Propose
 from chappe.kv.backend import Backend
 from chappe.kv.chained.core import ChainedMaster, Place
 from chappe.kv.chained.fed import Fed
 from chappe.kv.role import KvRole
 from chappe.member import Action, Serve
 from chappe.mesh.actions import Flush
-from chappe.runtime.kv_witness import WitnessLink
 from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.worker import DISKS, Lane, Post
 from chappe.system import time
-from chappe.transports.maps import MapAddress
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +50,13 @@ class KvNode:
         number: That no ticket and no subscriber of the endpoint has.
         perform: What is done, with the lock held, for ``Resolve``, ``Notify`` and ``Report`` actions.
         backend: Of a durable master; closed at the end.
-        witness: Of one of a pair of masters.
         require: Raises NotPermitted if we may not write; None if nobody is asked.
         chain: Of a master whose state a chain has.
     """
 
     def __init__(
         self, node: MeshNode, role: KvRole, number: int, perform: dict[type, Callable[[Any], None]],
-        backend: Backend | None = None, witness: MapAddress | None = None, require: Callable[[], None] | None = None,
+        backend: Backend | None = None, require: Callable[[], None] | None = None,
         chain: Chain | None = None,
     ) -> None:  # fmt: skip
         self.node = node
@@ -69,14 +66,11 @@ class KvNode:
         self._follows = role.kind == "clone"
         self._table: dict[type, Callable[[Any], None]] = {
             Commit: self._commit,
-            AskWitness: self._ask_witness,
             Propose: self._propose,
             **perform,
         }
         self._backend = backend
         self._commits = None if backend is None else Lane(DISKS, node.turns.run)
-        self._witness_at = witness
-        self._witness: WitnessLink | None = None
         self._chain = chain
 
     def start(self) -> None:
@@ -166,8 +160,6 @@ class KvNode:
         table = self._table
         for each in action.actions:
             table[type(each)](each)
-        if self._witness is not None and self._witness.used:
-            self._witness.read()
 
     def _commit(self, action: Commit) -> None:
         assert self._commits is not None
@@ -204,16 +196,6 @@ class KvNode:
     def _hear_chain(self, method: Callable[..., list[KvAction]], told: object) -> None:
         self._perform(self.part.handle_chain(method, told, time.monotonic(), time.time_ns()))
 
-    def _ask_witness(self, action: AskWitness) -> None:
-        if self._witness is None:
-            assert self._witness_at is not None
-            self._witness = WitnessLink(self.node.turns, self._witness_at, self._answered)
-        self._witness.ask(action.payload)
-
-    def _answered(self, frame: bytes) -> None:
-        if not self.part.closing:
-            self._perform(self.part.handle_witness(frame, time.monotonic(), time.time_ns()))
-
     def _perform(self, actions: Sequence[Action]) -> None:
         self.node.perform(actions)
         self.node.turns.look_again_at(self.part.due)
@@ -232,8 +214,6 @@ class KvNode:
             turns.wait(lambda: self.part.role.settled, timeout_s)
         self._close_backend(timeout_s)
         with self.node.lock:
-            if self._witness is not None:
-                self._witness.close()
             self.node.served.pop(self.part.number, None)
             actions = self.part.close(time.monotonic(), time.time_ns())
             self.node.pause(self.part.number, False)

@@ -28,18 +28,16 @@ from chappe.kv.clone import KvClone
 from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
 from chappe.kv.master import KvMaster
-from chappe.kv.pair.core import PairedMaster
 from chappe.runtime.kv_node import KvNode
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.transports.maps import MapAddress
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
     from chappe.mesh.events import PeerLost
 
 MANY: Final = 256  # writes of ``put_many`` made at once
-Core = KvMaster | KvClone | PairedMaster | ChainedMaster
+Core = KvMaster | KvClone | ChainedMaster
 Method = Callable[..., list[Action]]
 Args = tuple[object, ...]
 Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
@@ -59,8 +57,7 @@ class AttachedStore:
     """A master or clone, its place on the node, and who asks and watches it."""
 
     def __init__(
-        self, endpoint: Host, core: Core, backend: Backend | None = None, witness: MapAddress | None = None,
-        chain: StoreServer | None = None,
+        self, endpoint: Host, core: Core, backend: Backend | None = None, chain: StoreServer | None = None
     ) -> None:  # fmt: skip
         own(self)
         self.endpoint = endpoint
@@ -84,7 +81,7 @@ class AttachedStore:
         }
         require = None if endpoint.permitted is None else partial(self._require, core.kind, core.name.encode())
         link = None if chain is None else chain.link
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, witness, require, link)
+        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, require, link)
         self.part = self.node.part
 
     def _require(self, kind: str, name: bytes) -> None:

@@ -6,29 +6,21 @@ import inspect
 import math
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.chained import Chaining, StoreServer
 from chappe.api.kv.data_store import DataStore
-from chappe.api.mesh.arguments import check_port
 from chappe.api.mesh.waiting import Asked
-from chappe.defaults import WITNESS_PORT
 from chappe.errors import MasterExists, NoMaster, Sealed, StaleData, TimedOut, UsageError
-from chappe.kv.backend import Backend, Loaded
+from chappe.kv.backend import Backend
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.master import KvMaster
-from chappe.kv.pair.core import PairedMaster
-from chappe.kv.star_rows import is_of_a_pair
 from chappe.kv.topics import check_name
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.security import check_reach
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend, refuse_sealed_rows
 from chappe.system import time
-from chappe.transports.gate import gate_of, keys_of
-from chappe.transports.maps import MapAddress
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
@@ -36,47 +28,20 @@ if TYPE_CHECKING:
 
 _BACKENDS: Final[dict[str, Callable[..., Backend]]] = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}
 _LIFE_BITS: Final = 32
-_ROLES: Final = {"primary": PRIMARY, "backup": BACKUP}
-
-
-class Pairing(NamedTuple):
-    """How a master is one of two: see ``Endpoint.attach_master``."""
-
-    partner: tuple[str, int]
-    role: int
-    witness: MapAddress | None
-
-
-def pairing(endpoint: Host, partner: str | None, role: str | None, witness: str | None) -> Pairing | None:
-    """What was asked for, None for a single master. Raises UsageError."""
-    if partner is None:
-        if role is not None or witness is not None:
-            raise UsageError("role and witness are for one of a pair of masters: give its partner's address, too")
-        return None
-    if role not in ("primary", "backup"):
-        raise UsageError("say which master of the pair this is: role='primary' or role='backup'")
-    host, colon, port = partner.rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal():
-        raise UsageError(f"the partner is where its endpoint listens, HOST:PORT, not {partner!r}")
-    check_reach(endpoint.security, host.strip("[]"))
-    where = host.strip("[]"), check_port(int(port))
-    asked = None if witness is None else MapAddress.parse(witness, WITNESS_PORT).known(gate_of(keys_of(None)))
-    return Pairing(where, _ROLES[role], asked)
 
 
 def attach_master(
-    endpoint: Host, name: str, backend: str, options: dict[str, Any], pair: Pairing | None = None,
-    chain: Chaining | None = None,
-) -> DataStore:  # fmt: skip
+    endpoint: Host, name: str, backend: str, options: dict[str, Any], chain: Chaining | None = None
+) -> DataStore:
     """See ``Endpoint.attach_master``."""
     raw = check_name(name)
     if endpoint.permitted is not None:
         endpoint.permitted.attach_master(raw)
-    _refuse_second(endpoint, name, pair is not None or chain is not None)
+    _refuse_second(endpoint, name, chain is not None)
     ring = _ring(endpoint, raw)
     if chain is not None:
         if ring is not None:
-            raise Sealed(f"store {name!r} is sealed, and a chain keeps what it has in plain: give a partner instead")
+            raise Sealed(f"store {name!r} is sealed, and a chain keeps what it has in plain: give it a backend")
         return _attach_chained(endpoint, name, chain)
     kept = open_backend(backend, options)
     try:
@@ -89,9 +54,12 @@ def attach_master(
             refuse_sealed_rows(loaded, name)
         with endpoint.node.lock:
             endpoint.check()
-            _refuse_second(endpoint, name, pair is not None)
-            core = _master(endpoint, name, kept is not None, loaded, pair)
-            made = AttachedStore(endpoint, core, kept, None if pair is None else pair.witness)
+            _refuse_second(endpoint, name, False)
+            core = KvMaster(
+                name, _entity(endpoint), now=time.monotonic(), wall_ns=time.time_ns(), durable=kept is not None,
+                loaded=loaded, notify=False,
+            )  # fmt: skip
+            made = AttachedStore(endpoint, core, kept)
             made.begin()
     except BaseException:
         if kept is not None:
@@ -123,25 +91,6 @@ def _ring(endpoint: Host, store: bytes) -> Ring | None:
     with endpoint.node.lock:
         sealing = endpoint.node.sealing
         return None if sealing is None else sealing.ring(store)
-
-
-def _master(
-    endpoint: Host, name: str, durable: bool, loaded: Loaded | None, pair: Pairing | None
-) -> KvMaster | PairedMaster:
-    if pair is not None:
-        return PairedMaster(
-            name, _entity(endpoint), pair.role, secrets.randbits(63) + 1, now=time.monotonic(), wall_ns=time.time_ns(),
-            durable=durable, loaded=loaded, witness=pair.witness is not None, notify=False,
-        )  # fmt: skip
-    if loaded is not None and is_of_a_pair(loaded):
-        raise UsageError(
-            f"the file is that of one of a pair of masters of store {name!r}, whose partner may have more: give "
-            "partner= and role="
-        )
-    return KvMaster(
-        name, _entity(endpoint), now=time.monotonic(), wall_ns=time.time_ns(), durable=durable, loaded=loaded,
-        notify=False,
-    )  # fmt: skip
 
 
 def attach_clone(
@@ -221,13 +170,13 @@ def open_backend(backend: str, options: dict[str, Any]) -> Backend | None:
     return kind(**options)
 
 
-def _refuse_second(endpoint: Host, name: str, paired: bool) -> None:
-    """One of a pair begins beside the other, and which of them is master is decided later."""
+def _refuse_second(endpoint: Host, name: str, chained: bool) -> None:
+    """Servers of a chain begin beside each other, and the chain decides which of them is master."""
     with endpoint.node.lock:
         member = endpoint.node.member
         if member.has("clone", name):
             raise MasterExists(f"this endpoint has a clone of store {name!r}: close it before you attach a master")
-        if member.has("master", name) or (not paired and member.holders(name)):
+        if member.has("master", name) or (not chained and member.holders(name)):
             raise MasterExists(f"store {name!r} has a master already: attach a clone of it, or close the master first")
 
 

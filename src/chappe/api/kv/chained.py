@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.server import ChainServer
@@ -11,6 +12,8 @@ from chappe.errors import UsageError
 from chappe.kv.chained.machine import StoreMachine
 from chappe.runtime.kv_chain import ChainLink
 from chappe.transports.gate import keys_of
+
+_OF_A_PAIR: Final = {"partner", "role", "witness"}  # were options of a master
 
 
 class Chaining(NamedTuple):
@@ -22,15 +25,22 @@ class Chaining(NamedTuple):
 
 
 def chaining(
-    chain: ChainConfiguration | str | Path | None, server: str | None, directory: str | Path | None, backend: str
-) -> Chaining | None:
+    chain: ChainConfiguration | str | Path | None, server: str | None, directory: str | Path | None, backend: str,
+    options: Mapping[str, object],
+) -> Chaining | None:  # fmt: skip
     """What was asked for, None for a master without a chain. Raises UsageError or ConfigError."""
+    if _OF_A_PAIR & options.keys():
+        raise UsageError(
+            "a data store has no pair of masters: attach three on a chain, each with chain= and server= its name"
+        )
     if chain is None:
         if server is not None or directory is not None:
             raise UsageError("server and directory are for a master on a chain: give its configuration, too")
         return None
     if backend != "memory":
         raise UsageError(f"a master on a chain keeps what it has with the chain: no backend {backend} beside it")
+    if options:
+        raise UsageError(f"a master on a chain takes no {', '.join(options)}")
     configuration = ChainConfiguration.of(chain)
     if server is None:
         raise UsageError(f"say which server of the chain this is: server= one of {', '.join(configuration.names)}")

@@ -18,7 +18,7 @@ from chappe.kv.chp.events import MapActive, MapCopied, MapPassive
 from chappe.kv.chp.messages import UUID_BYTES
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import MapServerCore
-from chappe.kv.star_rows import is_of_a_pair
+from chappe.kv.chp.star_rows import is_of_a_pair
 from chappe.replication.binary_star.events import BecameActive, BecamePassive, Paired, PartnerFound
 from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, PRIMARY
 from chappe.runtime.map_node import MapServerNode

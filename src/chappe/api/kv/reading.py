@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 from chappe.api.chain.status import ChainServerStatus
 from chappe.api.faces import Seconds, Steps
 from chappe.api.kv.attached import Args, AttachedStore, Method
-from chappe.api.kv.pair_status import PairStatus, pair_status
 from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
 from chappe.api.log.lines import iso_time
 from chappe.api.mesh.arguments import MISSING
@@ -20,7 +19,6 @@ from chappe.data.text import to_text
 from chappe.errors import NoSuchKey
 from chappe.kv.engine import Entry, index_of
 from chappe.kv.entity import Entity
-from chappe.kv.pair.core import PairedMaster
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -64,14 +62,6 @@ class ReadableStore(ABC):
     def ready(self) -> bool:
         """Whether it may be read: a master always, a clone once it has all data, until it is stale."""
         return self.part.entries is not None
-
-    def pair(self) -> PairStatus | None:
-        """What this one of a pair of masters knows of it; None of a clone or a single master."""
-        core = self.attached.core
-        if not isinstance(core, PairedMaster):
-            return None
-        with self._lock:
-            return pair_status(core.star)
 
     def chain(self) -> ChainServerStatus | None:
         """What the server of a master on a chain knows of that; None of any other store.

@@ -7,14 +7,14 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.faces import Closeable
-from chappe.api.kv.attaching import attach_clone, attach_master, pairing
+from chappe.api.kv.attaching import attach_clone, attach_master
 from chappe.api.kv.chained import chaining
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.aged_subscriber import AgedSubscriber
@@ -39,7 +39,6 @@ from chappe.defaults import (
     CLONE_STALE_S,
     CLOSE_S,
     HEARTBEAT_S,
-    PAIR_DIAL_S,
     PEER_BYTES_MAX,
     PEER_MESSAGES_MAX,
     SUBSCRIBER_BYTES_MAX,
@@ -361,9 +360,6 @@ class Endpoint(Closeable, Host):
         name: str,
         backend: str = "memory",
         *,
-        partner: str | None = None,
-        role: Literal["primary", "backup"] | None = None,
-        witness: str | None = None,
         chain: ChainConfiguration | str | Path | None = None,
         server: str | None = None,
         directory: str | Path | None = None,
@@ -375,12 +371,6 @@ class Endpoint(Closeable, Host):
             name: Of the store, at most 1,024 bytes.
             backend: ``memory``; ``sqlite``, a file, or ``rocksdb``, a folder, at ``path=...``: then a write is done
                 when it is on the disk, and the store is there again after a restart.
-            partner: ``HOST:PORT`` of another endpoint that has the other master of a pair: one of them is active, the
-                other takes over when that is gone. This endpoint peers with it. The store can be read here when the two
-                have met, or one of them went on alone.
-            role: Which of the two this is: ``primary`` or ``backup``.
-            witness: ``HOST:PORT`` of a ``Witness``, for both or none, which decides when the two do not see each other.
-                It has keys if ``CHAPPE_IDENTITY`` names who we are.
             chain: The configuration of a chain whose servers all are masters of this store, or the file that has it:
                 the one at its head is active, and when that dies another one goes on with everything that was
                 confirmed. Clones need to be linked with all of them, directly or not. The servers speak to each other
@@ -402,14 +392,7 @@ class Endpoint(Closeable, Host):
             IdentityInUse: Another process uses the directory.
             Sealed: The store is sealed: a chain keeps what it has in plain.
         """
-        pair = pairing(self, partner, role, witness)
-        chained = chaining(chain, server, directory, backend)
-        if chained is not None and (pair is not None or options):
-            raise UsageError(f"a master on a chain takes no {'partner' if pair is not None else ', '.join(options)}")
-        made = attach_master(self, name, backend, options, pair, chained)
-        if pair is not None:
-            self.peer_nosync(*pair.partner, retry_s=PAIR_DIAL_S)
-        return made
+        return attach_master(self, name, backend, options, chaining(chain, server, directory, backend, options))
 
     def attach_clone(
         self,

@@ -33,9 +33,9 @@ from chappe.kv.chained.messages import PART_BYTES, Lead, Still, decode_rows, enc
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.master import KvMaster
-from chappe.kv.pair.messages import Row, encode_operation
 from chappe.kv.recent import Recent
 from chappe.kv.replica import Replica
+from chappe.kv.rows import Row, encode_operation
 from chappe.limits import KV_LIMITS, KvLimits
 
 PAUSE_S: Final = 0.4  # who stood still for so long may have been replaced: the chain takes it for dead then

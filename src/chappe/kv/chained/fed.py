@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from chappe.kv.backend import WriterRow
 from chappe.kv.entity import Entity
-from chappe.kv.pair.messages import Row
+from chappe.kv.rows import Row
 
 
 class Whole(NamedTuple):

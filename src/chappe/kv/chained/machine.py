@@ -17,7 +17,7 @@ from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
 from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
 from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.pair.messages import Row, encode_operation
+from chappe.kv.rows import Row, encode_operation
 from chappe.replication.chain.rows import Rows, RowsTaken
 from chappe.replication.chain.snapshots import MARK
 

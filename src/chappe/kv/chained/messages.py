@@ -10,8 +10,8 @@ kind name   fields
 3    Still  u64 question: is it the master?
 ==== ====== =========================================================================================
 
-The pieces of a commit together are ``u64 event``, the last that clones are told of it, and operations of a backend as
-masters of a pair tell each other (``kv.pair.messages``).
+The pieces of a commit together are ``u64 event``, the last that clones are told of it, and operations of a backend
+(``kv.rows``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 from chappe.defaults import MIB
 from chappe.errors import InvalidData
 from chappe.kv.entity import Entity
-from chappe.kv.pair.messages import WRONG, Row, decode_operation
+from chappe.kv.rows import WRONG, Row, decode_operation
 
 PART_BYTES: Final = 1 * MIB  # of a commit in one command: members need not wait for more at once
 _HEAD: Final = Struct(">B16sQ")

@@ -30,8 +30,8 @@ from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.star_rows import memory_of, row_of, without_star
 from chappe.kv.engine import Engine
-from chappe.kv.star_rows import memory_of, row_of, without_star
 from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.actions import Memory, Persist

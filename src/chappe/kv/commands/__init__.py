@@ -27,7 +27,7 @@ kind name               fields
 131  SnapshotOffer      u64 snapshot, u64 offset, u16 heartbeat in ticks, u64 entries: from a master of chappe
 132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of (key, value): likewise
 133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
-134  MasterSilent       entity of a master: from the other one of its pair, or from itself, to all clones
+134  MasterSilent       entity of a master: from the next head of its chain, or from itself, to all clones
 135  ChangesOffer       as 131, and u64 how many of the entries are gone, a master, u64 number of its event: likewise
 136  Several            list of (kind and fields of 0 to 7): from a master of chappe, to all clones
 137  PositionAsked      u64 question: from a clone of chappe to a master of chappe

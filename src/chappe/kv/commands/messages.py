@@ -188,7 +188,7 @@ class SnapshotTaken(Frozen, frozen=True):
 
 
 class MasterSilent(Frozen, frozen=True):
-    """One of a pair of masters: ``master`` is no longer heard, or is no longer master if it says so itself.
+    """A server of a chain: ``master`` was replaced, or is no longer master if it says so itself.
 
     A clone that follows it, and has not heard of it either, looks for another one.
     """

@@ -8,7 +8,6 @@ from chappe.sim.scenarios.chain.scenario import Chains
 from chappe.sim.scenarios.channel import Channel
 from chappe.sim.scenarios.gateways import Gateways
 from chappe.sim.scenarios.kv.chain_scenario import KvChain
-from chappe.sim.scenarios.kv.pair_scenario import KvPair
 from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
 from chappe.sim.scenarios.log.forwarding import Forward
 from chappe.sim.scenarios.log.rules import ForwardRules, Rules
@@ -33,7 +32,6 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "mesh": Mesh,
     "kv": Kv,
     "kv-lossy": KvLossy,
-    "kv-pair": KvPair,
     "kv-chain": KvChain,
     "maps": Maps,
     "channel": Channel,

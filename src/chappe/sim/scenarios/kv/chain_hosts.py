@@ -14,7 +14,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
 from chappe.sim.scenarios.chain.hosts import ServerHost
-from chappe.sim.scenarios.kv.pair_hosts import STORE, Part
+from chappe.sim.scenarios.kv.parts import STORE, Part
 from chappe.sim.scenarios.maps.lines import Lines
 from chappe.sim.world import World
 

@@ -18,7 +18,7 @@ from chappe.limits import KV_LIMITS
 from chappe.sim.scenarios.chain.hosts import ServerHost
 from chappe.sim.scenarios.chain.scenario import ChainCores, Chains
 from chappe.sim.scenarios.kv.chain_hosts import MeshLines, RememberingStore, StoreServer, chain_of
-from chappe.sim.scenarios.kv.pair_hosts import CloneHost, Part, Written, any_write
+from chappe.sim.scenarios.kv.parts import CloneHost, Part, Written, any_write
 from chappe.sim.scenarios.kv.promises import States, Survival, contents_of
 from chappe.sim.world import Checker, Settings
 

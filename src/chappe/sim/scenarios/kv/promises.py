@@ -6,7 +6,7 @@ from typing import Any
 
 from chappe.data.scalars import Count
 from chappe.kv.entity import Entity
-from chappe.sim.scenarios.kv.pair_hosts import COUNTERS, LISTS, CloneHost, Part, Written
+from chappe.sim.scenarios.kv.parts import COUNTERS, LISTS, CloneHost, Part, Written
 from chappe.sim.world import Checker
 
 

@@ -10,13 +10,9 @@ one side of a cut, or by a server that is not there while the other begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from random import Random
 from typing import Any, Final
 
 from chappe.errors import WriteUnknown
-from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.messages import PASSIVE
 from chappe.sim.host import Member
 from chappe.sim.scenarios.maps.hosts import (
@@ -29,9 +25,8 @@ from chappe.sim.scenarios.maps.hosts import (
     WitnessHost,
     Written,
 )
-from chappe.sim.scenarios.maps.lines import Lines
-from chappe.sim.scenarios.pairs import PairedWorld
-from chappe.sim.world import Checker, Settings
+from chappe.sim.scenarios.maps.world import MapWorld
+from chappe.sim.world import Checker
 
 COUNTERS: Final = 2
 VOID_S: Final = 3.0  # a server is cut off so long
@@ -39,45 +34,6 @@ VOID_WRITTEN_S: Final = 0.5  # and clients write so long of it
 STALLS: Final = 0.3  # of the worlds with disks have one that stalls
 ALONE_S: Final = 1.5  # by then a server goes on without the other one
 STALLED_S: Final = 3.5
-
-
-class MapWorld(PairedWorld):
-    """Everything that one seed decides."""
-
-    names = SERVERS
-    lengths_s = (5.0, 15.0, 30.0)
-    settle_max_s = 30.0
-
-    def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
-        super().__init__(seed, settings, tell)
-        rng = self.rng
-        self.limits = MAP_LIMITS
-        if not self.settings.plain:
-            self.limits = replace(
-                MAP_LIMITS, piece_bytes=rng.choice((100, 10_000)), window=rng.choice((4, 16)),
-                recent_max=rng.choice((10, 1_000)), views_max=rng.choice((1, 4)), view_shared_s=rng.choice((0.0, 1.0)),
-                outcomes_max=Random(f"outcomes {seed}").choice((3, 20, MAP_LIMITS.outcomes_max)),
-            )  # fmt: skip
-        self.lines = Lines(self)
-        self.stuffed: dict[tuple[str, str], float] = {}  # server and client, and until when that takes nothing
-        self.stalled: dict[str, float] = {}  # server: until when its disk takes nothing
-        self.more_rng = Random(f"more {seed}")  # for what was added later: worlds without it are what they were
-
-    def running(self) -> list[ServerHost]:
-        """See ``PairedWorld``."""
-        return self.alive(ServerHost)
-
-    def is_active(self, host: Any) -> bool:
-        """See ``PairedWorld``."""
-        return bool(host.core.active)
-
-    def star_of(self, host: Any) -> Any:
-        """See ``PairedWorld``."""
-        return host.core.star
-
-    def clients(self) -> list[ClientHost]:
-        """See ``PairedWorld``."""
-        return self.alive(ClientHost)
 
 
 class Terms(Checker[MapWorld]):

@@ -1,4 +1,4 @@
-"""The two masters of a pair, and clones of their store, on connections that are cut one way, late or lost."""
+"""Whoever has a part in a store whose master is replaced: servers of a chain, and clones that write."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Any, Final
 from chappe.core import Report
 from chappe.data.order import VECTOR
 from chappe.data.scalars import Count
-from chappe.errors import BufferFull, StorageError, StoreError
-from chappe.kv.actions import AskWitness, Commit, Notify, Resolve, Send
+from chappe.errors import BufferFull, StoreError
+from chappe.kv.actions import Notify, Resolve, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import ChangesOffer, decode_message
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.events import MasterFound
-from chappe.kv.pair.core import PairedMaster
-from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.sim.backends import SimBackend
 from chappe.sim.clocked import ClockedHost
 from chappe.sim.host import Host
-from chappe.sim.scenarios.maps.hosts import WITNESS, WitnessHost
 
-MASTERS: Final = ("master0", "master1")
 STORE: Final = "s"
 NOTICES_S: Final = (0.0, 0.0, 0.3, 20.0)  # how long until others hear that an endpoint is gone
 COUNTERS: Final = ("counter a", "counter b")
@@ -166,15 +161,19 @@ class Part(Host):
             world.lines.send(self.name, other.name, "mesh", deliver)
 
 
-class PartHost(Part, ClockedHost):
-    """A master of a pair, or a clone."""
+class CloneHost(Part, ClockedHost):
+    """A clone that writes."""
 
     def __init__(self, world: Any, name: str) -> None:
         super().__init__(world, name)
         self.life = world.next_life()
         self.takes_part()
         self.ahead_s = world.rng.random() * 1_000
-        self.table = {**self.role_table(), Commit: self._commit, AskWitness: self._ask}
+        self.table = self.role_table()
+        self.role = KvClone(
+            STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
+            limits=world.kv_limits,
+        )  # fmt: skip
 
     @property
     def own_time(self) -> float:
@@ -195,95 +194,10 @@ class PartHost(Part, ClockedHost):
             self.call(self.role.handle_timeout, self.now, self.wall_ns)
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
-        """Make one call into the core, and look at what it is like then."""
-        super().call(method, *args, **options)
-        self.check_role()
-
-    def call_role(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
-        """See ``Part``."""
-        self.call(method, *args, **options)
-
-    def _ask(self, action: AskWitness) -> None:
-        if self.world.rng.random() < self.world.loss:
-            self.world.failed[AskWitness] += 1
-            return
-        source, life, payload = self.name, self.life, action.payload
-        self.world.lines.send(source, WITNESS, "claim", lambda host: host.claim(source, life, payload), kept=True)
-
-    def _commit(self, action: Commit) -> None:
-        raise NotImplementedError
-
-
-def _notice(host: Part, endpoint: bytes) -> None:
-    if host.alive and not host.frozen:
-        host.call_role(host.role.handle_gone, endpoint, host.own_time)
-
-
-class MasterHost(PartHost):
-    """One of the two."""
-
-    def __init__(self, world: Any, name: str, backend: SimBackend | None) -> None:
-        super().__init__(world, name)
-        self.backend = backend
-        self._told = 0  # the last event that clones were told
-        role = (PRIMARY, BACKUP)[MASTERS.index(name)]
-        self.role = PairedMaster(
-            STORE, chappe_entity(self.endpoint, self.life), role, self.life, now=self.now, wall_ns=self.wall_ns,
-            durable=backend is not None, loaded=None if backend is None else backend.load(), witness=world.witnessed,
-            limits=world.kv_limits,
-        )  # fmt: skip
-        self.shown = {index: entry.value for index, entry in self.role.engine.entries.items()}
-
-    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
-        """Also look at whether it is master."""
-        super().call(method, *args, **options)
-        active = self.role.active
-        if self.alive and active is not None:
-            self.world.see("on_active", self, active.master.entity, self.role.star.term)
-            if active.master.position != self._told:
-                self._told = active.master.position
-                entries = {index_of(entry.key): entry.value for entry in active.master.frozen()}
-                self.world.see("on_state", active.master.entity, self._told, entries)
-
-    def _commit(self, action: Commit) -> None:
-        self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
-
-    def _committed(self, action: Commit) -> None:
-        if not self.alive:
-            return
-        assert self.backend is not None
-        error: StorageError | None = None
-        try:
-            self.backend.commit(action.operations)
-        except StorageError as problem:
-            error = problem
-            self.world.failed[Commit] += 1
-
-        def deliver(host: Any) -> None:
-            if host is not self:
-                return
-            if error is None:
-                host.call(host.role.handle_committed, action.number, host.now, host.wall_ns)
-            else:
-                host.call(host.role.handle_commit_failed, action.number, error, host.now)
-
-        self.take(deliver)
-
-
-class CloneHost(PartHost):
-    """A clone that writes."""
-
-    def __init__(self, world: Any, name: str) -> None:
-        super().__init__(world, name)
-        self.role = KvClone(
-            STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
-            limits=world.kv_limits,
-        )  # fmt: skip
-
-    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
-        """Also look at what it shows."""
+        """Make one call into the core, and look at what it is like then, and shows."""
         before = self.role.master
         super().call(method, *args, **options)
+        self.check_role()
         if not self.alive:
             return
         if self.role.master not in (None, before):
@@ -291,16 +205,14 @@ class CloneHost(PartHost):
         if self.role.position is not None:
             self.world.see("on_shows", self, self.role.master, self.role.position)
 
+    def call_role(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """See ``Part``."""
+        self.call(method, *args, **options)
 
-class PairWitness(WitnessHost):
-    """The witness, which answers masters."""
 
-    def _reply(self, server: str, life: int, payload: bytes) -> None:
-        def deliver(host: Any) -> None:
-            if host.life == life:
-                host.call(host.role.handle_witness, payload, host.now, host.wall_ns)
-
-        self.world.lines.send(self.name, server, "answered", deliver)
+def _notice(host: Part, endpoint: bytes) -> None:
+    if host.alive and not host.frozen:
+        host.call_role(host.role.handle_gone, endpoint, host.own_time)
 
 
 def any_write(rng: Any, serial: int) -> tuple[str, str, Any]:

@@ -1,4 +1,4 @@
-"""A master of a pair, or on a chain, in a process of its own: for every line it says what it knows, or has."""
+"""A master on a chain in a process of its own: for every line it says what it knows, or has."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any, Final
 PATIENCE_S: Final = 300.0  # this also runs where there is no package of tests
 
 
-class MasterProcess:
-    """One of those that take over from each other; ``port`` is where its endpoint listens."""
+class Link:
+    """One server of a chain; ``port`` is where its endpoint listens."""
 
-    def __init__(self, port: int, **options: object) -> None:
+    def __init__(self, port: int, chain: str, server: str, directory: str) -> None:
         self.port = port
+        self.server = server
+        options = {"chain": chain, "server": server, "directory": directory}
         self.arguments = [str(port), json.dumps(options)]
         self.start()
 
@@ -43,26 +45,6 @@ class MasterProcess:
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_S)
 
-
-class Half(MasterProcess):
-    """One of a pair."""
-
-    def __init__(self, port: int, partner: int, role: str, **options: object) -> None:
-        self.role = role
-        super().__init__(port, partner=f"127.0.0.1:{partner}", role=role, **options)
-
-    def pair(self) -> dict[str, Any]:
-        """What it knows of the pair."""
-        return self.ask("pair")  # type: ignore[no-any-return]
-
-
-class Link(MasterProcess):
-    """One server of a chain."""
-
-    def __init__(self, port: int, chain: str, server: str, directory: str) -> None:
-        self.server = server
-        super().__init__(port, chain=chain, server=server, directory=directory)
-
     def chain(self) -> dict[str, Any]:
         """What it knows of the chain."""
         return self.ask("chain")  # type: ignore[no-any-return]
@@ -74,11 +56,11 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[2])
     with Endpoint() as endpoint:
         endpoint.listen(port=int(sys.argv[1]))
-        with endpoint.attach_master("s", options.pop("backend", "memory"), **options) as store:
+        with endpoint.attach_master("s", **options) as store:
             print("ready", flush=True)
             for line in sys.stdin:
                 word, _, key = line.strip().partition(" ")
-                status = store.pair() or store.chain()
+                status = store.chain()
                 assert status is not None
                 found = store.get(key) if word == "get" else asdict(status)
                 print(json.dumps(found), flush=True)

@@ -1,4 +1,4 @@
-"""What worlds of two servers have in common, of which one takes over: maps, and data stores.
+"""The world of a pair of map servers, and what goes wrong with them.
 
 Without a witness, and without disks, what may be lost is what the docs say; ``excused`` notes it.
 """
@@ -6,13 +6,16 @@ Without a witness, and without disks, what may be lost is what the docs say; ``e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
 
+from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.witness import Held
 from chappe.sim.backends import SimBackend
 from chappe.sim.faults import Schedule
 from chappe.sim.host import Member
-from chappe.sim.scenarios.maps.hosts import COMMITS_S, WITNESS
+from chappe.sim.scenarios.maps.hosts import COMMITS_S, SERVERS, WITNESS, ClientHost, ServerHost
 from chappe.sim.scenarios.maps.lines import Lines
 from chappe.sim.world import Settings, World
 
@@ -20,12 +23,12 @@ DRIFTS: Final = (0.0, 0.01, 0.1)
 ALL: Final = 10**9  # more than is ever written
 
 
-class PairedWorld(World):
+class MapWorld(World):
     """Two servers, perhaps a witness, and what goes wrong with them."""
 
-    names: ClassVar[tuple[str, str]]  # of the two
+    lengths_s = (5.0, 15.0, 30.0)
+    settle_max_s = 30.0
     events_max = 3_000_000
-    lines: Lines
 
     def __init__(self, seed: int, settings: Settings | None = None, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(seed, settings, tell)
@@ -36,7 +39,7 @@ class PairedWorld(World):
         self.commit_s = rng.choice(COMMITS_S)
         self.granted: dict[bytes, Held] = {}
         self.witness_full = False  # its disk
-        self.backends = {name: SimBackend() if self.durable else None for name in self.names}
+        self.backends = {name: SimBackend() if self.durable else None for name in SERVERS}
         self.written: list[Any] = []
         self.excused = 0  # so many of the writes may be lost
         self.working = True
@@ -44,28 +47,25 @@ class PairedWorld(World):
         self.places: dict[str, Member] = {}
         self.schedule = Schedule(self)
         self._lives = 0
+        self.limits = MAP_LIMITS
+        if not self.settings.plain:
+            self.limits = replace(
+                MAP_LIMITS, piece_bytes=rng.choice((100, 10_000)), window=rng.choice((4, 16)),
+                recent_max=rng.choice((10, 1_000)), views_max=rng.choice((1, 4)), view_shared_s=rng.choice((0.0, 1.0)),
+                outcomes_max=Random(f"outcomes {seed}").choice((3, 20, MAP_LIMITS.outcomes_max)),
+            )  # fmt: skip
+        self.lines = Lines(self)
+        self.stuffed: dict[tuple[str, str], float] = {}  # server and client, and until when that takes nothing
+        self.stalled: dict[str, float] = {}  # server: until when its disk takes nothing
+        self.more_rng = Random(f"more {seed}")  # for what was added later: worlds without it are what they were
 
-    # -- what each kind of pair says -------------------------------------------------------------------------------
+    def running(self) -> list[ServerHost]:
+        """The servers that run."""
+        return self.alive(ServerHost)
 
-    def running(self) -> list[Any]:
-        """The hosts of those that run."""
-        raise NotImplementedError
-
-    def is_active(self, host: Any) -> bool:
-        """Whether one is."""
-        raise NotImplementedError
-
-    def star_of(self, host: Any) -> Any:
-        """Its part in the pair."""
-        raise NotImplementedError
-
-    def clients(self) -> list[Any]:
-        """Those that follow them, and live."""
-        raise NotImplementedError
-
-    def crash(self, name: str) -> None:
-        """Stop one of them, or the witness."""
-        self.places[name].crash()
+    def clients(self) -> list[ClientHost]:
+        """Clients that live."""
+        return self.alive(ClientHost)
 
     # -- what hosts ask for ----------------------------------------------------------------------------------------
 
@@ -124,22 +124,22 @@ class PairedWorld(World):
 
     def active(self) -> Any:
         """The one that serves, if there is one."""
-        return next((each for each in self.running() if self.is_active(each)), None)
+        return next((each for each in self.running() if each.core.active), None)
 
     def calm(self) -> bool:
         """Both run and are paired: without a witness nothing else may begin to go wrong."""
         hosts = self.running()
         return len(hosts) == 2 and not any(each.frozen for each in hosts) and any(
-            self.is_active(each) and self.star_of(each).confirms == "paired" for each in hosts
+            each.core.active and each.core.star.confirms == "paired" for each in hosts
         )  # fmt: skip
 
     def other(self, name: str) -> str:
         """The other one of the two."""
-        return self.names[1 - self.names.index(name)]
+        return SERVERS[1 - SERVERS.index(name)]
 
     def pick(self) -> str:
         """One of the two."""
-        return self.rng.choice(self.names)
+        return self.rng.choice(SERVERS)
 
     def kill_one(self, name: str) -> None:
         """Kill it, if it lives."""
@@ -150,7 +150,7 @@ class PairedWorld(World):
             self.trace(None, "what was written up to now may be lost")
             self.excused = len(self.written)
         self.trace(host, "is killed")
-        self.crash(name)
+        self.places[name].crash()
 
     def restart_after(self, seconds: float, name: str) -> None:
         """Have it live again."""
@@ -161,7 +161,7 @@ class PairedWorld(World):
         other = next((each for each in self.running() if each is not host), None)
         if other is None:
             return True
-        ours, theirs = self.star_of(host), self.star_of(other)
+        ours, theirs = host.core.star, other.core.star
         if ours.term > theirs.term:
             return bool(ours.confirms == "alone" or not theirs._in_step)
         return bool(not theirs.term or ours.record > theirs.record)
@@ -175,7 +175,7 @@ class PairedWorld(World):
 
     def kill_both(self) -> None:
         """Both are killed at once."""
-        for name in self.names:
+        for name in SERVERS:
             self.kill_one(name)
             self.restart_after(self.rng.choice((0.1, 1.0, 3.0)), name)
 
@@ -183,15 +183,16 @@ class PairedWorld(World):
         """The active one no longer reaches the passive one, and is killed before it could go on alone."""
         active = self.active()
         if active is not None and self.calm():
-            for one, two in (self.names, self.names[::-1]):
+            for one, two in (SERVERS, SERVERS[::-1]):
                 self.lines.cut(one, two, self.now + 0.4, lost=True)
             self.clock.after(0.4, self.kill_one, active.name)
             self.restart_after(3.0, active.name)
 
     def kill_in_turn(self) -> None:
         """The passive backup is killed, then the primary, which went on alone; the backup comes back first."""
-        primary, backup = self.names
-        if self.calm() and self.is_active(self.places[primary].host):
+        primary, backup = SERVERS
+        active = self.active()
+        if active is not None and active.name == primary and self.calm():
             self.kill_one(backup)
             self.clock.after(2.0, self.kill_one, primary)
             self.restart_after(2.1, backup)
@@ -218,7 +219,7 @@ class PairedWorld(World):
 
     def part(self) -> None:
         """The two do not reach each other, in one direction or both."""
-        self.cut_between(*self.names)
+        self.cut_between(*SERVERS)
 
     def cut(self) -> None:
         """Who follows and one of the two do not reach each other, in one direction or both."""
