@@ -181,6 +181,8 @@ class MapLimits:
     writes_max: int = 65_536  # steps that are not confirmed; further ones are refused
     writes_bytes: int = 32 * MIB
     writes_window: int = 8_192  # of them sent
+    erased_max: int = 65_536  # keys it erased lately: who comes back at a server that lost that is told which are back
+    erased_bytes: int = 8 * MIB  # the same in bytes of keys
     queued_max: int = 65_536  # updates that wait until the snapshot is there, from other servers than chappe's
     attempt_s: float = 1.0  # a server that does not answer for so long gives way to the next
 

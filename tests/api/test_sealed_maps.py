@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 from tests.api.sealed_net import make_home
+from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Keys, MapServer, SharedMap
 from chappe.api import permissions
 from chappe.errors import InvalidData, NotPermitted, Sealed, UsageError
+from chappe.kv.chp.events import MapWritesLost
 from chappe.kv.chp.stream import Step
 
 PLANTED = ("planted-part", "planted value", "planted property")
@@ -224,6 +226,25 @@ def test_keys_from_before_there_were_sealed_maps_have_to_be_rotated(
     monkeypatch.setattr(Ring, "lasting", None)
     with pytest.raises(Sealed, match="`chappe keys rotate` makes what they need"):
         join("ann")
+
+
+def test_lost_writes_are_told_by_the_keys_that_their_author_wrote(home: Path) -> None:
+    address = free_address(3)
+    options: Any = {"name": "patients", "security": Keys(home / "hub")}
+    with ExitStack() as stack:
+        with MapServer(address, **options):
+            given: Any = {"name": "patients", "security": Keys(home / "ann"), "timeout": PATIENCE_S}
+            ann = stack.enter_context(SharedMap(f"hub@{address}", values=str, **given))
+            ann.set("/ward/bed", "1", timeout=PATIENCE_S)
+        stack.enter_context(MapServer(address, **options))  # it has kept nothing
+        lost: list[object] = []
+
+        def told() -> bool:
+            lost.extend(each for each in ann.events() if isinstance(each, MapWritesLost))
+            return bool(lost)
+
+        until(told)
+        assert lost == [MapWritesLost(f"hub@{address}", 1, ("/ward/bed",))]
 
 
 def test_a_sealed_map_is_not_bridged(join: Join) -> None:

@@ -222,6 +222,36 @@ def test_without_a_witness_a_partition_makes_two_and_who_knows_more_goes_on() ->
     assert one.contents() == two.contents() == client.contents() == other.contents() == {"/b": b"2"}
 
 
+def test_a_client_hears_which_of_its_confirmed_deletions_the_other_side_has_not() -> None:
+    rig = Rig(limits=replace(MAP_LIMITS, erased_max=3))
+    one, two, client = begun(rig)
+    other = rig.client("other", servers=BOTH)
+    for key in (b"/a", b"/b", b"/c", b"/d", b"/e", b"/f"):
+        client.write((key, b"1"))
+    client.write((b"/b", b""))  # both servers have this one
+    rig.run(0.1)
+    sides = ({"one", "client"}, {"two", "other"})
+    rig.lose = lambda source, target, frames: not any({source, target} <= side for side in sides)
+    rig.run(3)
+    client.write((b"/f", b""))  # forgotten behind three others
+    client.write((b"/a", b""), (b"/d", b""))
+    client.write((b"/c", b""))
+    client.write((b"/c", b"2"))  # its value is gone, not its deletion
+    other.write((b"/e", b"2"))
+    rig.run(0.1)
+    refused = client.write((b"/e", b""), expected=((b"/e", b"another"),))
+    rig.run(0.1)
+    assert client.outcomes[refused] is False
+    rig.lose = lambda source, target, frames: False
+    rig.run(3)
+
+    [lost] = [each for each in client.reports if isinstance(each, MapWritesLost)]
+    assert lost == MapWritesLost("two", 1, ("/c",), 2, ("/a", "/d"))
+    assert "write '/c' again, delete '/a', '/d' again, and give a pair a witness" in str(lost)
+    assert not [each for each in other.reports if isinstance(each, MapWritesLost)]
+    assert one.contents() == two.contents() == client.contents()
+
+
 @pytest.mark.parametrize("witness", [False, True])
 def test_numbers_that_come_again_are_of_the_new_history(witness: bool) -> None:
     rig = Rig()

@@ -86,7 +86,7 @@ class MapMember(Generic[V]):
         self.codec: Codec[V] = Codec(values)
         self.core = MapClientCore(
             [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name),
-            day_ns=time.time_ns() - round(time.monotonic() * 1e9),
+            day_ns=time.time_ns() - round(time.monotonic() * 1e9), shown=self._shown,
         )  # fmt: skip
         self.node = MapClientNode(
             addresses,
@@ -460,6 +460,16 @@ class MapMember(Generic[V]):
     def _told(self, action: Told) -> None:
         for watch in self._watches:
             watch.told(action)
+
+    def _shown(self, key: bytes) -> str:
+        """What a key is called in events: of a sealed map the plain one, while it can be opened."""
+        plain: bytes | None = key
+        if self._sealed is not None:
+            try:
+                plain = self._sealed.plain_key(key)
+            except Sealed:
+                plain = None
+        return "(a sealed key)" if plain is None else plain.decode("utf-8", "replace")
 
     def _reported(self, event: object) -> None:
         if isinstance(event, ConnectionRefused):

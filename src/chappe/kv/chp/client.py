@@ -12,7 +12,7 @@ the server is lost before, nobody knows (``WriteUnknown``).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -61,6 +61,7 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
     step: say.Step
     size: int
     asked: _Written
+    erases: bool  # some key, maybe
 
 
 class MapClientCore:
@@ -71,6 +72,7 @@ class MapClientCore:
         subtrees: How the keys begin that are wanted.
         session: Ten random bytes, of this life (``messages.session_of``).
         name: Of the map that it is to be, if it has a name.
+        shown: What a key is called in events.
         day_ns: What its clock, ``now``, lacks of the time of day; servers of other programs tell moments in that.
     """
 
@@ -83,6 +85,7 @@ class MapClientCore:
         limits: MapLimits = MAP_LIMITS,
         name: str = "",
         day_ns: int = 0,
+        shown: Callable[[bytes], str] = lambda key: key.decode("utf-8", "replace"),
     ) -> None:
         self.engine = Engine(changes_max=0)
         self._day_ns = day_ns
@@ -96,6 +99,7 @@ class MapClientCore:
         self.others: dict[str, str] = {}  # servers of other maps, and of which
         self.refusals: dict[str, str] = {}  # servers that may not serve us, and why
         self._limits = limits
+        self._shown = shown
         self._current = self.sources[0]
         self._found: Source | None = None  # that was reported
         self._pending: dict[int, _Pending] = {}  # steps by number
@@ -103,6 +107,8 @@ class MapClientCore:
         self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
         self.done = 0  # the last of the steps up to which all outcomes are known
         self._applied_there: int | None = None  # the steps that a server has which lacks confirmed ones
+        self._erased: OrderedDict[bytes, int] = OrderedDict()  # keys by the confirmed steps that erased them last
+        self._erased_bytes = 0
         self._last = 0  # number of the last step
         self._next = 1  # of the next to be sent to a server of chappe
 
@@ -198,11 +204,14 @@ class MapClientCore:
             number += 1
             sets = step.sets
             if len(sets) == 1 and not step.expected:
-                counts = len(sets[0][0]) + len(sets[0][1]) + len(sets[0][3]) + say.ENTRY_BYTES
+                body = sets[0][1]
+                counts = len(sets[0][0]) + len(body) + len(sets[0][3]) + say.ENTRY_BYTES
+                erases = not body
             else:
                 counts = say.step_size(step)
+                erases = True
             size += counts
-            pending[number] = _Pending(step, counts, asked)
+            pending[number] = _Pending(step, counts, asked, erases)
         written = asked.left = number - self._last
         self._last = number
         self._pending_bytes = size
@@ -333,16 +342,32 @@ class MapClientCore:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _tell_lost(self, changes: Sequence[Change], applied: int, actions: list[Action]) -> None:
-        """Report this client's lost values: those of confirmed steps that the new server has not applied."""
-        lost = []
+        """Report which of this client's confirmed steps the new server has not applied, by their keys."""
+        gone: list[bytes] = []
+        back: list[bytes] = []
         for change in changes:
-            if change.before is not None and _differs(change):
+            key = raw_key(change.key)
+            if change.before is None:
+                if self._erased.get(key, 0) > applied:
+                    back.append(key)
+            elif _differs(change):
                 written = chp.writer_of(change.before.value[1])  # type: ignore[index, arg-type]
                 if written is not None and written[0] == self.session and applied < written[1] <= self.done:
-                    lost.append(raw_key(change.key).decode("utf-8", "replace"))
-        if lost:
+                    gone.append(key)
+        if gone or back:
             server = self.servers[self._current.server]
-            actions.append(Report(MapWritesLost(server, len(lost), tuple(lost[:KEYS_TOLD_MAX]))))
+            keys, erased = ([self._shown(key) for key in each[:KEYS_TOLD_MAX]] for each in (gone, back))
+            actions.append(Report(MapWritesLost(server, len(gone), tuple(keys), len(back), tuple(erased))))
+
+    def _note_erased(self, number: int, step: say.Step) -> None:
+        """Remember the keys that a confirmed step has erased: nothing else shows that here."""
+        for key, body, _, _ in step.sets:
+            if not body:
+                if self._erased.pop(key, None) is None:
+                    self._erased_bytes += len(key)
+                self._erased[key] = number
+        while len(self._erased) > self._limits.erased_max or self._erased_bytes > self._limits.erased_bytes:
+            self._erased_bytes -= len(self._erased.popitem(last=False)[0])
 
     def _ns(self, now: float) -> int:
         return self._day_ns + round(now * NS)
@@ -398,6 +423,8 @@ class MapClientCore:
             if found is None:
                 continue
             self._pending_bytes -= found.size
+            if found.erases:
+                self._note_erased(number, found.step)
             asked = found.asked
             asked.left -= 1
             if not asked.left and asked.ticket is not None:
@@ -417,11 +444,14 @@ class MapClientCore:
             self.done = number
             self._skip_known()
         asked.left -= 1
-        if outcome is not True:
+        if outcome is True:
+            if pending.erases:
+                self._note_erased(number, pending.step)
+        else:
             if isinstance(asked.outcome, bool):
                 asked.outcome = outcome
             if asked.ticket is None:
-                keys = ", ".join([each[0].decode("utf-8", "replace") for each in pending.step.sets[:5]])
+                keys = ", ".join([self._shown(each[0]) for each in pending.step.sets[:5]])
                 actions.append(Report(MapWriteFailed(keys, str(outcome) if outcome else "another value was there")))
         if not asked.left and asked.ticket is not None:
             actions.append(Resolve(asked.ticket, asked.outcome))

@@ -41,26 +41,40 @@ class MapServerLost(MapEvent):
 
 @dataclass(frozen=True, slots=True)
 class MapWritesLost(MapEvent):
-    """Confirmed values of this client are gone: only another server had them.
+    """Confirmed writes of this client are undone: only another server had them.
 
     That server was alone in a split pair without a witness, or kept nothing on disk.
 
     Attributes:
         server: The server that is followed now.
-        count: The number of keys.
+        count: The number of keys whose values are gone.
         keys: At most ``KEYS_TOLD_MAX`` of them.
+        deleted_count: The number of keys that this client had deleted and that are there again, of those it deleted
+            lately (``MapLimits.erased_max``).
+        deleted_keys: At most ``KEYS_TOLD_MAX`` of them.
     """
 
     server: str
     count: int
     keys: tuple[str, ...]
+    deleted_count: int = 0
+    deleted_keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = f" and {self.count - KEYS_SHOWN:,} more" if self.count > KEYS_SHOWN else ""
+        parts = []
+        if self.count:
+            parts.append(f"write {_some(self.count, self.keys)} again")
+        if self.deleted_count:
+            parts.append(f"delete {_some(self.deleted_count, self.deleted_keys)} again")
         return (
-            f"{self.count:,} values that were confirmed are gone, only another server than the one at {self.server}"
-            f" had them: write {', '.join(map(repr, self.keys[:KEYS_SHOWN]))}{more} again, and give a pair a witness"
+            f"{self.count + self.deleted_count:,} writes that were confirmed are undone, only another server than the "
+            f"one at {self.server} had them: {', '.join(parts)}, and give a pair a witness"
         )
+
+
+def _some(count: int, keys: tuple[str, ...]) -> str:
+    more = f" and {count - KEYS_SHOWN:,} more" if count > KEYS_SHOWN else ""
+    return f"{', '.join(map(repr, keys[:KEYS_SHOWN]))}{more}"
 
 
 @dataclass(frozen=True, slots=True)
