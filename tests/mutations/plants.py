@@ -2246,7 +2246,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "kv/recent.py",
         "if state.event < event and (later is None or later.master != master):",
         "if state.event < event and later is None:",
-        "clones have what their master has",
     ),
     Plant(
         "clone-within-a-commit-goes-on-behind-it",
