@@ -119,6 +119,22 @@ def missing(home: Path) -> Keys:
     return Keys(home / "sensor")
 
 
+def test_a_later_endpoint_of_a_program_trusts_the_authority_that_the_program_began_with(make: Make, home: Path) -> None:
+    make(security=Keys(home / "hub"))
+    sensor = make(security=Keys(copy_of(home) / "sensor"))
+    permissions.init(home.parent / "other", "stranger", "member")
+    stranger = make(security=Keys(home.parent / "other" / "stranger"))
+    for name in ("authority.pem", "permissions.toml"):
+        (home / name).write_bytes((home.parent / "other" / name).read_bytes())
+
+    later = make(security=Keys(home / "report"))
+    port = later.listen()
+    sensor.peer("127.0.0.1", port, timeout=PATIENCE_S)
+    assert later.await_peer(sensor.id, timeout=PATIENCE_S)
+    with pytest.raises(PeerUnavailable, match="not of our authority"):
+        stranger.peer("127.0.0.1", port, retry_s=0)
+
+
 @pytest.mark.parametrize(
     ("broken", "kind", "text"),
     [

@@ -118,13 +118,23 @@ def read_in_force(directory: Path) -> InForce:
 
 def read_authority(directory: Path) -> Check:
     """Return the check of signatures by the authority of a directory of keys. Raises UsageError, ChappeError."""
+    return _check_by(directory, _raw_authority(directory))
+
+
+def _raw_authority(directory: Path) -> bytes:
     authority = authority_file(directory)
     check_unchangeable(directory)
     check_unchangeable(authority)
+    return _read(authority, KEY_FILE_BYTES_MAX, "`chappe keys init` makes one")
+
+
+def _check_by(directory: Path, certificates: bytes) -> Check:
     try:
-        return authority_check(_read(authority, KEY_FILE_BYTES_MAX, "`chappe keys init` makes one"))
+        return authority_check(certificates)
     except ValueError:
-        raise UsageError(f"{authority} does not hold the certificate of an authority in PEM form") from None
+        raise UsageError(
+            f"{authority_file(directory)} does not hold the certificate of an authority in PEM form"
+        ) from None
 
 
 def _read_raw(directory: Path) -> bytes:
@@ -230,13 +240,14 @@ class WatchedPermissions:
     """The permissions in a directory, looked at again whenever their file has changed, and newer ones from others.
 
     The authority is read once; a replacement applies to programs that start later. Replacing both files
-    does not affect a running program.
+    does not affect a running program, nor the certificates that its later endpoints trust (``authority_in_use``).
     Versions only grow: a file that is older than the one in force, or not signed, changes nothing and is logged once.
     A newer one that somebody handed on is written into the directory, if we may write there and the authority's key is
     elsewhere: where that is, people write versions. Any thread may call.
 
     Attributes:
         changes: Rises whenever others are in force.
+        authority: The certificates of the authority, in PEM form.
         check: Checks the authority's signatures.
     """
 
@@ -245,7 +256,8 @@ class WatchedPermissions:
         self._lock = threading.Lock()
         self._stamp = stamp_of(permissions_file(self.directory))
         self._authority = stamp_of(authority_file(directory))
-        self.check = read_authority(directory)
+        self.authority = _raw_authority(directory)
+        self.check = _check_by(directory, self.authority)
         self._now = _in_force(directory, self.check)
 
     @property
@@ -324,6 +336,13 @@ class WatchedPermissions:
 
 _guard = threading.Lock()
 _watched: dict[Path, WatchedPermissions] = {}  # as many as there are directories of keys
+
+
+def authority_in_use(path: Path) -> bytes | None:
+    """The content of an ``authority.pem`` when this process began to go by the permissions beside it, or None."""
+    with _guard:
+        found = _watched.get(path.parent.resolve())
+    return found.authority if found is not None and path == authority_file(path.parent) else None
 
 
 def watched_permissions(directory: Path) -> WatchedPermissions:

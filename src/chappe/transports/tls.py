@@ -18,7 +18,7 @@ from uuid import UUID
 from chappe.defaults import BINDINGS_MAX
 from chappe.errors import UsageError
 from chappe.security import ID_PREFIX, Security, Tls
-from chappe.storage.key_files import check_private
+from chappe.storage.key_files import authority_in_use, check_private
 
 ANONYMOUS_CIPHER: Final = "AECDH-AES256-SHA@SECLEVEL=0"
 ANONYMOUS_CURVE: Final = "secp384r1"
@@ -156,8 +156,11 @@ def _authenticated(security: Tls, dialling: bool) -> ssl.SSLContext:
 
 
 def _load_authority(made: ssl.SSLContext, authority: Path) -> None:
+    in_use = authority_in_use(authority)
     try:
-        if authority.is_dir():
+        if in_use is not None:
+            made.load_verify_locations(cadata=in_use.decode("ascii", "ignore"))  # what is beside PEM may be any text
+        elif authority.is_dir():
             made.load_verify_locations(capath=authority)
         else:
             made.load_verify_locations(cafile=authority)

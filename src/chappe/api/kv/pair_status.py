@@ -1,4 +1,4 @@
-"""What one of a pair, of map servers or of masters, knows of it."""
+"""What one of a pair of map servers knows of it."""
 
 from __future__ import annotations
 
