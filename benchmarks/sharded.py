@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -13,6 +14,7 @@ from benchmarks.rounds import tower
 from benchmarks.scaling import Curve, Panel, draw
 from benchmarks.settings import Settings
 from benchmarks.stored import start_store
+from chappe.data.markup import many
 
 MEMBERS: Final = "benchmarks.sharded_members"
 RECORDS: Final = 600_000  # in the topic: more than any round takes
@@ -58,17 +60,35 @@ def sharded(settings: Settings) -> list[Line]:
             alone = rates.pop(0)
             curves.append(Curve(kind.text, rates, alone))
             lines.append(_line(kind, rates, alone))
+        lines.append(_bound(reader, settings, KINDS[1]))
     if not settings.quick:
         title = "Records a second by number of workers; dashed: the consumer's own loop"
         PLOT.write_text(draw([Panel(title, "workers", curves)]))
     return lines
 
 
-def _rate(reader: Child, settings: Settings, kind: _Kind, workers: int) -> float:
+def _rate(reader: Child, settings: Settings, kind: _Kind, workers: int, cpus: Sequence[int] | None = None) -> float:
     count = settings.count(kind.records) * kind.busy(max(workers, 1))
-    what = {"work": kind.work, "workers": workers, "warm": count // 4, "count": count}
+    what = {"work": kind.work, "workers": workers, "warm": count // 4, "count": count, "cpus": cpus}
     rounds: list[float] = [reader.ask(**what)["seconds"] for _ in range(settings.repeats)]
     return count / median(rounds)
+
+
+def _bound(reader: Child, settings: Settings, kind: _Kind) -> Line:
+    """The same work with the reading thread and each worker bound to a processor."""
+    cpus = sorted(os.sched_getaffinity(0))
+    workers = max(len(cpus) - 1, 1)
+    free = _rate(reader, settings, kind, workers)
+    bound = _rate(reader, settings, kind, workers, cpus)
+    return Line(
+        f"{many(workers, 'worker')} of {kind.text}, bound to {many(len(cpus), 'processor')} with the reader",
+        _a_second(bound),
+        "",
+        f"placed by the system: {_a_second(free)}",
+        times(bound / free),
+        None,
+        numbers={"bound_per_s": bound, "free_per_s": free},
+    )
 
 
 def _line(kind: _Kind, rates: dict[int, float], alone: float) -> Line:

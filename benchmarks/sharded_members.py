@@ -50,7 +50,7 @@ def filler(options: dict[str, Any]) -> None:
 
 
 def reader(options: dict[str, Any]) -> None:
-    """Order ``work``, ``workers``, ``warm``, ``count``: how long so many records took after ``warm`` others.
+    """Order ``work``, ``workers``, ``warm``, ``count``, ``cpus``: how long so many records took after ``warm`` others.
 
     Without workers the consumer's own loop does the work.
     """
@@ -60,7 +60,7 @@ def reader(options: dict[str, Any]) -> None:
         say(seconds=measure(options["tower"], **order))
 
 
-def _alone(tower: str, work: str, workers: int, warm: int, count: int) -> float:
+def _alone(tower: str, work: str, workers: int, warm: int, count: int, cpus: None) -> float:
     do = WORK[work]
     begin = 0.0
     with Consumer(TOPIC, tower=tower) as consumer:
@@ -73,9 +73,10 @@ def _alone(tower: str, work: str, workers: int, warm: int, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def _shared(tower: str, work: str, workers: int, warm: int, count: int) -> float:
+def _shared(tower: str, work: str, workers: int, warm: int, count: int, cpus: list[int] | None) -> float:
     # The function is named: this module is the program that was started.
-    with ShardedConsumer(f"benchmarks.sharded_members:{work}", TOPIC, workers=workers, tower=tower) as consumer:
+    function = f"benchmarks.sharded_members:{work}"
+    with ShardedConsumer(function, TOPIC, workers=workers, cpus=cpus, tower=tower) as consumer:
         thread = threading.Thread(target=consumer.run)
         thread.start()
         first, begin = _when(consumer, thread, warm)

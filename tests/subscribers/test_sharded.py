@@ -430,6 +430,35 @@ def test_each_topic_has_a_reader_and_one_that_is_killed_is_replaced(
     assert "the reader of 't.0' is replaced: it was ended by SIGKILL" in caplog.text
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to processors")
+@pytest.mark.parametrize("several", [False, True])
+def test_reader_and_workers_run_on_the_processors_that_are_theirs(place: Place, several: bool) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    here = os.sched_getaffinity(0)
+    place.send(*SOME, topic="t.0")
+    options: dict[str, Any] = {"reader_per_topic": several, "identity": "me", "cpus": [first, *others[:1]]}
+    with made(place, working.note_cpus, "t.0", **options) as consumer:
+        consumer.run()
+    assert {cpus for cpus, _, _ in place.done()} == {str(others[0] if others else first)}
+    assert os.sched_getaffinity(0) == here
+
+
+@pytest.mark.parametrize(
+    ("cpus", "count", "wanted"),
+    [
+        ((), 2, [None, None]),
+        ((0,), 2, [[0, 0], [0, 0]]),
+        ((0, 1), 2, [[0, 0, 1], [1, 0, 1]]),
+        ((0, 1, 2), 2, [[0, 2], [1, 2]]),
+        ((0, 1, 2, 3, 4), 2, [[0, 2, 4], [1, 3]]),
+    ],
+)
+def test_each_reader_has_a_processor_and_workers_have_those_that_are_left(
+    cpus: tuple[int, ...], count: int, wanted: list[list[int] | None]
+) -> None:
+    assert [readers._share(cpus, number, count) for number in range(count)] == wanted
+
+
 def test_readers_that_do_not_wait_take_their_workers_along(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "HURRIED_S", PATIENCE_S)
     place.send(("k", "1"), topic="t.0")
@@ -542,6 +571,8 @@ def test_a_worker_that_does_not_end_is_killed_at_the_end(
         (working.note, {"tries": True}, "tries is a number"),
         (working.note, {"by": "value"}, "by is 'key' or 'topic'"),
         (working.note, {"patience_s": 0.0}, "patience_s is a number of seconds above 0"),
+        (working.note, {"cpus": [1 << 20]}, "that this process may use, not (1048576,)"),
+        (working.note, {"cpus": []}, "that this process may use, not ()"),
         (working.note, {"reader_per_topic": True}, "takes an identity"),
         (working.note, {"reader_per_topic": True, "identity": "me", "topics": ("a*", "ab")}, "read by two readers"),
         (

@@ -28,6 +28,12 @@ def note(record: Record) -> None:
     os.close(descriptor)
 
 
+def note_cpus(record: Record) -> None:
+    """The same, with the processors that this process may use for its key."""
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    note(msgspec.structs.replace(record, key=cpus.encode()))
+
+
 def note_header_a(record: Record) -> None:
     """The same, with a header for its key."""
     note(msgspec.structs.replace(record, key=dict(record.headers).get("a")))

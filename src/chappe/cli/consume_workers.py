@@ -44,6 +44,11 @@ class Working:
         float | None, Option(min=0.1, metavar="SECONDS", help="Replace a worker that gets nothing done for this long.")
     ] = None
 
+    cpus: Annotated[
+        str | None,
+        Option(metavar="N,N,...", help="Processors (Linux): the first reads, workers have the others in turn."),
+    ] = None
+
     def check(self, *, count: int | None, timeout: float | None, until_end: bool) -> None:
         """Raise UsageError for options that do not go together."""
         if self.program is None:
@@ -54,6 +59,15 @@ class Working:
             raise UsageError("--count does not go with --exec: workers have all that comes")
         elif timeout is not None and not until_end:
             raise UsageError("--timeout goes with --exec only where --until-end does")
+
+    def processors(self) -> list[int] | None:
+        """The numbers of --cpus. Raises UsageError."""
+        if self.cpus is None:
+            return None
+        try:
+            return [int(each) for each in self.cpus.split(",")]
+        except ValueError:
+            raise UsageError(f"--cpus are numbers of processors, such as 0,1,2, not {self.cpus!r}") from None
 
     def arguments(self) -> list[str]:
         """The program and its arguments."""
@@ -76,6 +90,7 @@ def work_off(
         by=working.by or "key",
         identity=working.identity,
         patience_s=working.patience,
+        cpus=working.processors(),
         until_end=until_end,
         **options,
     )

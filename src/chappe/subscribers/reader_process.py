@@ -80,6 +80,7 @@ def _made(order: dict[str, Any]) -> ShardedConsumer:
         order["topic"],
         workers=order["workers"],
         identity=order["identity"],
+        cpus=order["cpus"],
         reset=reset,
         form=given.get("form", "json"),
         **options,

@@ -148,6 +148,7 @@ class Readers:
         tries: int,
         wakeup: Wakeup,
         security: LogSecurity,
+        cpus: Sequence[int] = (),
     ) -> None:
         if identity is None:
             raise UsageError("a reader for each topic takes an identity: one that is replaced goes on from there")
@@ -166,6 +167,7 @@ class Readers:
                 "topic": topic,
                 "workers": workers // len(topics) + (number < workers % len(topics)),
                 "identity": f"{identity}-{_plain(topic)}",
+                "cpus": _share(cpus, number, len(topics)),
             }), environment_of(security))
             for number, topic in enumerate(topics)
         ]  # fmt: skip
@@ -258,6 +260,13 @@ class Readers:
                 alive.remove(each)
                 if each.last is not None and each.last["end"] is not None:
                     logger.warning("the reader of %r: %s", each.topic, each.last["text"])
+
+
+def _share(cpus: Sequence[int], number: int, count: int) -> list[int] | None:
+    """The processors of one of ``count`` readers, its own first; those that are left are for workers."""
+    if not cpus:
+        return None
+    return [cpus[number % len(cpus)], *(cpus[count:][number::count] or cpus[count:] or cpus)]
 
 
 def _check_apart(topics: Sequence[str]) -> None:

@@ -27,6 +27,8 @@ from chappe.subscribers.shares import By, Key, Shares, split
 from chappe.subscribers.work import Form, Function, work_of
 from chappe.subscribers.workers import Workers
 from chappe.system import program
+from chappe.system.cpus import bind
+from chappe.system.cpus import check as check_cpus
 from chappe.system.forking import own
 from chappe.system.machine import Wakeup
 
@@ -75,6 +77,8 @@ class ShardedConsumer(Closeable):
         patience_s: A worker that gets nothing done for so long of what it has to do is killed and replaced; None: it is
             waited for, and told of after 30 s. To import the function, it has a minute at least; of a program, what it
             takes to start counts.
+        cpus: Processors (Linux): the first is for the reading thread, the others are for workers in turn; with
+            ``reader_per_topic`` as many of the first as there are topics are for readers. None: the system places all.
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
         tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s``,
@@ -98,6 +102,7 @@ class ShardedConsumer(Closeable):
         timeout: float | None = 10.0,
         tries: int = TRIES,
         patience_s: float | None = None,
+        cpus: Sequence[int] | None = None,
         form: Form = "json",
         tower: str | None = None,
         listen: str | None = None,
@@ -125,6 +130,7 @@ class ShardedConsumer(Closeable):
         self._timeout = timeout
         self._tries = tries
         self._patience_s = patience_s
+        self._cpus = () if cpus is None else check_cpus(cpus)
         self._identity = identity
         self._shares = Shares(workers)
         self._workers_count = workers
@@ -146,7 +152,7 @@ class ShardedConsumer(Closeable):
                 options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **shared}
                 options |= {"patience_s": patience_s, "directory": None if directory is None else str(directory)}
                 self._readers = Readers(
-                    self._work, topics, workers, identity, options, reset, tries, self._wakeup, security
+                    self._work, topics, workers, identity, options, reset, tries, self._wakeup, security, self._cpus
                 )
             else:
                 shared |= {"reset": reset, "identity": identity, "directory": directory, "security": security}
@@ -264,8 +270,17 @@ class ShardedConsumer(Closeable):
 
     def _read_and_hand_out(self, consumer: Consumer) -> None:
         patience_s = math.inf if self._patience_s is None else self._patience_s
+        reading, *rest = self._cpus or (None,)
+        if reading is not None:
+            bind(0, reading)
         workers = self._workers = Workers(
-            self._work, self._shares, self._workers_count, self._tries, patience_s, self._wakeup.fileno()
+            self._work,
+            self._shares,
+            self._workers_count,
+            self._tries,
+            patience_s,
+            self._wakeup.fileno(),
+            rest or self._cpus,
         )
         try:
             failed = True

@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -17,6 +17,7 @@ from chappe.log.batch import Record
 from chappe.security import SECRETS
 from chappe.subscribers.shares import Shares
 from chappe.subscribers.work import Ear, Misbehaved, Work
+from chappe.system.cpus import bind
 
 logger = logging.getLogger("chappe")
 
@@ -38,7 +39,7 @@ def _environment(work: Work) -> dict[str, str]:
 class _Worker:
     """One process; ``ended`` is how, once it is over."""
 
-    def __init__(self, work: Work, number: int) -> None:
+    def __init__(self, work: Work, number: int, cpu: int | None) -> None:
         self.number = number
         self.ended: str | None = None
         self.since = time.monotonic()  # it got something done, or the first of what it has to do
@@ -69,6 +70,8 @@ class _Worker:
             assert self.process.stdout is not None
             self.out = os.dup(self.process.stdout.fileno())
             self.process.stdout.close()
+        if cpu is not None:
+            bind(self.process.pid, cpu)  # it began where the thread is bound that started it
         assert self.process.stdin is not None
         self.into = self.process.stdin.fileno()
         for each in (self.into, self.out):
@@ -143,13 +146,24 @@ class Workers:
         tries: How many may end in a row with the same record.
         patience_s: How long one may get nothing done of what it has to do, once it has started.
         wakeup: A descriptor; ``step`` returns also when it is readable.
+        cpus: Processors, one for each worker in turn; empty: the system places them.
     """
 
-    def __init__(self, work: Work, shares: Shares, count: int, tries: int, patience_s: float, wakeup: int) -> None:
+    def __init__(
+        self,
+        work: Work,
+        shares: Shares,
+        count: int,
+        tries: int,
+        patience_s: float,
+        wakeup: int,
+        cpus: Sequence[int] = (),
+    ) -> None:
         self._work = work
         self._shares = shares
         self._tries = tries
         self._patience_s = patience_s
+        self._cpus = cpus
         self._workers: list[_Worker | None] = [None] * count
         self._start_at = [0.0] * count
         self._look_at = 0.0
@@ -186,7 +200,8 @@ class Workers:
 
     def _start(self, number: int) -> _Worker:
         try:
-            made = self._workers[number] = _Worker(self._work, number)
+            cpu = self._cpus[number % len(self._cpus)] if self._cpus else None
+            made = self._workers[number] = _Worker(self._work, number, cpu)
         except OSError as error:
             what = self._work.command(-1)[0]
             raise WorkerFailed(f"{what} cannot be started: {error.strerror or error}") from None
