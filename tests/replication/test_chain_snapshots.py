@@ -12,7 +12,7 @@ from tests.replication.test_chain_joining import joiner, tail
 
 from chappe.api.chain.key_values import KeyValues
 from chappe.errors import ProtocolError
-from chappe.limits import CHAIN_LIMITS
+from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain import configuration
 from chappe.replication.chain.actions import Action, Change, Save, Tell, Write
@@ -131,11 +131,11 @@ def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_i
     assert taking.committed == 0
 
 
-def alone(disk: Disk) -> ChainServer:
+def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServer(
-        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, loaded=disk.loaded, limits=LIMITS
+        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, loaded=disk.loaded, limits=limits
     )  # fmt: skip
     core.aligned = True  # as the head of a configuration that it has entered
     return core
@@ -176,6 +176,41 @@ def test_a_member_confirms_commands_while_its_state_is_written() -> None:
     assert (again.committed, again.log.end) == (disk.loaded.committed, core.log.end)
     again.apply(again.log.end, answers=False)
     assert again.replica.snapshot() == core.replica.snapshot()
+
+
+def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> None:
+    disk = Disk(11)
+    core = alone(disk, replace(LIMITS, window_bytes=1_000))
+    core.handle_request("client", Open(b"n"), 0.0, 1)
+    now, seq, saves = 0.0, 0, 0
+
+    def go_on() -> bool:
+        """Ask for one more command, and write all; returns whether it was taken."""
+        nonlocal seq, saves, now
+        now += 0.003
+        core.handle_timeout(now)
+        end = core.log.end
+        core.handle_request("client", Do(1, seq + 1, seq, put(seq)), now, 1)
+        taken = core.log.end > end
+        seq += taken
+        for action in core.flush(now):
+            if isinstance(action, Write):
+                disk.write(action.change)
+                core.handle_written(now)
+            saves += isinstance(action, Save)
+        core.flush(now)
+        return taken
+
+    while not saves or go_on():  # until the log has its bound, as the disk takes long to save
+        go_on()
+    core.handle_saved(now)
+    assert core.log.bytes > 4 * LIMITS.log_bytes
+    taken, steps = 0, 0
+    while saves == 1:
+        taken += go_on()
+        steps += 1
+    assert steps > 40
+    assert taken > steps / 2
 
 
 def test_states_of_former_versions_are_taken() -> None:

@@ -12,8 +12,8 @@ from tests.waiting import PATIENCE_S, until
 
 from chappe import Chain, ChainConfiguration
 from chappe.errors import StorageFull
-from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Change
+from chappe.replication.agreement.core import Keep, Memory
+from chappe.replication.chain.actions import Change, State
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.events import NotKept
 from chappe.runtime.chain_answers import Unread
@@ -28,6 +28,7 @@ class Refusing(ChainFiles):
     full = ""
     refusals = 0
     slow = threading.Event()
+    done: list[str]  # votes, and parts of states
 
     def keep(self, memory: Memory) -> None:
         """Unless it is full."""
@@ -35,6 +36,12 @@ class Refusing(ChainFiles):
         if self.full == "votes":
             raise StorageFull("no room for a vote")
         super().keep(memory)
+        self.done.append("vote")
+
+    def save_more(self) -> None:
+        """Count it."""
+        super().save_more()
+        self.done.append("part")
 
     def write(self, change: Change) -> None:
         """Unless it is full."""
@@ -50,6 +57,7 @@ class Member:
     def __init__(self, configuration: ChainConfiguration, home: Path) -> None:
         self.events: list[object] = []
         self.files = Refusing(home / "a", 7)
+        self.files.done = []
         self.files.slow = threading.Event()
         self.files.slow.set()
         self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic())
@@ -153,3 +161,29 @@ def test_what_comes_while_a_vote_is_written_does_not_keep_the_server_busy(
         assert len(turns) < 100
         member.files.slow.set()
         assert chain.status(timeout=PATIENCE_S)["a"] is not None
+
+
+def test_a_vote_is_written_between_two_parts_of_the_state_that_a_server_joins_with(
+    member: Member, configuration: ChainConfiguration
+) -> None:
+    member.node.start()
+    with Chain(configuration) as chain:
+        for _ in range(6):
+            chain.call(bytes(1_000_000), timeout=PATIENCE_S)
+    core, files = member.core, member.files
+    with member.node.lock:
+        made = core.replica.make()
+        while not made.step(1_000_000):
+            pass
+        restored = core.replica.restoring()
+        for each in made.chunks:
+            restored.add(each)
+        files.done.clear()
+        core.take_state(State(core.committed, core.log.term(core.committed), tuple(made.chunks)), restored)
+        core.aligned = True  # it is the only one, and goes on as head
+        member.node.do(())
+        member.node.perform([Keep(core.agreement.memory)])
+    until(lambda: core.synced == core.log.end)
+
+    assert "vote" in files.done
+    assert files.done[-1] == "part"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,13 +13,15 @@ import msgspec
 import pytest
 from tests.storage.power import Killed, PowerOps
 
+from chappe.defaults import KIB, MIB
 from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat, StorageFull
+from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change, Loaded, State
 from chappe.replication.chain.messages import Entry
 from chappe.storage import chain_files
 from chappe.storage.chain_files import ChainFiles
-from chappe.storage.segments.files import FileOps
+from chappe.storage.segments.files import Buffer, FileOps
 
 
 def entry(number: int, size: int = 3) -> Entry:
@@ -79,19 +83,63 @@ def test_what_follows_a_state_is_written_while_that_is(tmp_path: Path, monkeypat
     entries = [entry(1), entry(2), entry(3)]
     files.write(Change(None, 0, tuple(entries), 1))
     files.save(Change(state, 2, (entry(3),), 2))
+    state_found = Loaded(State(2, 1, (b"".join(state.chunks),)), (), 2)
     while files.saving:
         before = len(entries)
-        assert found_in(path, tmp_path / f"{before}") == Loaded(None, tuple(entries), 1)
+        found = found_in(path, tmp_path / f"{before}")
+        if found.state is None:
+            assert found == Loaded(None, tuple(entries), 1)
+        else:
+            assert found == replace(state_found, entries=tuple(entries[2:]))
         files.write(Change(None, before, (entry(before + 1),), 0))
         entries.append(entry(before + 1))
         files.save_more()
 
     assert len(entries) > 5
-    whole = Loaded(State(2, 1, (b"".join(state.chunks),)), tuple(entries[2:]), 2)
-    assert found_in(path, tmp_path / "whole") == whole
+    assert found_in(path, tmp_path / "whole") == replace(state_found, entries=tuple(entries[2:]))
     assert not (path / f"{1:020d}.chain").exists()
     files.write(Change(None, len(entries), (), 3))
     files.close()
+
+
+class Counting(FileOps):
+    """Counts bytes that are written and removed."""
+
+    written = removed = 0
+
+    def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self.written += sum(map(len, buffers))
+        return super().write_all(fd, buffers, position)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        self.removed += os.fstat(fd).st_size - length
+        super().ftruncate(fd, length)
+
+    def unlink(self, path: str) -> None:
+        self.removed += os.stat(path).st_size
+        super().unlink(path)
+
+
+def test_other_changes_wait_for_a_small_part_of_a_save_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_files, "REMOVE_BYTES", 1 * MIB)
+    ops, path = Counting(), tmp_path / "a"
+    files = opened(path, ops)
+    behind = tuple(entry(number, 64 * KIB) for number in range(2, 200))  # as clients send them at full speed
+    files.write(Change(None, 0, (entry(1), *behind), 1))
+    files.save(Change(State(1, 1, (bytes(256 * KIB),) * 40), 1, behind, 1))
+    whole = Loaded(State(1, 1, (bytes(256 * KIB) * 40,)), behind, 1)
+    steps = 0
+    while files.saving:
+        ops.written = ops.removed = 0
+        files.save_more()
+        steps += 1
+        assert ops.written <= 3 * CHAIN_LIMITS.append_bytes
+        assert ops.removed <= 1 * MIB
+        if ops.removed:
+            assert found_in(path, tmp_path / f"{steps}") == whole
+
+    assert again(files, path) == whole
+    assert len(list(path.glob("*.chain"))) == 1
 
 
 class Refusing(FileOps):

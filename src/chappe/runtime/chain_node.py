@@ -17,7 +17,7 @@ import zmq
 
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.agreement.core import Keep
-from chappe.replication.chain.actions import Applied, Reply, Save, Tell, Write
+from chappe.replication.chain.actions import Applied, Change, Reply, Save, Tell, Write
 from chappe.replication.chain.client import ChainClient, Send
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.wire import (
@@ -64,6 +64,8 @@ class _Out:
 
 OUT: Final = _Out()
 Told = Callable[[Sequence[Applied], bool], None]
+Done = Callable[[float], Sequence[object]]
+NotDone = Callable[[float, str], Sequence[object]]  # with the reason
 
 
 class _Core(Protocol):
@@ -171,6 +173,7 @@ class ChainServerNode(SocketNode):
         self.rules = rules
         self._files = files
         self._lane = Lane(DISKS, self.turns.run)
+        self._in_work: Change | None = None  # the newest state that the disk was given
         self._chain = chain
         self._on_applied = on_applied
         self.on_flush: Callable[[], None] | None = None  # called after all that it did, with the lock held
@@ -391,34 +394,37 @@ class ChainServerNode(SocketNode):
             self.do(())
 
     def _write(self, action: Write) -> None:
-        files, change = self._files, action.change
-        assert files is not None
-        self._lane.do(lambda: _tried(partial(files.write, change)), self._written)
-
-    def _written(self, error: StorageError | None) -> None:
-        core = self.core
-        self._after(core.handle_written, core.handle_not_written, error)
+        core, change = self.core, action.change
+        if change.state is None:
+            assert self._files is not None
+            work = partial(self._files.write, change)
+            self._lane.do(lambda: _tried(work), partial(self._after, core.handle_written, core.handle_not_written))
+        else:
+            self._in_parts(change, core.handle_written, core.handle_not_written)
 
     def _save(self, action: Save) -> None:
-        files, change = self._files, action.change
-        assert files is not None
-        self._lane.do(lambda: _tried(partial(files.save, change)), self._saved)
+        self._in_parts(action.change, self.core.handle_saved, self.core.handle_not_saved)
 
-    def _saved(self, error: StorageError | None) -> None:
-        """Write the next part of a state, after other pending work for the disk."""
-        files, core = self._files, self.core
-        assert files is not None
-        if error is None and files.saving:
-            self._lane.do(lambda: _tried(files.save_more), self._saved)
-        else:
-            self._after(core.handle_saved, core.handle_not_saved, error)
+    def _in_parts(self, change: Change, done: Done, refused: NotDone) -> None:
+        """Write a state; other work for the disk, such as a vote, comes between two parts.
 
-    def _after(
-        self,
-        done: Callable[[float], Sequence[object]],
-        refused: Callable[[float, str], Sequence[object]],
-        error: StorageError | None,
-    ) -> None:
+        One that is written already is given up for it: a server that joins may have begun to save as a member.
+        """
+        files = self._files
+        assert files is not None
+        self._in_work = change
+
+        def written(error: StorageError | None) -> None:
+            if self._in_work is not change:
+                self._after(done, refused, None)
+            elif error is None and files.saving:
+                self._lane.do(lambda: _tried(files.save_more), written)
+            else:
+                self._after(done, refused, error)
+
+        self._lane.do(lambda: _tried(partial(files.save, change)), written)
+
+    def _after(self, done: Done, refused: NotDone, error: StorageError | None) -> None:
         """Tell the core the result of a disk operation."""
 
         def tell() -> Sequence[object]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,15 +27,16 @@ from chappe.errors import Damaged, StorageFormat
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change, Loaded, State
 from chappe.replication.chain.messages import Entry
-from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.storage.segments.files import Buffer, FileOps, hold_identity, trying
 
 MAGIC: Final = b"CHN1"
 FRAME: Final = struct.Struct(">4sQI")  # magic, length, CRC-32C of the content
 ENDING: Final = ".chain"
 VOTE: Final = "vote"
 
-SAVE_BYTES: Final = 16 * MIB  # of a state, written in one step: the longest that other changes wait
-ENTRIES: Final = 1_024  # encoded in one step
+SAVE_BYTES: Final = 2 * MIB  # of a state, written in one step: what other changes wait for, each of about a megabyte
+ENTRIES_BYTES: Final = 1 * MIB  # of entries behind a state, encoded at a time; one entry may pass it
+REMOVE_BYTES: Final = 64 * MIB  # of older files, removed in one step: removing a gigabyte takes a third of a second
 
 
 class _State(msgspec.Struct):
@@ -110,7 +112,7 @@ class ChainFiles:
 
     @property
     def saving(self) -> bool:
-        """True while a state is being written."""
+        """True while a state is being written, or older files are being removed."""
         return self._saves is not None
 
     def save(self, change: Change) -> None:
@@ -120,24 +122,30 @@ class ChainFiles:
         """
         self._give_up()
         number = self._next()
-        self._saves = _Save(self._path(number), tuple(self._numbers), change)
+        self._saves = _Save(self._path(number), deque(self._numbers), change)
         self._numbers.append(number)
         self._worn = True
 
     def save_more(self) -> None:
-        """Write and sync the next part of the save.
+        """Write and sync the next part of the save; once it is complete, remove a part of the older files.
 
         Raises StorageFull, StorageError: the save is abandoned, and the older files remain.
         """
         saves = self._saves
         if saves is None:
             return
+        if saves.complete:
+            self._remove(saves)
+            return
         with trying(f"write the chain in {self._directory}", self._give_up):
-            if saves.write(self._ops):
-                self._saves = None
-                for each in saves.older:
-                    self._ops.discard(self._path(each))
-                self._numbers = [each for each in self._numbers if each not in saves.older]
+            saves.write(self._ops)
+
+    def _remove(self, saves: _Save) -> None:
+        """Remove a part of the oldest file, which a starting server takes for torn; the state counts."""
+        if saves.older and self._ops.discard_part(self._path(saves.older[0]), REMOVE_BYTES):
+            self._numbers.remove(saves.older.popleft())
+        if not saves.older:
+            self._saves = None
 
     def _give_up(self) -> None:
         saves, self._saves = self._saves, None
@@ -262,8 +270,9 @@ def _decoded(content: memoryview, path: Path) -> Change:
 class _Save:
     """Writes a file of one frame in parts: a change with a state, and the entries after it."""
 
-    def __init__(self, path: str, older: tuple[int, ...], change: Change) -> None:
-        self.older = older
+    def __init__(self, path: str, older: deque[int], change: Change) -> None:
+        self.older = older  # files that it replaces
+        self.complete = False  # in place
         self._path = path
         self._temporary = path + ".tmp"
         self._file = -1
@@ -271,8 +280,8 @@ class _Save:
         self._check = 0
         self._content = _encoded(change)
 
-    def write(self, ops: FileOps) -> bool:
-        """Write and sync a part; return True once the file is complete and in place. Raises OSError."""
+    def write(self, ops: FileOps) -> None:
+        """Write and sync a part, or complete the file and put it in place. Raises OSError."""
         if self._file < 0:
             self._file = ops.create(self._temporary)
         size = SAVE_BYTES
@@ -284,12 +293,12 @@ class _Save:
                 self._close(ops)
                 ops.replace(self._temporary, self._path)
                 ops.sync_directory(os.path.dirname(self._path))
-                return True
+                self.complete = True
+                return
             self._check = crc32c(part, self._check)
             self._at = ops.write_all(self._file, [part], self._at)
             size -= len(part)
         ops.fdatasync(self._file)
-        return False
 
     def give_up(self, ops: FileOps) -> None:
         """Remove the partial file."""
@@ -302,7 +311,7 @@ class _Save:
             self._file = -1
 
 
-def _encoded(change: Change) -> Iterator[bytes | memoryview]:
+def _encoded(change: Change) -> Iterator[Buffer]:
     """Encode a change with a state like ``msgspec.msgpack.encode``, in parts."""
     encode, state = msgspec.msgpack.encode, change.state
     assert state is not None
@@ -310,8 +319,13 @@ def _encoded(change: Change) -> Iterator[bytes | memoryview]:
     yield head + encode("term") + encode(state.term) + encode("data") + _bytes_head(state.size)
     yield from state.chunks
     yield encode("keep") + encode(change.keep) + encode("entries") + _array_head(len(change.entries))
-    for start in range(0, len(change.entries), ENTRIES):
-        yield b"".join([encode(each) for each in change.entries[start : start + ENTRIES]])
+    part = bytearray()
+    for each in change.entries:
+        part += encode(each)
+        if len(part) >= ENTRIES_BYTES:
+            yield part
+            part = bytearray()
+    yield part
     yield encode("committed") + encode(change.committed)
 
 

@@ -67,6 +67,7 @@ class _Made:
     making: Making
     index: int
     term: int
+    log_bytes: int  # of the log when it was begun
     mark: int | None  # position of the machine's own disk, if it is for the chain's disk; None: it is for a joiner
     step_at: float
 
@@ -204,9 +205,15 @@ class ChainServer:
 
     @property
     def log_most(self) -> int:
-        """So many bytes the log may have before a state takes its place."""
-        long = self.joining.gives or self._making is not None or self._saves is not None
-        return JOINER_TIMES * self.log_bytes if long else self.log_bytes
+        """So many bytes the log may have before a state takes its place.
+
+        While a state is being made, the log may grow by as much as is made: a head slows down then, and never stops.
+        """
+        made = self._making
+        if made is None and self._saves is None and not self.joining.gives:
+            return self.log_bytes
+        most = JOINER_TIMES * self.log_bytes
+        return most if made is None else max(most, made.log_bytes + made.making.size)
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
@@ -452,7 +459,7 @@ class ChainServer:
     def _begin_state(self, mark: int | None, now: float) -> None:
         """Begin a snapshot, for the own disk or for a joiner."""
         made = self.replica.make(transfer=mark is None)
-        self._making = _Made(made, self.committed, self.log.term(self.committed), mark, now)
+        self._making = _Made(made, self.committed, self.log.term(self.committed), self.log.bytes, mark, now)
         self._make(self._making, now)
 
     def _make(self, made: _Made, now: float) -> None:

@@ -186,6 +186,20 @@ class FileOps:
         with logged("cannot remove %s, which is no longer needed", path), suppress(FileNotFoundError):
             self.unlink(path)
 
+    def discard_part(self, path: str, size: int) -> bool:
+        """Remove up to ``size`` bytes at the end of a file that is no longer needed; return True once it is gone.
+
+        Never raises.
+        """
+        doing = logged("cannot shorten %s, which is no longer needed", path)
+        with doing, suppress(FileNotFoundError), self.opened(path, os.O_WRONLY) as fd:
+            length = os.fstat(fd).st_size - size
+            if length > 0:
+                self.ftruncate(fd, length)
+                return False
+        self.discard(path)
+        return True
+
     def mend(self, path: str, raw: bytes) -> None:
         """Write a file again that is damaged or missing, from its other copy; never raises."""
         try:
