@@ -9,7 +9,7 @@ from chappe.core import Report
 from chappe.errors import ProtocolError
 from chappe.kv.actions import Action, Notify, Propose, Resolve, Send
 from chappe.kv.chained.core import ChainedMaster, Place
-from chappe.kv.chained.fed import Fed
+from chappe.kv.chained.fed import Fed, Whole, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
@@ -60,7 +60,7 @@ class Chained:
         self.fed[name] = []
         entity = self.entity(name)
         self.join(name, ChainedMaster("s", entity, self.lives, part_bytes=100, limits=self.limits, **self.times()))
-        machine.hear(self.fed[name].append)
+        machine.hear(lambda fed: self.fed[name].extend(steps(fed) if isinstance(fed, Whole) else (fed,)))
         others = [each for other, each in self.machines.items() if other != name]
         if others:
             machine.restore(others[0].snapshot())

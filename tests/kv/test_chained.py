@@ -9,10 +9,12 @@ from chappe.data.binary import encode as encode_value
 from chappe.data.order import COUNT
 from chappe.data.scalars import Count
 from chappe.errors import InvalidData, StaleData, UsageError, WriteUnknown
+from chappe.kv.actions import Propose
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterRow
-from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
+from chappe.kv.chained.core import ChainedMaster, Place
+from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole, WholeRows, steps
 from chappe.kv.chained.machine import StoreMachine
-from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_rows, encode, parts_of
+from chappe.kv.chained.messages import Lead, Part, Still, decode, encode, parts_of
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.events import MasterFound, SnapshotGivenUp, TwoMasters
 from chappe.kv.rows import encode_operation
@@ -22,8 +24,8 @@ ROW_OF_A_STRING = PutRow(encode_value("k"), encode_value("v"), 77)
 OTHER_ROW = PutRow(encode_value("other"), encode_value(Count(3)), None)
 
 
-def told(machine: StoreMachine) -> list[Fed]:
-    heard: list[Fed] = []
+def told(machine: StoreMachine) -> list[Fed | Whole]:
+    heard: list[Fed | Whole] = []
     machine.hear(heard.append)
     heard.clear()
     return heard
@@ -55,7 +57,7 @@ def test_a_commit_comes_through_whole_whatever_it_is_cut_into() -> None:
         heard = told(machine)
         machine.apply_own(encode(Lead(ANN, 1)))
         commit(machine, ANN, 1, *rows, part_bytes=size)
-        assert [each for each, _, _ in heard[-1].rows] == list(rows)  # type: ignore[union-attr,misc]
+        assert [each for each, _, _ in heard[-1].rows] == list(rows)  # type: ignore[union-attr]
 
 
 def test_states_that_are_equal_have_equal_bytes_and_are_restored() -> None:
@@ -105,14 +107,36 @@ def test_whoever_hears_the_machine_gets_first_all_there_is() -> None:
     machine = StoreMachine()
     machine.apply_own(encode(Lead(ANN, 1)))
     commit(machine, ANN, 1, ROW_OF_A_STRING)
-    heard: list[Fed] = []
+    heard: list[Fed | Whole] = []
     machine.hear(heard.append)
     (whole,) = heard
     assert isinstance(whole, Whole)
-    assert [row for (row, _, _), _ in decode_rows(whole.rows)] == [ROW_OF_A_STRING]
+    _, rows, _ = steps(whole)
+    assert isinstance(rows, WholeRows)
+    assert [row for row, _, _ in rows.rows] == [ROW_OF_A_STRING]
     assert (whole.master, whole.event) == (ANN, 2)
     machine.apply_own(encode(Lead(BOB, 1)))
     assert heard[1:] == [Led(BOB, 1)]
+
+
+def test_a_server_that_takes_a_whole_state_in_steps_shows_the_former_one_and_does_not_ask_to_be_master() -> None:
+    machine = StoreMachine()
+    machine.apply_own(encode(Lead(ANN, 1)))
+    commit(machine, ANN, 1, ROW_OF_A_STRING)
+    before = list(steps(machine.whole()))
+    commit(machine, ANN, 2, EraseRow(ROW_OF_A_STRING.key), OTHER_ROW)
+    begins, *rows, ends = steps(machine.whole())
+    role = ChainedMaster("s", BOB, 1, now=0.0, wall_ns=0)
+    role.handle_place(Place(False, True), 0.0, 0)
+    role.handle_fed(before, 0.0, 0)
+    role.handle_fed([begins, *rows], 0.0, 0)
+    assert role.handle_place(Place(True, True), 0.0, 0) == []
+    assert [entry.key for entry in role.engine.items()] == ["k"]
+
+    (asked,) = role.handle_fed([ends], 0.0, 0)[-1:]
+    assert isinstance(asked, Propose)
+    assert [entry.key for entry in role.engine.items()] == ["other"]
+    assert role.invariants() == []
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------

@@ -1,20 +1,22 @@
 """What joins a server of a chain to the data store on an endpoint whose state the chain has.
 
 The two have a lock each, and nobody waits for one with the other held: what either has for the other goes over a lane,
-in order. What the endpoint has not taken yet is bounded: beyond it, it gets the whole state instead.
+in order. A whole state goes in steps, and the endpoint does other things in between. What the endpoint has not taken is
+bounded: beyond it, it gets the whole state instead.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from chappe.defaults import MIB
 from chappe.kv.actions import Propose
 from chappe.kv.chained.core import Place
-from chappe.kv.chained.fed import Did, Fed, Whole
+from chappe.kv.chained.fed import Did, Fed, Whole, WholeRows, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.runtime.chain_node import ChainServerNode
 from chappe.runtime.worker import CALLBACKS, Lane, Post
@@ -22,7 +24,8 @@ from chappe.system import time
 
 logger = logging.getLogger(__name__)
 
-NEWS_BYTES_MAX: Final = 64 * MIB  # of commits that the endpoint has not taken; then it gets the whole state instead
+NEWS_BYTES_MAX: Final = 64 * MIB  # of commits that the endpoint has not taken; then it gets the whole state instead.
+# While it takes a whole state: or as much as it has taken of that, else a large one would begin again without end
 CLOSE_S: Final = 2.0
 News: TypeAlias = object  # what the chain has committed, where this server is in it, or an event
 Take: TypeAlias = Callable[[Sequence[News]], None]
@@ -36,6 +39,8 @@ class ChainLink:
         self._guard = threading.Lock()
         self._news: list[News] = []
         self._bytes = 0
+        self._steps: Iterator[Fed] | None = None  # of a whole state, which comes before other commits
+        self._stepped = 0  # bytes of it that were taken
         self._on_its_way = False  # a lane will take what there is
         self._server: ChainServerNode | None = None
         self._up: Lane | None = None  # to the endpoint
@@ -80,35 +85,54 @@ class ChainLink:
             self._place = place
             self._add(place, 0)
 
-    def _fed(self, fed: Fed) -> None:
+    def _fed(self, fed: Fed | Whole) -> None:
         size = fed.size if isinstance(fed, Did) else 0
         with self._guard:
-            whole = self._bytes + size > NEWS_BYTES_MAX
-        if whole:
+            late = self._bytes + size > max(NEWS_BYTES_MAX, self._stepped)
+        if late:
             fed = self._machine.whole()
-        self._add(fed, size)
+        if isinstance(fed, Whole):
+            self._begin_whole(fed)
+        else:
+            self._add(fed, size)
+
+    def _begin_whole(self, whole: Whole) -> None:
+        with self._guard:
+            self._news = [each for each in self._news if not isinstance(each, Fed)]
+            self._bytes = self._stepped = 0
+            self._steps = steps(whole)
+            self._hurry()
 
     def _add(self, news: News, size: int) -> None:
         with self._guard:
-            if isinstance(news, Whole):
-                self._news = [each for each in self._news if not isinstance(each, Fed)]
-                self._bytes = 0
-            else:
-                self._bytes += size
             self._news.append(news)
+            self._bytes += size
             self._hurry()
 
     def _hurry(self) -> None:
-        if self._news and self._up is not None and not self._on_its_way:
+        if (self._news or self._steps is not None) and self._up is not None and not self._on_its_way:
             self._on_its_way = True
             self._up.do(self._taken, self._take)
 
     def _taken(self) -> list[News]:
+        """What the endpoint is to hear now: one step of a whole state, or all there is; what is no commit at once."""
         with self._guard:
-            news, self._news = self._news, []
-            self._bytes = 0
             self._on_its_way = False
-        return news
+            whole = self._steps
+        step = None if whole is None else next(whole, None)  # decodes, so nobody is to wait for it
+        with self._guard:
+            if self._steps is not whole:
+                return []  # a newer one
+            if step is None:
+                self._steps = None
+                news, self._news = self._news, []
+                self._bytes = self._stepped = 0
+                return news
+            news = list(takewhile(lambda each: not isinstance(each, Fed), self._news))
+            del self._news[: len(news)]
+            self._stepped += step.size if isinstance(step, WholeRows) else 0
+            self._hurry()
+            return [*news, step]
 
     # -- to the chain -----------------------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ from chappe.channel import FIRST as _FIRST_EVENT
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.actions import Action, Commit, Propose
 from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
-from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
-from chappe.kv.chained.messages import PART_BYTES, Lead, Still, decode_rows, encode, parts_of
+from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
+from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.master import KvMaster
@@ -72,6 +72,7 @@ class ChainedMaster(Replica):
         self._place = Place()
         self._terms = 0  # in which this one was, or would be, master
         self._asked: Entity | None = None  # whom it would be, if the chain commits that
+        self._staged: Staged | None = None  # of a whole state that comes
         self._whole = False  # what the chain had when this life began, or later, is here
         self._met = False  # ... and it was a member since
         self._writers: dict[Entity, WriterRow] = {}  # while there is no master here
@@ -151,13 +152,17 @@ class ChainedMaster(Replica):
         return self._take(now)
 
     def handle_fed(self, fed: Iterable[Fed], now: float, wall_ns: int) -> list[Action]:
-        """The chain has committed this, in this order. The first is a ``Whole``."""
+        """The chain has committed this, in this order. A whole state comes first, in steps."""
         self._wake(now, wall_ns)
         self._fed_at = now
         for each in fed:
             match each:
-                case Whole():
-                    self._become(each, now)
+                case WholeBegins():
+                    self._begin_whole(now)
+                case WholeRows():
+                    self._gather(each)
+                case WholeEnds():
+                    self._become(each)
                 case Led():
                     self._led(each, now)
                 case Did():
@@ -171,14 +176,24 @@ class ChainedMaster(Replica):
         self._seek()
         return self._take(now)
 
-    def _become(self, whole: Whole, now: float) -> None:
-        """Be as the chain is, whatever there was."""
+    def _begin_whole(self, now: float) -> None:
+        """Gather another state beside the present one, which stays until that is complete."""
         self._asked = None
         self._step_down(now)
-        staged = Staged(self.engine)
-        for (row, key, value), _ in decode_rows(whole.rows):
-            if isinstance(row, PutRow):
-                staged.add(key, value, row.expires_ns)
+        self._whole = False  # who is not as the chain is does not ask to be master
+        self._staged = Staged(self.engine)
+
+    def _gather(self, some: WholeRows) -> None:
+        staged = self._staged
+        assert staged is not None
+        for row, key, value in some.rows:
+            assert isinstance(row, PutRow)
+            staged.add(key, value, row.expires_ns)
+
+    def _become(self, whole: WholeEnds) -> None:
+        """Replace the state with the one that was gathered."""
+        staged, self._staged = self._staged, None
+        assert staged is not None
         for change in self.engine.replace(staged, tell=self._notices.wanted):
             self._tell(change)
         self._writers = {row.entity: row for row in whole.writers}

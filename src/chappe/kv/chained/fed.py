@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 
+from chappe.defaults import MIB
 from chappe.kv.backend import WriterRow
+from chappe.kv.chained.messages import decode_rows
 from chappe.kv.entity import Entity
 from chappe.kv.rows import Row
+
+ROWS_MAX: Final = 1_000  # in one ``WholeRows``
+ROWS_BYTES: Final = 1 * MIB  # the same in bytes; one row may pass it
 
 
 class Whole(NamedTuple):
     """The state is this one, whatever it was: a life begins, or it came whole from another server.
 
-    ``rows`` are operations of a backend that begins empty, encoded one behind the other. ``event`` is the last that
-    clones were told by ``master``; NOBODY: there was none yet.
+    A server takes it as ``steps``. ``parts`` are encoded puts by key; they do not change any more. ``event`` is the
+    last that clones were told by ``master``; NOBODY: there was none yet.
     """
 
-    rows: bytes
+    parts: tuple[dict[bytes, bytes], ...]
+    writers: tuple[WriterRow, ...]
+    master: Entity
+    event: int
+
+
+class WholeBegins(NamedTuple):
+    """``WholeRows`` and ``WholeEnds`` follow, before anything else that was committed."""
+
+
+class WholeRows(NamedTuple):
+    """Some more rows of a whole state, and how many bytes they have."""
+
+    rows: tuple[Row, ...]
+    size: int
+
+
+class WholeEnds(NamedTuple):
+    """All rows were there; see ``Whole``."""
+
     writers: tuple[WriterRow, ...]
     master: Entity
     event: int
@@ -46,4 +71,26 @@ class Stood(NamedTuple):
     question: int
 
 
-Fed: TypeAlias = Whole | Led | Did | Stood
+Fed: TypeAlias = WholeBegins | WholeRows | WholeEnds | Led | Did | Stood
+
+
+def steps(whole: Whole) -> Iterator[Fed]:
+    """Split a state into steps that take milliseconds each; decodes the rows of each when it is asked for."""
+    yield WholeBegins()
+    for part in whole.parts:
+        rows: list[bytes] = []
+        size = 0
+        for raw in part.values():
+            rows.append(raw)
+            size += len(raw)
+            if len(rows) == ROWS_MAX or size >= ROWS_BYTES:
+                yield _rows(rows)
+                rows, size = [], 0
+        if rows:
+            yield _rows(rows)
+    yield WholeEnds(whole.writers, whole.master, whole.event)
+
+
+def _rows(rows: list[bytes]) -> WholeRows:
+    body = b"".join(rows)
+    return WholeRows(tuple([row for row, _ in decode_rows(body)]), len(body))

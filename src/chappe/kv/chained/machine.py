@@ -40,7 +40,7 @@ class StoreMachine:
     """See the module, and ``replication.chain.replica.HeadMachine``."""
 
     def __init__(self) -> None:
-        self._told: Callable[[Fed], None] | None = None
+        self._told: Callable[[Fed | Whole], None] | None = None
         self._rows = Rows(bytes)  # by key: the encoded operation that puts it
         self._begin()
 
@@ -52,14 +52,14 @@ class StoreMachine:
         self._commit = 0  # the master's last
         self._parts: list[bytes] = []  # of the next one
 
-    def hear(self, told: Callable[[Fed], None] | None) -> None:
+    def hear(self, told: Callable[[Fed | Whole], None] | None) -> None:
         """Have somebody told of all that is committed from now on, first of what there is; None: of nothing more."""
         self._told = told
         self._tell(self.whole())
 
     def whole(self) -> Whole:
-        """All that there is."""
-        return Whole(b"".join(self._rows.values()), tuple(self._writers.values()), self._master, self._event)
+        """All that there is; takes no longer where that is much."""
+        return Whole(self._rows.share(), tuple(self._writers.values()), self._master, self._event)
 
     # -- the chain's ------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class StoreMachine:
             else:
                 self._writers.pop(row.entity, None)
 
-    def _tell(self, fed: Fed) -> None:
+    def _tell(self, fed: Fed | Whole) -> None:
         if self._told is not None:
             self._told(fed)
 

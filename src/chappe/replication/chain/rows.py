@@ -61,10 +61,14 @@ class Rows(Generic[Key]):
         for rows in self._parts:
             yield from rows.values()
 
+    def share(self) -> tuple[dict[Key, bytes], ...]:
+        """Return all rows as they are now, in parts that do not change any more: later changes are made in copies."""
+        self._own = bytearray(PARTS)
+        return tuple(self._parts)
+
     def pieces(self) -> Iterator[bytes]:
         """Return a snapshot of all rows as an iterator of pieces for ``RowsTaken``."""
-        self._own = bytearray(PARTS)
-        return _Pieces(list(self._parts))
+        return _Pieces(list(self.share()))
 
     def taking(self) -> RowsTaken[Key]:
         """Return an object that rebuilds these rows from pieces."""

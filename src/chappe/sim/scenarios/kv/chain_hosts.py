@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from chappe.core import Report
 from chappe.kv.actions import Propose
 from chappe.kv.chained.core import ChainedMaster, Place
-from chappe.kv.chained.fed import Did, Fed
+from chappe.kv.chained.fed import Did, Fed, Whole, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
@@ -54,7 +55,7 @@ class RememberingStore(StoreMachine):
         super()._begin()
         self.did = []
 
-    def _tell(self, fed: Fed) -> None:
+    def _tell(self, fed: Fed | Whole) -> None:
         if isinstance(fed, Did):
             self.did.append((fed.master, fed.number))
         super()._tell(fed)
@@ -118,8 +119,12 @@ class StoreServer(Part, ServerHost):
 
     # -- from one thread to the other -------------------------------------------------------------------------
 
-    def _fed(self, fed: Fed) -> None:
-        self._later(lambda: self.call_role(self.role.handle_fed, [fed], self.now, self.wall_ns))
+    def _fed(self, fed: Fed | Whole) -> None:
+        for each in steps(fed) if isinstance(fed, Whole) else (fed,):
+            self._later(partial(self._hand_on, each))
+
+    def _hand_on(self, fed: Fed) -> None:
+        self.call_role(self.role.handle_fed, [fed], self.now, self.wall_ns)
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into the server; if it has another place then, that is news."""
