@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry
+from chappe.replication.chain.origins import FEW
 from chappe.replication.chain.replica import Replica
 
 
@@ -174,6 +177,73 @@ def test_sessions_of_one_origin_push_out_no_others(do: bool) -> None:
         entry = Entry(1, 5, 0, 0, 0, b"n", (b"rogue",) if index % 3 else (b"ann",))
         assert replica.apply(index, entry) == restored.apply(index, entry)
         assert replica.snapshot() == restored.snapshot()
+
+
+@pytest.mark.parametrize("do", [False, True])
+@pytest.mark.parametrize("each", [1, 2, 4, 25])
+def test_clients_of_many_origins_that_use_their_sessions_push_out_no_idle_one_with_fewer(each: int, do: bool) -> None:
+    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=100))
+    idle = opened_by(replica, b"idle", do=True)
+    flood = [opened_by(replica, b"%d" % (number // each), do=do) for number in range(300)]
+    kept = replica.last(idle) is not None
+    assert kept == (300 // each < 100 or not do)  # where origins are more than sessions, nothing tells it from others
+    assert replica.sessions == 100
+    assert replica.last(flood[-1]) is not None
+
+
+def opened_by(replica: Replica, origin: bytes, *, do: bool) -> int:
+    """A session of an origin; ``do``: with a command."""
+    session = replica.applied + 1
+    replica.apply(session, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
+    if do:
+        replica.apply(session + 1, Entry(1, 5, session, 1, 0, b"1"))
+    return session
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_who_goes_is_found_without_a_look_at_all_and_is_the_same_after_a_restart(seed: int) -> None:
+    rng = Random(seed)
+    limits = replace(CHAIN_LIMITS, sessions_max=rng.randrange(1, 40))
+    replica = Replica(Times(), limits)
+    others = [Replica(Times(), limits)]
+    used, unused = dict[int, bytes](), dict[int, bytes]()  # by session its origin, the least recently used one first
+    opened_or_used = dict[int, None]()
+
+    def plain() -> int:
+        """Who is to go, said the long way."""
+        among = unused if len(unused) > FEW else used
+        counts = Counter(among.values())
+        if among is used and max(counts.values(), default=1) == 1:
+            return next(each for each in opened_or_used if each in used or each in unused)
+        return next(each for each, origin in among.items() if counts[origin] == max(counts.values()))
+
+    for index in range(1, 400):
+        known = [*used, *unused]
+        if not known or rng.random() < 0.5:
+            origin = b"%d" % min(rng.randrange(8), rng.randrange(8))
+            entry = Entry(1, 5, 0, 0, 0, b"n", (origin,))
+            unused[index] = origin
+            opened_or_used[index] = None
+            if len(used) + len(unused) > limits.sessions_max:
+                gone = plain()
+                used.pop(gone, None)
+                unused.pop(gone, None)
+        else:
+            session = rng.choice(known)
+            last = replica.last(session)
+            assert last is not None
+            entry = Entry(1, 5, session, last + 1, last, b"1")
+            used[session] = (used if session in used else unused).pop(session)
+            del opened_or_used[session]
+            opened_or_used[session] = None
+        for each in (replica, *others):
+            each.apply(index, entry)
+        assert {each for each in (*used, *unused) if replica.last(each) is not None} == {*used, *unused}
+        assert replica.sessions == len(used) + len(unused)
+        if index % 100 == 0:
+            others.append(Replica(Times(), limits))
+            others[-1].restore(index, (replica.snapshot(),))
+    assert len({each.snapshot() for each in (replica, *others)}) == 1
 
 
 def test_a_new_client_gets_in_where_all_others_did_something() -> None:
