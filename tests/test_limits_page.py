@@ -19,8 +19,7 @@ from chappe.log.ordered import commands, homes, machine
 from chappe.mesh import link_reports
 from chappe.reading import offsets
 from chappe.replication.agreement import core as agreement
-from chappe.replication.chain import core as joining
-from chappe.replication.chain import messages
+from chappe.replication.chain import compaction, messages
 from chappe.runtime import kv_chain
 from chappe.sealing import in_log, shelf
 from chappe.subscribers import sharded, shares
@@ -31,9 +30,9 @@ PLACES: Final = {
     "agreement": agreement,
     "chain": messages,
     "client": member,
+    "compaction": compaction,
     "homes": homes,
     "event_files": event_files,
-    "joining": joining,
     "kv_chain": kv_chain,
     "label": label,
     "leaving": leaving,

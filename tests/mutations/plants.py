@@ -2753,7 +2753,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
     Plant(
         "a-log-is-cut-before-the-store-has-written",
         "ordered",
-        "replication/chain/core.py",
+        "replication/chain/compaction.py",
         "        if state.index <= upto and (elsewhere is None or elsewhere.settled >= mark):",
         "        if state.index <= upto:",
         "what the log has no more is on the store's disk",

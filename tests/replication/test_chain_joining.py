@@ -95,11 +95,11 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
     limits = replace(CHAIN_LIMITS, log_bytes=1)
     core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0, limits=limits)
     state = opened().snapshot()
-    assert core.log_bytes == 1
+    assert core.compaction.log_bytes == 1
 
     core.handle_message(1, given(1, state).first(), 0.0)
 
-    assert core.log_bytes == len(state)
+    assert core.compaction.log_bytes == len(state)
 
 
 def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
@@ -137,7 +137,7 @@ def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -
 
     assert given[:3] == [True] * 3
     assert given[-5:] == [False] * 5
-    assert core.log_most == core.log_bytes
+    assert core.log_most == core.compaction.log_bytes
     core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 1.25)
     core.handle_message(1, Join(1, 2, 0, True), 1.25)
     assert core.flush(1.25) == [Tell(1, Append(1, 0, (Entry(1, 1, 0, 0, 0, b"n"),), 1, 1, True))]
@@ -178,7 +178,7 @@ def test_a_joiner_that_takes_nothing_is_sent_nothing_and_is_given_up_after_a_whi
 
     assert told == []
     assert reports == [GaveUp("b")]
-    assert core.log_most == core.log_bytes
+    assert core.log_most == core.compaction.log_bytes
     core.handle_message(1, Join(1, 2, 0, True), 8.0)
     assert len(appends(core.flush(8.0))) == 1
 

@@ -8,6 +8,7 @@ peers.py          whom it hears
 serving.py        ... what clients ask of it
 reading.py        reads that wait until it is sure that they miss nothing
 joining.py        a state on its way, in pieces
+compaction.py     when a state takes the log's place, and how it is made
 log.py            entries in memory
 replica.py        the machine, and the sessions of clients
 client.py         a client

@@ -20,6 +20,7 @@ from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.actions import Action, Applied, Change, Loaded, Save, State, Tell, Write
+from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
@@ -46,30 +47,14 @@ from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.replica import Machine, Replica, Restored
 from chappe.replication.chain.serving import Serving
-from chappe.replication.chain.snapshots import Making
-from chappe.replication.chain.transfer import Giver
 
 PATIENT_BEATS: Final = 20  # after a restart of all members those who are back wait so long for the others
-JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody joins; then it begins anew
 DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
 STAGGER_BEATS: Final = 3  # servers propose one after the other
-STEP_S: Final = 0.002  # between two pieces of a state, for other work
 LOG: Final = "the log"
 STATE: Final = "the state that takes the place of the log"
 REFUSES: Final = "the disk refuses"
 REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
-
-
-@dataclass(slots=True)
-class _Made:
-    """A snapshot in the making, of the state after an entry."""
-
-    making: Making
-    index: int
-    term: int
-    log_bytes: int  # of the log when it was begun
-    mark: int | None  # position of the machine's own disk, if it is for the chain's disk; None: it is for a joiner
-    step_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +115,6 @@ class ChainServer:
             self.replica.restore(state.index, state.chunks)
         else:
             self.replica.begin()
-        self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
-        if state is not None:
-            self._mind_size(state.size)
         self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
@@ -145,11 +127,8 @@ class ChainServer:
         self._saves: State | None = None  # to be saved beside later changes: as a member, for which others wait
         self._saving: State | None = None  # being saved
         self._save_at = -math.inf  # the disk has refused: when to save again
-        self._making: _Made | None = None  # a snapshot in the making
-        self._made: Giver | None = None  # a complete one, for a joiner
         self.elsewhere = machine if isinstance(machine, Elsewhere) else None
-        self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
-        self._owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
+        self.compaction = Compaction(self, limits, 0 if state is None else state.size)
         self._noted = loaded.committed
         self._write_at = -math.inf  # the disk has refused
         self._refused: dict[str, tuple[float, NotKept]] = {}  # what it has refused, and when that was told
@@ -189,7 +168,7 @@ class ChainServer:
         elsewhere = self.elsewhere
         if elsewhere is None:
             return self.synced
-        if not self.member and (not elsewhere.complete or elsewhere.settled < self._owed):
+        if not self.member and (not elsewhere.complete or elsewhere.settled < self.compaction.owed):
             return 0
         return min(self.synced, self.committed) if elsewhere.full else self.synced
 
@@ -205,21 +184,22 @@ class ChainServer:
 
     @property
     def log_most(self) -> int:
-        """So many bytes the log may have before a state takes its place.
+        """So many bytes the log may have before a state takes its place."""
+        return self.compaction.log_most
 
-        While a state is being made, the log may grow by as much as is made: a head slows down then, and never stops.
-        """
-        made = self._making
-        if made is None and self._saves is None and not self.joining.gives:
-            return self.log_bytes
-        most = JOINER_TIMES * self.log_bytes
-        return most if made is None else max(most, made.log_bytes + made.making.size)
+    @property
+    def gives(self) -> bool:
+        """Whether somebody gets from here what it needs to join."""
+        return self.joining.gives
+
+    @property
+    def saves(self) -> bool:
+        """Whether a state is to be saved, or is being saved."""
+        return self._saves is not None
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
-        due = min(self._beat_at, self.agreement.next_timeout())
-        if self._making is not None:
-            due = min(due, self._making.step_at)
+        due = min(self._beat_at, self.agreement.next_timeout(), self.compaction.next_timeout())
         return min(due, self._ack_at) if self._owes_ack else due
 
     def status(self, now: float) -> Status:
@@ -298,14 +278,13 @@ class ChainServer:
     def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due."""
         self._look(now)
-        if self._making is not None and now >= self._making.step_at:
-            self._make(self._making, now)
+        self.compaction.handle_timeout(now)
         actions = self._agree(self.agreement.handle_timeout(now), now)
         if now < self._beat_at:
             return actions
         self._beat_at = now + self._limits.beat_s
         if not self.joining.gives:
-            self._made = None
+            self.compaction.forget()
         actions += [Tell(place, self._beat(now)) for place in self.peers.others]
         actions += self._consider(now)
         self._repeat(now)
@@ -374,7 +353,7 @@ class ChainServer:
 
     def flush(self, now: float) -> list[Action]:
         """What is to be written, sent on, acknowledged and answered after all that came."""
-        self._shorten(now)
+        self.compaction.shorten(now)
         self._commit()
         actions, self._answers = self._answers, []
         actions += self._save(now)
@@ -415,90 +394,22 @@ class ChainServer:
         if self.tail:
             self._answers += self.serving.committed(index, entry, outcomes)
 
-    def _shorten(self, now: float) -> None:
-        """Make a state of the log when it is long."""
-        upto = self.committed if self.next is None else min(self.committed, self.next.acked)
-        if self.joining.gives and self.log.bytes <= self.log_most:
-            return  # who joins is to find what follows the state that it gets
-        if self._unsettled is not None:
-            self._settle(upto)
-        if (
-            self.log.bytes <= self.log_bytes
-            or upto < self.committed
-            or upto <= self.log.base
-            or self._unsettled is not None
-            or self._making is not None
-            or self._saves is not None
-        ):
-            return
-        if not self.configuration.durable:
-            self.log.shorten(upto)
-            return
-        self._begin_state(0 if self.elsewhere is None else self.elsewhere.mark(), now)
-        if self._unsettled is not None:
-            self._settle(upto)
-
-    def _settle(self, upto: int) -> None:
-        """A state takes the log's place as soon as all that it means is on disk."""
-        assert self._unsettled is not None
-        mark, state = self._unsettled
-        elsewhere = self.elsewhere
-        if elsewhere is not None and self.place not in self.configuration.places and not elsewhere.complete:
-            self._owed = (
-                mark  # nobody relies on a joiner: its log is not to hold all that comes while it reads the rest
-            )
-            mark = 0
-        if state.index <= upto and (elsewhere is None or elsewhere.settled >= mark):
-            self._unsettled = None
-            self.log.shorten(state.index)
-            if self.member and state.index <= self.synced:
-                self._saves, self._state = state, None  # an older one that the disk has refused is not needed any more
-            else:
-                self._state = state
-
-    def _begin_state(self, mark: int | None, now: float) -> None:
-        """Begin a snapshot, for the own disk or for a joiner."""
-        made = self.replica.make(transfer=mark is None)
-        self._making = _Made(made, self.committed, self.log.term(self.committed), self.log.bytes, mark, now)
-        self._make(self._making, now)
-
-    def _make(self, made: _Made, now: float) -> None:
-        """Make another piece of the snapshot."""
-        making, gives = made.making, self.joining.gives
-        if made.mark is None and not gives:
-            self._making = None  # the joiner is gone
-            return
-        made.step_at = now + STEP_S
-        if not making.step(self._limits.made_bytes):
-            return
-        self._making = None
-        state = State(made.index, made.term, tuple(making.chunks))
-        self._mind_size(making.size)
-        if made.mark is not None:
-            self._unsettled = (made.mark, state)
-        if gives and (made.mark is None or self.replica.one_state):
-            self._made = Giver(state, making.check, self.number, self._limits)
-
-    def give_state(self, now: float) -> Giver | None:
-        """Return a state for a joiner; None while it is being made."""
-        if self._made is None and self._making is None:
-            self._begin_state(None, now)
-        made, self._made = self._made, None
-        return made if made is not None and made.index >= self.log.base else None
-
-    def _mind_size(self, size: int) -> None:
-        """Have the log be as long as a large state: states would cost more than what they spare, and be out of date."""
-        self.log_bytes = max(self._limits.log_bytes, size)
+    def replace_log(self, state: State) -> None:
+        """Let a state take the place of the log up to it, here and on disk."""
+        self.log.shorten(state.index)
+        if self.member and state.index <= self.synced:
+            self._saves, self._state = state, None  # an older one that the disk has refused is not needed any more
+        else:
+            self._state = state
 
     def take_state(self, state: State, restored: Restored) -> None:
         """Begin anew with a state of the tail."""
         restored.finish(state.index)
-        self._mind_size(state.size)
+        self.compaction.begin(state.size)
         self.log = Log(state.index, state.term)
         self.committed = state.index
         self._written = self.synced = 0
-        self._cut, self._state, self._unsettled = None, state, None
-        self._saves = self._making = self._made = None
+        self._cut, self._state, self._saves = None, state, None
         self.aligned = False
 
     def _save(self, now: float) -> list[Action]:
@@ -665,7 +576,8 @@ class ChainServer:
         configuration = self._be_in(value.decode(decided))
         for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
             del self._asked[place]
-        self.holds, self.next, self._made = False, None, None
+        self.holds, self.next = False, None
+        self.compaction.forget()
         self.joining.entered()
         self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
         self._owes_ack, self._ack_at = False, -math.inf

@@ -13,6 +13,7 @@ from chappe.core import Report
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain.actions import Action, State, Tell
+from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import GaveUp, TooLarge
@@ -21,7 +22,7 @@ from chappe.replication.chain.messages import Join, Piece, Want
 from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.replica import Replica, Restored
-from chappe.replication.chain.transfer import Giver, Taker
+from chappe.replication.chain.transfer import Taker
 
 AGAIN_BEATS: Final = 2  # a joiner that gets no piece of a state repeats its request, ...
 STUCK_BEATS: Final = 30  # ... and then asks for another state
@@ -44,6 +45,7 @@ class Server(Protocol):
     replica: Replica
     agreement: Agreement
     peers: Peers
+    compaction: Compaction
 
     @property
     def elsewhere(self) -> Elsewhere | None:
@@ -52,10 +54,6 @@ class Server(Protocol):
 
     def take_state(self, state: State, restored: Restored) -> None:
         """Begin anew with a state."""
-        ...
-
-    def give_state(self, now: float) -> Giver | None:
-        """Return a state for a joiner; None while it is being made: ask again."""
         ...
 
     def apply(self, upto: int) -> None:
@@ -108,7 +106,7 @@ class Joining:
         giver = joiner.giver
         if giver is None or giver.index < server.log.base:
             joiner.waits = True
-            giver = joiner.giver = server.give_state(now)
+            giver = joiner.giver = server.compaction.give(now)
             joiner.waits = giver is None
             if giver is None:
                 return []  # the joiner repeats its request until the state is made
