@@ -11,7 +11,7 @@ import pytest
 
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
-from chappe.replication.chain import core, membership
+from chappe.replication.chain import membership, proposing
 from chappe.replication.chain.actions import Action, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
@@ -112,7 +112,7 @@ def decides_alone(patch: pytest.MonkeyPatch) -> None:
             return membership.Wanted(Configuration(stay, before.disks, before.out, before.durable))
         return found
 
-    patch.setattr(core, "wanted", eager)
+    patch.setattr(proposing, "wanted", eager)
 
 
 def commits_while_somebody_joins(patch: pytest.MonkeyPatch) -> None:

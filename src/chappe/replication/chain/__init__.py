@@ -4,6 +4,7 @@ configuration.py  who is a member, in which order
 messages.py       what servers and clients tell each other, and its bytes
 core.py           one server: its log, its neighbours, its disk, its configurations
 membership.py     which configuration it would have next
+proposing.py      ... and when it proposes that
 peers.py          whom it hears
 serving.py        ... what clients ask of it
 reading.py        reads that wait until it is sure that they miss nothing

@@ -23,10 +23,9 @@ from chappe.replication.chain.actions import Action, Applied, Change, Loaded, Sa
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.events import Entered, Joins, NotKept, ThrewAway, TookOut, Waits
+from chappe.replication.chain.events import Entered, NotKept, ThrewAway
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.log import Log
-from chappe.replication.chain.membership import Known, Wanted, wanted
 from chappe.replication.chain.messages import (
     Ack,
     Append,
@@ -45,12 +44,10 @@ from chappe.replication.chain.messages import (
 )
 from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
+from chappe.replication.chain.proposing import Proposing
 from chappe.replication.chain.replica import Machine, Replica, Restored
 from chappe.replication.chain.serving import Serving
 
-PATIENT_BEATS: Final = 20  # after a restart of all members those who are back wait so long for the others
-DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server notices
-STAGGER_BEATS: Final = 3  # servers propose one after the other
 LOG: Final = "the log"
 STATE: Final = "the state that takes the place of the log"
 REFUSES: Final = "the disk refuses"
@@ -102,7 +99,6 @@ class ChainServer:
         self.names = names
         self.life = life
         self._limits = limits
-        self._founds_durable = durable
         self.agreement = Agreement(place, len(names), memory, value.disks_of)
         self.number = memory.number
         self._be_in(value.decode(memory.value) if memory.number else NOBODY)
@@ -143,17 +139,12 @@ class ChainServer:
         self.joining = Joining(self, limits)
         self.holds = False  # it commits nothing until the next configuration
         # -- who is to be a member
-        self._asked: dict[int, bool] = {}
-        self._slow: tuple[int, float] | None = None  # an entry that all are to have synced, and since when there is it
-        self._trouble_at = math.inf
-        self._gone_at = math.inf  # since when no member is left
-        self._proposed: Configuration | None = None
+        self.proposing = Proposing(self, limits, durable=durable, now=now)
         self._leaves = False
         self.why = ""
         # -- time
         self._beat_at = now
         self._seen_at = now
-        self._listens_until = now + limits.silent_s  # before, silence of others means nothing
         self._answers: list[Action] = []  # found while applying
         self.news: list[Applied] | None = None  # what was applied, if somebody takes it from here
         self.serving = Serving(self, limits)
@@ -238,13 +229,13 @@ class ChainServer:
 
     def start(self, now: float) -> list[Action]:
         """Begin to live."""
-        return self._agree(self.agreement.start(), now) + self.handle_timeout(now)
+        return self.agree(self.agreement.start(), now) + self.handle_timeout(now)
 
     def handle_message(self, sender: int, message: Between, now: float) -> list[Action]:
         """Another server says something; ``sender`` is its place."""
         self._look(now)
         if isinstance(message, AgreementMessage):
-            return self._agree(self.agreement.handle_message(sender, message, now), now)
+            return self.agree(self.agreement.handle_message(sender, message, now), now)
         if isinstance(message, Beat):
             self.peers.hear(sender, message, now)
         if message.number > self.number:
@@ -279,14 +270,14 @@ class ChainServer:
         """Do what is due."""
         self._look(now)
         self.compaction.handle_timeout(now)
-        actions = self._agree(self.agreement.handle_timeout(now), now)
+        actions = self.agree(self.agreement.handle_timeout(now), now)
         if now < self._beat_at:
             return actions
         self._beat_at = now + self._limits.beat_s
         if not self.joining.gives:
             self.compaction.forget()
-        actions += [Tell(place, self._beat(now)) for place in self.peers.others]
-        actions += self._consider(now)
+        actions += [Tell(place, self.beat(now)) for place in self.peers.others]
+        actions += self.proposing.consider(now)
         self._repeat(now)
         return actions + self.joining.look(now) + self.joining.ask(now) + self.serving.repeat()
 
@@ -338,10 +329,7 @@ class ChainServer:
 
     def ask_out(self, place: int, out: bool, now: float) -> None:
         """Have a server stay out of the chain, or come back; raises UsageError."""
-        others = [each for each in self.configuration.places if each != place and not self._asked.get(each)]
-        if out and self.number and not others:
-            raise UsageError(f"{self.names[place]} is the last member of the chain: it cannot be taken out")
-        self._asked[place] = out
+        self.proposing.ask_out(place, out)
         self._beat_at = now
 
     def leave(self, now: float) -> None:
@@ -542,7 +530,8 @@ class ChainServer:
 
     # -- configurations ---------------------------------------------------------------------------------------
 
-    def _beat(self, now: float) -> Beat:
+    def beat(self, now: float) -> Beat:
+        """Return what the others are told of this server."""
         return Beat(
             self.number, self.agreement.memory.disk, self.life, self.log.end, self.safe, self.committed,
             self.peers.hears(now), self._leaves,
@@ -552,11 +541,10 @@ class ChainServer:
         """Notice that this server stood still."""
         if now - self._seen_at > self._limits.silent_s / 2 and now - self._beat_at > self._limits.silent_s / 2:
             self.peers.paused(now)
-            self._gone_at = self._trouble_at = math.inf
-            self._slow = None
+            self.proposing.reset()
         self._seen_at = now
 
-    def _agree(self, found: Iterable[agreement.Action], now: float) -> list[Action]:
+    def agree(self, found: Iterable[agreement.Action], now: float) -> list[Action]:
         """What the agreement wants done, and what follows from what it decides."""
         actions: list[Action] = []
         for action in found:
@@ -574,14 +562,12 @@ class ChainServer:
             return []
         self.number = number
         configuration = self._be_in(value.decode(decided))
-        for place in [each for each, out in self._asked.items() if configuration.out[each] == out]:
-            del self._asked[place]
+        self.proposing.entered()
         self.holds, self.next = False, None
         self.compaction.forget()
         self.joining.entered()
-        self._upstream, self._acked, self._slow, self._proposed = 0, None, None, None
+        self._upstream, self._acked = 0, None
         self._owes_ack, self._ack_at = False, -math.inf
-        self._trouble_at = self._gone_at = math.inf
         self.aligned = self.head
         self._floor = self.log.end
         if self.member and not self.tail:
@@ -602,72 +588,3 @@ class ChainServer:
         self.head = self.member and places[0] == self.place  # it numbers commands
         self.tail = self.member and places[-1] == self.place  # what it has is committed
         return configuration
-
-    def _consider(self, now: float) -> list[Action]:
-        """Propose what would be better, if it is this server's turn."""
-        beats = {self.place: self._beat(now), **self.peers.heard(now)}
-        patient = now - self._gone_at < PATIENT_BEATS * self._limits.beat_s
-        found = wanted(
-            Known(
-                self.number, self.configuration, self._founds_durable, self.names, beats, self._slowest(beats, now),
-                self._asked, patient,
-            )
-        )  # fmt: skip
-        if self.number and now < self._listens_until:
-            return []
-        alive = [place for place, life in self.configuration.chain if place in beats and beats[place].life == life]
-        self._gone_at = math.inf if alive else min(self._gone_at, now)
-        actions = self._tell_why(found.why or self.joining.why)
-        if found.configuration is None and not found.why and self.number and not self.agreement.untouched:
-            found = Wanted(self.configuration)  # a vote that nobody ended keeps reads from being confirmed
-        if found.configuration is None:
-            self._trouble_at = math.inf
-            if self._proposed is not None and not self.holds:
-                self.agreement.withdraw()
-                self._proposed = None
-            return actions if found.why else actions + self._take_in(now)
-        self._trouble_at = min(self._trouble_at, now)
-        rank = ([*alive, *(place for place in sorted(beats) if place not in alive)]).index(self.place)
-        if found.configuration == self._proposed and self.agreement.proposing:
-            return actions
-        wait = rank * STAGGER_BEATS + (DOUBTFUL_BEATS if found.doubtful else 0)
-        if now - self._trouble_at < wait * self._limits.beat_s:
-            return actions
-        return actions + self._propose(found, now)
-
-    def _propose(self, found: Wanted, now: float) -> list[Action]:
-        assert found.configuration is not None
-        self._proposed = found.configuration
-        actions: list[Action] = [Report(TookOut(self.names[place], why)) for place, why in found.leaving]
-        return actions + self._agree(self.agreement.propose(value.encode(found.configuration), now), now)
-
-    def _take_in(self, now: float) -> list[Action]:
-        """The tail has somebody join who has everything, and commits nothing until that is decided."""
-        configuration = self.configuration
-        joiner = None if self.holds or not self.tail or not self.aligned else self.joining.complete(now)
-        if joiner is None:
-            return []
-        chain = (*configuration.chain, (joiner.place, joiner.life))
-        self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable)
-        self.holds = self.agreement.may_vote
-        proposed = self._agree(self.agreement.propose(value.encode(self._proposed), now), now)
-        return [Report(Joins(self.names[joiner.place])), *proposed]
-
-    def _slowest(self, beats: dict[int, Beat], now: float) -> int:
-        """The first member that has not synced what another had long ago; -1: none."""
-        members = [
-            (place, beats[place]) for place, life in self.configuration.chain
-            if place in beats and beats[place].life == life and beats[place].number == self.number
-        ]  # fmt: skip
-        if self._slow is None or all(beat.synced >= self._slow[0] for _, beat in members):
-            self._slow = (max([beat.end for _, beat in members], default=0), now)
-        index, since = self._slow
-        if now - since < self._limits.slow_s:
-            return -1
-        return next((place for place, beat in members if beat.synced < index), -1)
-
-    def _tell_why(self, why: str) -> list[Action]:
-        if why == self.why:
-            return []
-        self.why = why
-        return [Report(Waits(why))]
