@@ -26,6 +26,16 @@ def commit(machine: StoreMachine, number: int) -> None:
         machine.apply_own(each)
 
 
+def filled(count: int) -> StoreMachine:
+    """A machine with so many rows, of the first commit."""
+    machine = StoreMachine()
+    machine.apply_own(encode(Lead(ANN, 1)))
+    rows = [encode_operation(PutRow(encode_value(number), encode_value("v"), None)) for number in range(count)]
+    for each in parts_of(ANN, 1, 2, rows, 100_000):
+        machine.apply_own(each)
+    return machine
+
+
 @pytest.mark.parametrize("bound", [10_000, 250])
 def test_who_does_not_take_what_was_committed_gets_all_of_it_at_once(
     monkeypatch: pytest.MonkeyPatch, bound: int
@@ -55,11 +65,7 @@ def test_who_does_not_take_what_was_committed_gets_all_of_it_at_once(
 
 
 def test_a_large_state_goes_to_the_endpoint_in_steps_and_what_is_no_commit_passes_it() -> None:
-    machine = StoreMachine()
-    machine.apply_own(encode(Lead(ANN, 1)))
-    rows = [encode_operation(PutRow(encode_value(number), encode_value("v"), None)) for number in range(5_000)]
-    for each in parts_of(ANN, 1, 2, rows, 100_000):
-        machine.apply_own(each)
+    machine = filled(5_000)
     link = ChainLink(machine)
     taken: list[object] = []
     at_once = 0
@@ -85,11 +91,7 @@ def test_an_endpoint_may_take_a_state_for_longer_than_the_bound_of_commits_lasts
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kv_chain, "NEWS_BYTES_MAX", 1_000)
-    machine = StoreMachine()
-    machine.apply_own(encode(Lead(ANN, 1)))
-    rows = [encode_operation(PutRow(encode_value(number), encode_value("v"), None)) for number in range(20_000)]
-    for each in parts_of(ANN, 1, 2, rows, 100_000):
-        machine.apply_own(each)
+    machine = filled(20_000)
     link = ChainLink(machine)
     taken: list[object] = []
 
