@@ -53,7 +53,7 @@ class Origins:
 
 
 class _Shares:
-    """Sessions by origin, those first that were put least recently; no look takes all of them."""
+    """Sessions by origin, and how many each origin has; those first that were put least recently."""
 
     def __init__(self) -> None:
         self._puts = 0
