@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -9,9 +10,11 @@ from chappe.channel import (
     ChannelConsumer,
     ChannelProducer,
     Consume,
+    ConsumerClosed,
     Dropped,
     Event,
     Handshake,
+    HandshakeCompleted,
     Heartbeat,
     Lost,
     Nack,
@@ -22,7 +25,7 @@ from chappe.channel import (
     ToProducer,
 )
 from chappe.defaults import CHANNEL_CALM_S
-from chappe.errors import BufferFull
+from chappe.errors import BrokenClone, BufferFull
 
 Producer = ChannelProducer[str, str]
 
@@ -150,9 +153,25 @@ def test_a_lasting_producer_keeps_refuses_and_replays_in_windows() -> None:
         ToConsumer("a", Event(3, "y")),
     ]
     assert channel.handle_timeout(0.25) == [ToConsumer("a", Handshake(1, 1.0)), ToAll(Heartbeat(3))]
-    assert channel.handle_ack("a", 2, 0.3) == [ToConsumer("a", Event(4, "z"))]
+    assert channel.handle_ack("a", 2, 0.3) == [HandshakeCompleted("a"), ToConsumer("a", Event(4, "z"))]
     assert channel.produce("next", 0.3) == []
     assert channel.handle_ack("a", 4, 0.4) == [ToConsumer("a", Event(5, "next"))]
+
+
+def test_the_first_acknowledgement_of_each_handshake_is_told() -> None:
+    channel = producer()
+    for name in "ab":
+        channel.add(name, 0.0)
+    channel.produce("x", 0.0)
+
+    assert channel.handle_ack("a", 9, 0.1) == []  # nobody can have that
+    assert channel.handle_ack("a", 1, 0.1) == [HandshakeCompleted("a")]
+    assert channel.handle_ack("a", 2, 0.2) == []
+    assert channel.handle_nack("b", (2,), 0.2) == [HandshakeCompleted("b"), ToConsumer("b", Event(2, "x"))]
+    channel.handle_nack("a", (0,), 0.3)
+    assert channel.handle_ack("a", 2, 0.4) == [HandshakeCompleted("a")]
+    channel.drop("a", "it is gone")
+    assert HandshakeCompleted("a") not in channel.handle_ack("a", 2, 0.5)
 
 
 def test_a_lasting_producer_takes_no_more_bytes_than_it_may_keep() -> None:
@@ -239,7 +258,57 @@ def test_what_is_gone_for_good_is_told_in_its_place() -> None:
     channel.handle_event(4, "z", 0.0)
 
     assert channel.handle_retransmit_failed(3, 0.0) == []
-    assert channel.handle_event(2, "x", 0.0) == [Consume(2, "x"), Lost(3), Consume(4, "z")]
+    assert channel.handle_event(2, "x", 0.0) == [Consume(2, "x"), Lost(3)]
+    assert channel.skip_lost(0.1) == [Consume(4, "z")]
+    assert channel.skip_lost(0.1) == []
+    assert channel.idle()
+
+
+def test_nothing_is_handed_on_behind_a_lost_event_before_its_owner_has_decided() -> None:
+    channel = consumer(nack_s=0.2)
+    channel.handle_event(4, "4", 0.0)
+    assert channel.handle_retransmit_failed(2, 0.0) == [Lost(2)]
+
+    assert channel.handle_event(2, "2", 0.1) == []  # too late
+    assert channel.handle_event(3, "3", 0.1) == []
+    assert channel.handle_retransmit_failed(2, 0.1) == []
+    assert channel.handle_timeout(1.0) == [ToProducer(Ack(1))]  # not of what may be given up
+    assert not channel.idle()
+    assert channel.skip_lost(1.1) == [Consume(3, "3"), Consume(4, "4")]
+
+
+def test_events_lost_in_a_row_are_asked_about_one_by_one() -> None:
+    channel = consumer()
+    for seq in (4, 3):
+        assert channel.handle_retransmit_failed(seq, 0.0) == []
+    assert channel.handle_retransmit_failed(2, 0.0) == [Lost(2)]
+    assert [channel.skip_lost(0.1) for _ in range(4)] == [[Lost(3)], [Lost(4)], [], []]
+    assert channel.idle()
+
+
+def test_an_owner_that_needs_every_event_closes_the_consumer() -> None:
+    channel = consumer(silent_s=3.0)
+    channel.handle_event(3, "y", 0.0)
+    channel.handle_retransmit_failed(2, 0.0)
+    error = BrokenClone("event 2 is gone")
+
+    assert channel.close(error) == [ConsumerClosed(error)]
+    assert channel.close(error) == []
+    assert channel.closed
+    assert channel.next == 3  # where one that replaces it goes on
+    assert channel.handle_event(3, "y", 1.0) == channel.handle_heartbeat(9, 1.0) == channel.skip_lost(1.0) == []
+    assert channel.handle_handshake(1, 1.0, 1.0) == channel.handle_timeout(100.0) == channel.skip_to(9, 1.0) == []
+    assert channel.next_timeout() == inf
+    assert channel.held == channel.behind == 0
+    assert channel.invariants() == []
+
+
+def test_what_lies_before_a_new_beginning_need_not_be_decided() -> None:
+    channel = consumer()
+    channel.handle_event(5, "5", 0.0)
+    channel.handle_retransmit_failed(2, 0.0)
+    assert channel.skip_to(4, 0.1) == [Consume(5, "5")]
+    assert channel.skip_lost(0.1) == []
 
 
 def test_events_before_the_handshake_wait_for_it() -> None:

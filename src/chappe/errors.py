@@ -4,7 +4,8 @@ ChappeError
  +- UsageError: OffsetOutOfRange, UnknownTopic, RecordTooLarge, ConfigError, UnsupportedValue, NotPermitted
  +- ProtocolError: InvalidData
  +- StorageError: StorageFull, StorageLocked, StorageFormat, Damaged
- +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists
+ +- StoreError: NoSuchKey, TypeClash, InvalidOperation, BackendFailure, StaleData, NoMaster, WriteUnknown, MasterExists,
+ |              BrokenClone
  +- ChainError: NoChain, SessionExpired, CommandFailed
  +- PeeringError: PeerIncompatible, PeerInvalid, PeerUnavailable
  +- BufferFull, TooSlow, WorkerFailed, TimedOut, Closed, Forked, MemberStopped, Unreachable
@@ -199,6 +200,12 @@ class MasterExists(StoreError):
     """A master of that name is already in reach, or this endpoint holds the store in another role."""
 
     code = 7
+
+
+class BrokenClone(StoreError):
+    """A clone lacks changes of its master for good, so it takes a snapshot."""
+
+    code = 27
 
 
 class ChainError(ChappeError):

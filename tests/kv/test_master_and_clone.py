@@ -14,6 +14,7 @@ from chappe.data.values import Set
 from chappe.defaults import STORE_WRITER_FORGET_S
 from chappe.errors import (
     BackendFailure,
+    BrokenClone,
     BufferFull,
     NoMaster,
     NoSuchKey,
@@ -34,6 +35,8 @@ from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import (
+    CloneAttached,
+    CloneResyncs,
     CloneStale,
     CommandRefused,
     MasterFound,
@@ -775,6 +778,71 @@ def test_an_original_master_that_was_away_for_a_moment_goes_on_where_it_was() ->
     assert cmd.MissingEvents((3, 4)) in asked
 
 
+def said(actions: list[Action]) -> list[cmd.Command]:
+    """What it sends."""
+    return [decode_message(each.payload).command for each in actions if isinstance(each, Send)]
+
+
+def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has_a_snapshot() -> None:
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    original = Original(clone, 6)
+    original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
+    for seq, key in ((3, "b"), (4, "c")):
+        original.say(seq, cmd.Put(key, 1, None, original.entity), 0.1, NOBODY)
+    lost = original.say(0, cmd.RetransmitFailed(2), 0.2)
+
+    (resyncs,) = [each.event for each in lost if isinstance(each, Report)]
+    assert isinstance(resyncs, CloneResyncs)
+    assert str(resyncs) == "store 's' asks its master for a snapshot: change 2 of its master is gone for good"
+    assert isinstance(resyncs.error, BrokenClone)
+    assert cmd.MissingEvents((0,)) in said(lost)
+    assert not [each for each in said(lost) if isinstance(each, cmd.CumulativeAck)]
+    put = original.say(5, cmd.Put("d", 1, None, original.entity), 0.3, NOBODY)
+    again = original.say(0, cmd.RetransmitFailed(3), 0.3)
+    assert put == again == []
+    assert clone.engine.keys() == []
+
+
+def test_behind_a_snapshot_for_a_lost_change_an_original_goes_on_past_it() -> None:
+    """It repeats the offset that it once gave: asked again for what is lost, it would fail for ever."""
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    original = Original(clone, 6)
+    original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
+    original.say(3, cmd.Put("b", 1, None, original.entity), 0.1, NOBODY)
+    original.say(0, cmd.RetransmitFailed(2), 0.2)
+    pairs = b"\2" + encode("a") + encode(1) + encode("b") + encode(1)
+    begun = original.say(1, cmd.AckClone(1, 5, pairs), 0.3)
+
+    assert cmd.CumulativeAck(2) in said(begun)
+    assert clone.engine.keys() == ["a", "b"]
+    original.say(0, cmd.Keepalive(3), 0.4)
+    assert cmd.MissingEvents((3,)) in said(clone.handle_timeout(1.0))
+    original.say(3, cmd.Put("b", 1, None, original.entity), 1.1, NOBODY)
+    assert clone.idle()
+
+
+@pytest.mark.parametrize("first", [cmd.CumulativeAck(1), cmd.MissingEvents((2,))])
+def test_a_master_says_once_that_an_original_follows_it(first: cmd.Command) -> None:
+    """The first acknowledgement completes the handshake; what is said to be missing acknowledges all before it."""
+    pair = Pair()
+    original = Entity(b"o" * 16, 6)
+
+    def say(command: cmd.Command) -> None:
+        payload = encode_message(0, original, pair.master.entity, encode_command(command))
+        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+
+    def attached() -> list[Any]:
+        return [each for each in pair.reported(CloneAttached) if each.clone == original]
+
+    say(cmd.MissingEvents((0,)))
+    say(cmd.CumulativeAck(9))  # that nobody has told
+    assert attached() == []
+    say(first)
+    assert attached() == [CloneAttached("s", original)]
+    say(cmd.CumulativeAck(1))
+    assert len(attached()) == 1
+
+
 def asks(clone: KvClone, now: float) -> bool:
     """Whether it asks for a snapshot at that time."""
     sent = [decode_message(each.payload).command for each in clone.handle_timeout(now) if isinstance(each, Send)]
@@ -806,7 +874,7 @@ def test_an_original_that_may_know_us_still_is_not_asked_for_a_snapshot_again() 
 def test_errors_of_a_store_have_the_originals_numbers() -> None:
     assert {each.__name__: each.code for each in StoreError.__subclasses__()} == {
         "NoSuchKey": 9, "TypeClash": 11, "InvalidOperation": 12, "BackendFailure": 13, "StaleData": 14, "NoMaster": 8,
-        "WriteUnknown": 10, "MasterExists": 7,
+        "WriteUnknown": 10, "MasterExists": 7, "BrokenClone": 27,
     }  # fmt: skip
 
 

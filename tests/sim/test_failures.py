@@ -96,6 +96,8 @@ CANNOT: Final[dict[type, str]] = {
     gateway.Subscribe: HERE,
     channel.Consume: HERE,
     channel.Lost: HERE,
+    channel.ConsumerClosed: HERE,
+    channel.HandshakeCompleted: HERE,
     channel.Dropped: HERE,
     channel.ProducerSilent: HERE,
     member.Serve: "what it carries is listed itself",

@@ -10,7 +10,15 @@ import msgspec
 import pytest
 from tests.sources import needs_sources
 
-from chappe.channel import ChannelConsumer, ChannelProducer, Lost
+from chappe.channel import (
+    ChannelConsumer,
+    ChannelProducer,
+    ConsumerClosed,
+    HandshakeCompleted,
+    Lost,
+    ProducerSilent,
+)
+from chappe.errors import ChappeError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone import KvClone
@@ -376,15 +384,45 @@ class HoldsWithoutBound(ChannelConsumer[Any]):
         super().__init__(**{**options, "held_max": 10**9})
 
 
+class PassesLosses(ChannelConsumer[Any]):
+    def _drain(self, now: float) -> list[Any]:
+        found = super()._drain(now)
+        while found and isinstance(found[-1], Lost):
+            found += self.skip_lost(now) or [ProducerSilent()]
+        return found
+
+
+class SpeaksThoughClosed(ChannelConsumer[Any]):
+    def close(self, error: ChappeError) -> list[Any]:
+        return [*self.skip_lost(0.0), ConsumerClosed(error)]
+
+
+class TellsNoHandshake(ChannelProducer[Any, Any]):
+    def handle_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
+        found = super().handle_ack(consumer, seq, now)
+        return [each for each in found if not isinstance(each, HandshakeCompleted)]
+
+
+class TellsEachAcknowledgement(ChannelProducer[Any, Any]):
+    def handle_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
+        if consumer in self._paths:
+            self._paths[consumer].confirmed = False
+        return super().handle_ack(consumer, seq, now)
+
+
 CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [
     (ChannelCores(producer=LetsGoTooEarly), ("reliability", "bounds", "crash")),
     (ChannelCores(producer=KeepsForEver), ("bounds",)),
     (ChannelCores(producer=DropsNobody), ("bounds",)),
     (ChannelCores(producer=DoesNotBeat), ("heartbeats",)),
+    (ChannelCores(producer=TellsNoHandshake), ("handshakes",)),
+    (ChannelCores(producer=TellsEachAcknowledgement), ("handshakes",)),
     (ChannelCores(consumer=PassesGaps), ("order",)),
     (ChannelCores(consumer=TakesTwice), ("order",)),
     (ChannelCores(consumer=AsksForNothing), ("convergence", "crash", "acknowledgements")),
     (ChannelCores(consumer=HoldsWithoutBound), ("bounds",)),
+    (ChannelCores(consumer=PassesLosses), ("order",)),
+    (ChannelCores(consumer=SpeaksThoughClosed), ("closed",)),
 ]
 
 

@@ -17,6 +17,10 @@ message             from       meaning
 Both ends are cores: they return what is to be sent (``ToAll``, ``ToConsumer``, ``ToProducer``) and what has happened.
 The transport knows who sends; a consumer must be given the messages of its own producer only.
 
+The owner of a producer is told when a consumer has acknowledged its handshake (``HandshakeCompleted``). A consumer asks
+its owner about an event that is gone for good (``Lost``) before it hands on the next one: ``skip_lost`` goes on behind
+it, ``close`` ends the consumer (``ConsumerClosed``).
+
 Bounds: a producer keeps at most ``events_max`` events and ``bytes_max`` bytes. At the bound it drops the consumer that
 is furthest behind (``Dropped``), which learns of it with its next message and may begin anew. A *lasting* producer
 never drops: it keeps events for a consumer that is yet to come, and refuses more with ``BufferFull``. A consumer holds
@@ -40,9 +44,11 @@ from chappe.channel.messages import (
     Ack,
     Consume,
     ConsumerAction,
+    ConsumerClosed,
     Dropped,
     Event,
     Handshake,
+    HandshakeCompleted,
     Heartbeat,
     Lost,
     Nack,
@@ -63,9 +69,11 @@ __all__ = [
     "ChannelProducer",
     "Consume",
     "ConsumerAction",
+    "ConsumerClosed",
     "Dropped",
     "Event",
     "Handshake",
+    "HandshakeCompleted",
     "Heartbeat",
     "Lost",
     "Nack",

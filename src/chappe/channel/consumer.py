@@ -10,6 +10,7 @@ from chappe.channel.messages import (
     Ack,
     Consume,
     ConsumerAction,
+    ConsumerClosed,
     Lost,
     Nack,
     P,
@@ -24,6 +25,7 @@ from chappe.defaults import (
     CHANNEL_NACK_MAX,
     CHANNEL_NACK_S,
 )
+from chappe.errors import ChappeError
 
 _NACKS: Final = 20  # in ``nack_s`` at most, however fast they are answered
 
@@ -65,6 +67,8 @@ class ChannelConsumer(Generic[P]):
         calm_s: float = 0.0,
     ) -> None:
         self.next = 0  # the number of the event that is to come; 0 before the handshake
+        self.closed = False  # by its owner: it takes nothing and says nothing any more
+        self._stopped = False  # it is closed, or asks its owner about the lost event ``next``
         self._end = 0  # one more than the last number heard of
         self._acked = 0
         self._nack_s = nack_s
@@ -102,7 +106,7 @@ class ChannelConsumer(Generic[P]):
 
     def idle(self) -> bool:
         """Whether nothing is missing, as far as it knows."""
-        return self.next != 0 and self.next == self._end
+        return self.next != 0 and self.next == self._end and not self.closed
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -113,7 +117,11 @@ class ChannelConsumer(Generic[P]):
             found.append(f"{sorted(self._held)} are held between {self.next} and {self._end}")
         if len(self._held) > self._held_max:
             found.append(f"{len(self._held)} events are held, at most {self._held_max} may be")
-        if self.behind and self._nack_at == math.inf:
+        if self._stopped and not self.closed and not self.behind:
+            found.append(f"event {self.next} is lost, and was never heard of")
+        if self.closed and self.next_timeout() < math.inf:
+            found.append("it is closed, and something is due")
+        if self.behind and self._nack_at == math.inf and not self._stopped:
             found.append(f"{self.behind} events are missing, and never asked for")
         return found
 
@@ -121,6 +129,8 @@ class ChannelConsumer(Generic[P]):
 
     def handle_handshake(self, offset: int, heartbeat_s: float, now: float) -> list[ConsumerAction[P]]:
         """Begin behind ``offset``; a repeated handshake is only acknowledged."""
+        if self.closed:
+            return []
         self._heard(now)
         actions: list[ConsumerAction[P]] = []
         if not self.initialized:
@@ -135,7 +145,7 @@ class ChannelConsumer(Generic[P]):
     def handle_event(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
         """An event has come."""
         self._heard_at = now
-        if seq != self.next or not seq:
+        if seq != self.next or not seq or self._stopped:
             return self._early(seq, payload, now)
         self._silent = False
         self.next = seq + 1
@@ -153,7 +163,7 @@ class ChannelConsumer(Generic[P]):
     def handle_heartbeat(self, seq: int, now: float) -> list[ConsumerAction[P]]:
         """The producer lives, and its last event was ``seq``; what is not acknowledged yet is acknowledged now."""
         self._heard(now)
-        if not self.initialized or seq <= 0:
+        if not self.initialized or seq <= 0 or self.closed:
             return []
         self._known(seq, now)
         return [self._ack(now)] if self._acked < self.next - 1 == seq else []
@@ -161,13 +171,15 @@ class ChannelConsumer(Generic[P]):
     def hear_of(self, seq: int, now: float) -> None:
         """The producer lives, and its event ``seq`` exists; what has come is acknowledged in its time."""
         self._heard(now)
-        if self.next and seq > 0:
+        if self.next and seq > 0 and not self.closed:
             self._known(seq, now)
 
     def handle_retransmit_failed(self, seq: int, now: float) -> list[ConsumerAction[P]]:
         """An event cannot be had any more."""
         self._heard(now)
         if not self.initialized or seq < self.next or (seq > self.next and len(self._held) >= self._held_max):
+            return []
+        if self._stopped and (self.closed or seq == self.next):
             return []
         self._held.setdefault(seq, _HOLE)
         self._end = max(self._end, seq + 1)
@@ -200,12 +212,33 @@ class ChannelConsumer(Generic[P]):
 
     def skip_to(self, offset: int, now: float) -> list[ConsumerAction[P]]:
         """Go on behind ``offset`` if that lies ahead; the producer will not send what is before."""
-        if not self.initialized or offset < self.next:
+        if not self.initialized or offset < self.next or self.closed:
             return []
+        self._stopped = False
         self.next = offset + 1
         self._end = max(self._end, self.next)
         self._held = {seq: each for seq, each in self._held.items() if seq > offset}
         return self._drain(now)
+
+    def skip_lost(self, now: float) -> list[ConsumerAction[P]]:
+        """Go on behind the event that ``Lost`` has told; its owner can do without it."""
+        if self.closed or not self._stopped:
+            return []
+        self._stopped = False
+        self.next += 1
+        return self._drain(now)
+
+    def close(self, error: ChappeError) -> list[ConsumerAction[P]]:
+        """End it: it hands nothing on, says nothing and is never due again. The event that it asked about is passed."""
+        if self.closed:
+            return []
+        if self._stopped:
+            self.next += 1
+        self.closed = self._stopped = True
+        self._end = self.next
+        self._held.clear()
+        self._nack_at = self._acked_at = self._silent_s = math.inf
+        return [ConsumerClosed(error)]
 
     # -- inside -----------------------------------------------------------------------------------------------
 
@@ -216,13 +249,15 @@ class ChannelConsumer(Generic[P]):
     def _known(self, seq: int, now: float) -> None:
         if seq >= self._end:
             self._end = seq + 1
+        if self._stopped:
+            return
         if self.next < self._end and self._nack_at == math.inf:
             self._nack_at = now + self._nack_s
 
     def _early(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
         """An event out of turn: an old one is ignored, one beyond a gap is held."""
         self._silent = False
-        if seq < max(self.next, 1):
+        if seq < max(self.next, 1) or (self._stopped and (self.closed or seq == self.next)):
             return []
         if self.initialized:
             self._known(seq, now)
@@ -234,8 +269,12 @@ class ChannelConsumer(Generic[P]):
         actions: list[ConsumerAction[P]] = []
         while self.next in self._held:
             found = self._held.pop(self.next)
-            actions.append(Lost(self.next) if isinstance(found, _Hole) else Consume(self.next, found))
-            self.next += 1
+            if isinstance(found, _Hole):
+                self._stopped = True
+                actions.append(Lost(self.next))
+            else:
+                actions.append(Consume(self.next, found))
+                self.next += 1
         if self._held:
             self._end = max(self._end, max(self._held) + 1)
         self._end = max(self._end, self.next)
@@ -244,7 +283,7 @@ class ChannelConsumer(Generic[P]):
 
     def _expect(self, now: float) -> None:
         """There was progress: when to ask next for what is missing."""
-        if not self.behind:
+        if not self.behind or self._stopped:
             self._nack_at = math.inf
         elif self.next > self._asked_to:
             self._nack_at = max(now, self._nacked_at + self._nack_s / _NACKS)

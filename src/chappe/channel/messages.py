@@ -7,6 +7,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from chappe.errors import ChappeError
+
 H = TypeVar("H", bound=Hashable)  # how the owner names a consumer
 P = TypeVar("P")  # what an event carries
 
@@ -66,6 +68,12 @@ class ToConsumer(msgspec.Struct, Generic[H], frozen=True):
     message: Event[Any] | Handshake | RetransmitFailed
 
 
+class HandshakeCompleted(msgspec.Struct, Generic[H], frozen=True):
+    """A consumer has acknowledged its handshake: said once for each handshake, with the first acknowledgement."""
+
+    consumer: H
+
+
 class Dropped(msgspec.Struct, Generic[H], frozen=True):
     """The producer has forgotten a consumer; ``reason`` is one sentence."""
 
@@ -87,14 +95,20 @@ class Consume(msgspec.Struct, Generic[P], frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Event ``seq`` is gone for good, and the channel goes on behind it; the owner may begin anew instead."""
+    """Event ``seq`` is gone for good. Nothing follows until the owner calls ``skip_lost`` or ``close``."""
 
     seq: int
+
+
+class ConsumerClosed(msgspec.Struct, frozen=True):
+    """The owner has closed the consumer, because of ``error``."""
+
+    error: ChappeError
 
 
 class ProducerSilent(msgspec.Struct, frozen=True):
     """Nothing has been heard of the producer for ``silent_s``; said once each time."""
 
 
-ProducerAction: TypeAlias = ToAll | ToConsumer[H] | Dropped[H]
-ConsumerAction: TypeAlias = ToProducer | Consume[P] | Lost | ProducerSilent
+ProducerAction: TypeAlias = ToAll | ToConsumer[H] | HandshakeCompleted[H] | Dropped[H]
+ConsumerAction: TypeAlias = ToProducer | Consume[P] | Lost | ConsumerClosed | ProducerSilent

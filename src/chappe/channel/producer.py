@@ -15,6 +15,7 @@ from chappe.channel.messages import (
     Event,
     H,
     Handshake,
+    HandshakeCompleted,
     Heartbeat,
     P,
     ProducerAction,
@@ -217,11 +218,16 @@ class ChannelProducer(Generic[H, P]):
             return [ToConsumer(consumer, RetransmitFailed(seq + 1))] if 0 <= seq < SEQ_MAX else []
         path.heard_at = now
         if path.acked <= seq <= self.seq:
-            path.confirmed = True
             path.acked = seq
             path.next = max(path.next, seq + 1)
             self._trim()
-            return self._send_ahead(now) if self._lasting and path.next <= self.seq else []
+            actions: list[ProducerAction[H]] = []
+            if not path.confirmed:
+                path.confirmed = True
+                actions.append(HandshakeCompleted(consumer))
+            if self._lasting and path.next <= self.seq:
+                actions += self._send_ahead(now)
+            return actions
         return []
 
     def handle_nack(

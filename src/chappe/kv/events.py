@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chappe.errors import StoreError
+from chappe.errors import ChappeError, StoreError
 from chappe.kv.entity import Entity
 
 
@@ -65,6 +65,15 @@ class SnapshotGivenUp(StoreEvent):
 
     master: Entity
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloneResyncs(StoreEvent):
+    """A clone: it lacks changes of its master for good, and asks for a snapshot."""
+
+    _text = "store {0.store!r} asks its master for a snapshot: {0.error}"
+
+    error: ChappeError
 
 
 @dataclass(frozen=True, slots=True)

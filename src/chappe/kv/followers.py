@@ -10,6 +10,7 @@ from chappe.channel import (
     ChannelProducer,
     Dropped,
     Event,
+    HandshakeCompleted,
     Heartbeat,
     ProducerAction,
     RetransmitFailed,
@@ -71,7 +72,6 @@ class Followers:
             len, now=now, heartbeat_s=heartbeat_s, calm_s=self._calm_s, events_max=limits.events_max, counting=counting
         )
         self._counting = counting
-        self._greeted: set[Entity] = set()  # originals that have not said yet that they have everything
         self._beat_at = now + heartbeat_s
         self._take_several: set[Entity] = set()  # those that said so
         self._together = False  # whether all have
@@ -97,7 +97,7 @@ class Followers:
         found = self.output.invariants()
         if self.has_clones is not bool(self.output.consumers):
             found.append(f"clones are told: {self.has_clones}, {len(self.output.consumers)} there are")
-        if not {*self._originals, *self._greeted, *self._snapshots.takers} <= set(self.output.consumers):
+        if not {*self._originals, *self._snapshots.takers} <= set(self.output.consumers):
             found.append("somebody is known as a clone and is not among them")
         if self._together is not (self.has_clones and self._take_several >= set(self.output.consumers)):
             found.append(f"changes go together: {self._together}, {len(self._take_several)} take them")
@@ -169,12 +169,8 @@ class Followers:
     # -- what clones say, and time ----------------------------------------------------------------------------------
 
     def handle_ack(self, clone: Entity, seq: int, now: float, actions: list[Action]) -> None:
-        """One has everything up to ``seq``; the first time that an original says so it is attached."""
+        """One has everything up to ``seq``."""
         self._apply(self.output.handle_ack(clone, seq, now), now, actions)
-        if clone in self._greeted and clone in self.output.consumers:
-            self._greeted.discard(clone)
-            self._wholes.close(clone)
-            actions.append(Report(CloneAttached(self._name, clone)))
 
     def handle_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
         """One misses events, or asks for everything, or says that it takes several changes in one message."""
@@ -242,6 +238,10 @@ class Followers:
                 self._forget(each.consumer)
                 self._writers.detach(each.consumer)
                 actions.append(Report(CloneDropped(self._name, each.consumer, each.reason)))
+            elif isinstance(each, HandshakeCompleted):
+                if not each.consumer.is_chappe:  # its handshake holds everything; chappe's follows in pieces
+                    self._wholes.close(each.consumer)
+                    actions.append(Report(CloneAttached(self._name, each.consumer)))
             elif isinstance(each, ToConsumer):
                 message = each.message
                 if isinstance(message, Event):
@@ -278,7 +278,6 @@ class Followers:
             return
         self.output.add(clone, now)
         self._originals.add(clone)
-        self._greeted.add(clone)
         self._counted()
         self._warn(self._wholes.measured(len(pairs)), actions)
         body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
@@ -293,7 +292,6 @@ class Followers:
     def _forget(self, clone: Entity) -> None:
         self._snapshots.close(clone)
         self._wholes.close(clone)
-        self._greeted.discard(clone)
         self._originals.discard(clone)
         self._take_several.discard(clone)
         self._counted()

@@ -6,16 +6,24 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
-from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
+from chappe.channel import Consume, ConsumerAction, ConsumerClosed, Lost, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S, STAR_MISSED_MAX
-from chappe.errors import InvalidData, ProtocolError, StaleData, StoreError
+from chappe.errors import BrokenClone, ChappeError, InvalidData, ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
-from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost, SnapshotGivenUp, TwoMasters
+from chappe.kv.events import (
+    CloneResyncs,
+    CloneStale,
+    CommandRefused,
+    MasterFound,
+    MasterLost,
+    SnapshotGivenUp,
+    TwoMasters,
+)
 from chappe.kv.questions import Questions
 from chappe.kv.receiving import GivenUp, Receiving
 from chappe.kv.role import Conflicts, Notices, new_input
@@ -56,7 +64,6 @@ class Following:
         self._stale_s = stale_s if stale_s >= 0 else math.inf
         self._limits = limits
         self._input = new_input(limits, now)
-        self._syncing = False  # events are missing for good: a snapshot is needed, also if the master was lost since
         self._receiving: Receiving | None = None  # a snapshot that comes
         self.lost_at = now
         self._stale_from = now  # its data is as old as that; infinity while it is up to date
@@ -73,6 +80,11 @@ class Following:
     def idle(self) -> bool:
         """Whether it is attached, and knows of nothing missing."""
         return self.connected and not (self._syncing or self._resumed) and self._input.idle()
+
+    @property
+    def _syncing(self) -> bool:
+        """Whether changes are missing for good: a snapshot is needed, also if the master was lost since."""
+        return self._input.closed
 
     @property
     def position(self) -> int | None:
@@ -169,16 +181,13 @@ class Following:
         if not sender.is_chappe:
             self._answered(message)
         if isinstance(command, cmd.ACTIONS):
-            if not self._syncing:
-                self._take(self._input.handle_event(message.seq, command, now), now, actions)
+            self._take(self._input.handle_event(message.seq, command, now), now, actions)
         elif isinstance(command, cmd.Several):
             for seq, change in enumerate(command.changes, message.seq):
-                if not self._syncing:
-                    self._take(self._input.handle_event(seq, change, now), now, actions)
+                self._take(self._input.handle_event(seq, change, now), now, actions)
         elif isinstance(command, cmd.Keepalive):
-            if not self._syncing:
-                self._take(self._input.handle_heartbeat(command.seq, now), now, actions)
-                self._is_current(command.seq, actions)
+            self._take(self._input.handle_heartbeat(command.seq, now), now, actions)
+            self._is_current(command.seq, actions)
         elif alone and not isinstance(command, cmd.SnapshotPiece):
             self._control(sender, command, now, actions)
 
@@ -207,8 +216,7 @@ class Following:
             if now >= self._heard_at + MASTER_SILENT_S:
                 self._lose(f"nothing was heard of it for {MASTER_SILENT_S:g} s", now, actions)
             else:
-                if not self._syncing:
-                    self._take(self._input.handle_timeout(now), now, actions)
+                self._take(self._input.handle_timeout(now), now, actions)
                 self._writes.handle_timeout(now, actions)
         else:
             if now >= self._writes.refuse_at(self.lost_at):
@@ -234,9 +242,7 @@ class Following:
         """When ``handle_timeout`` is due."""
         due = []
         if self.connected:
-            due += [self._heard_at + MASTER_SILENT_S, self._writes.channel.next_timeout()]
-            if not self._syncing:
-                due.append(self._input.next_timeout())
+            due += [self._heard_at + MASTER_SILENT_S, self._writes.channel.next_timeout(), self._input.next_timeout()]
         else:
             due.append(self._writes.refuse_at(self.lost_at))
         if self.unreadable is None:
@@ -352,8 +358,11 @@ class Following:
         again = master == self.master
         if again and master.is_chappe and self._input.initialized and command.offset < self._input.next - 1:
             return  # an old one that was on its way for long
-        if not (again and self._input.initialized and command.offset < self._input.next - 1):
-            # Otherwise an original sends the offset that it once gave; what lies between has come already.
+        offset = command.offset
+        resumes = again and self._input.initialized and offset < self._input.next - 1
+        if resumes:  # an original sends the offset that it once gave; what lies between has come already
+            offset = self._input.next - 1
+        if not resumes or self._syncing:
             self._input = new_input(self._limits, now)
         self._heartbeat_s = command.ticks * CHANNEL_TICK_S
         staged = Staged(self._engine)
@@ -361,7 +370,7 @@ class Following:
             staged.add(key, value)
         self._become(master, self._engine.replace(staged, tell=self._notices.wanted), actions)
         actions += self._writes.pending.settle(None)[1]  # shown by now
-        self._take(self._input.handle_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
+        self._take(self._input.handle_handshake(offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
         self._writes.begin(master, now, actions)
 
     def _become(self, master: Entity, changes: Iterable[Change], actions: list[Action]) -> None:
@@ -373,7 +382,6 @@ class Following:
             self._notices.tell(change, None, master, actions)
         if not again and self.master is not None and not (self.master.is_chappe and master.is_chappe):
             self._writes.doubt(actions)
-        self._syncing = False
         self._follow(master)
         self._current(actions)
 
@@ -464,21 +472,18 @@ class Following:
     def _control(self, master: Entity, command: Any, now: float, actions: list[Action]) -> None:
         if isinstance(command, cmd.WriterState):
             self._writes.handle_state(master, command, now, actions)
-            if not self._syncing:
-                self._input.hear_of(command.output, now)
-                self._is_current(command.output, actions)
+            self._input.hear_of(command.output, now)
+            self._is_current(command.output, actions)
         elif isinstance(command, cmd.Position):
             self.questions.handle_position(command.question)
-            if not self._syncing:
-                self._input.hear_of(command.output, now)
-                self._is_current(command.output, actions)
+            self._input.hear_of(command.output, now)
+            self._is_current(command.output, actions)
         elif isinstance(command, cmd.CumulativeAck):
             self._writes.handle_ack(master, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
             self._writes.handle_nack(master, command.seqs, now, actions)
         elif isinstance(command, cmd.RetransmitFailed):
-            if not self._syncing:
-                self._take(self._input.handle_retransmit_failed(command.seq, now), now, actions)
+            self._take(self._input.handle_retransmit_failed(command.seq, now), now, actions)
         else:
             actions.append(Report(CommandRefused(self._name, f"{master} sent a clone's {type(command).__name__}")))
 
@@ -488,7 +493,9 @@ class Following:
                 if not self._syncing:  # otherwise it is in the snapshot that is to come
                     self._do(each.payload, now, actions)
             elif isinstance(each, Lost):
-                self._resync(now, actions)
+                self._abort(BrokenClone(f"change {each.seq} of its master is gone for good"), now, actions)
+            elif isinstance(each, ConsumerClosed):
+                self._resync(each.error, now, actions)
             elif isinstance(each, ToProducer) and self.master is not None:
                 self._uplink.send(each.message, self.master, actions)
 
@@ -502,8 +509,7 @@ class Following:
         try:
             changes = self._change(command)
         except StoreError as problem:  # the master did it, so this is no copy of what it has
-            actions.append(Report(CommandRefused(self._name, f"a change does not fit what is here: {problem}")))
-            self._resync(now, actions)
+            self._abort(BrokenClone(f"a change does not fit what is here: {problem}"), now, actions)
             return
         expiry_ns = command.expiry_ns if isinstance(command, cmd.Put) else None
         for change in changes:
@@ -531,11 +537,14 @@ class Following:
             return (engine.subtract(command.key, command.value),)
         raise ProtocolError(f"a master sent {type(command).__name__}, which only clones do")
 
-    def _resync(self, now: float, actions: list[Action]) -> None:
-        """Changes are missing for good: only a snapshot helps."""
-        if not self._syncing:
-            self._syncing = True
-            self._resumed = False
-            self._stale_from = min(self._stale_from, now)
-            self._search_s = CHANNEL_NACK_S
-            self._search(now, actions)
+    def _abort(self, error: BrokenClone, now: float, actions: list[Action]) -> None:
+        """Do nothing further that the master's channel brings: this copy would differ from its master."""
+        self._take(self._input.close(error), now, actions)
+
+    def _resync(self, error: ChappeError, now: float, actions: list[Action]) -> None:
+        """Ask for a snapshot: the channel is closed, since changes are missing for good."""
+        actions.append(Report(CloneResyncs(self._name, error)))
+        self._resumed = False
+        self._stale_from = min(self._stale_from, now)
+        self._search_s = CHANNEL_NACK_S
+        self._search(now, actions)

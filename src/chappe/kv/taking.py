@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from chappe.channel import Ack, Consume, ConsumerAction, Lost, ToProducer
+from chappe.channel import Ack, Consume, ConsumerAction, Lost, Nack, ToProducer
 from chappe.core import Report
 from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
 from chappe.errors import BackendFailure
@@ -147,18 +147,25 @@ class Taking:
     def _take(
         self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, wall_ns: int, actions: list[Action]
     ) -> None:
-        """What a writer's channel has to say."""
-        for each in taken:
-            if isinstance(each, Consume):
-                self._ordering.do_for(writer, each.seq, each.payload, now, wall_ns, actions)
-            elif isinstance(each, Lost):
-                writer.taken = each.seq
-                self._ordering.catch_up()
-            elif isinstance(each, ToProducer):
-                message, chappe = each.message, writer.entity.is_chappe
-                if isinstance(message, Ack):
-                    if not chappe:  # those of chappe hear of each commit, and ask if they do not
-                        self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
-                # To an original that says that all before has arrived, so it must not run ahead of the disk.
-                elif not writer.full and (chappe or writer.applied == writer.taken):
-                    self._followers.send(writer.entity, message, actions)
+        """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
+        while taken:
+            lost = False
+            for each in taken:
+                if isinstance(each, Consume):
+                    self._ordering.do_for(writer, each.seq, each.payload, now, wall_ns, actions)
+                elif isinstance(each, Lost):
+                    writer.taken = each.seq
+                    self._ordering.catch_up()
+                    lost = True
+                elif isinstance(each, ToProducer):
+                    self._answer(writer, each.message, actions)
+            taken = writer.channel.skip_lost(now) if lost and writer.channel is not None else []
+
+    def _answer(self, writer: Writer, message: Ack | Nack, actions: list[Action]) -> None:
+        chappe = writer.entity.is_chappe
+        if isinstance(message, Ack):
+            if not chappe:  # those of chappe hear of each commit, and ask if they do not
+                self._followers.send(writer.entity, cmd.CumulativeAck(writer.applied), actions)
+        # To an original that says that all before has arrived, so it must not run ahead of the disk.
+        elif not writer.full and (chappe or writer.applied == writer.taken):
+            self._followers.send(writer.entity, message, actions)

@@ -1,8 +1,10 @@
 """Worlds of one channel: a producer, some consumers, a bad transport between them, death, and a stranger.
 
 Promises: a consumer gets the events behind its handshake in order, each once; it misses one only where it was dropped,
-or asked anew; what is kept is what somebody has not acknowledged, and it has a bound; silence is noticed in time at
-both ends; and when all is quiet everybody has everything.
+or asked anew, and nothing follows a lost event until its owner has decided; one that is closed says nothing. The owner
+of a producer is told of each handshake's first acknowledgement, once. What is kept is what somebody has not
+acknowledged, and it has a bound; silence is noticed in time at both ends; and when all is quiet everybody has
+everything.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from chappe.channel import (
     ChannelConsumer,
     ChannelProducer,
     Consume,
+    ConsumerClosed,
     Dropped,
     Event,
     Handshake,
+    HandshakeCompleted,
     Heartbeat,
     Lost,
     Nack,
@@ -30,7 +34,7 @@ from chappe.channel import (
     ToProducer,
 )
 from chappe.defaults import CHANNEL_ACK_EVENTS, CHANNEL_HEARTBEAT_S, CHANNEL_HURRY_S, CHANNEL_NACK_S
-from chappe.errors import BufferFull
+from chappe.errors import BrokenClone, BufferFull
 from chappe.sim.faults import Schedule
 from chappe.sim.host import TICK_S, Host
 from chappe.sim.network import Wire
@@ -108,10 +112,16 @@ class ProducerEnd(Host):
         self.core.seq += world.rng.choice(STARTS)
         self.acks: dict[str, int] = {}  # what each consumer has acknowledged, and when it was heard of last
         self.heard: dict[str, float] = {}
+        self.completed: set[str] = set()  # those whose handshake was told to be acknowledged
         self.handshakes: dict[str, int] = {}  # how many each consumer was sent since it was new or dropped
         self.told_at = world.now  # when something was last said to all, and when an event
         self.evented_at = -inf
-        self.table = {ToAll: self._to_all, ToConsumer: self._to_one, Dropped: self._dropped}
+        self.table = {
+            ToAll: self._to_all,
+            ToConsumer: self._to_one,
+            HandshakeCompleted: self._completed,
+            Dropped: self._dropped,
+        }
 
     def due(self) -> float:
         """When the core wants to be called."""
@@ -146,7 +156,7 @@ class ProducerEnd(Host):
         else:
             taken = bool(what.seqs) and what.seqs[0] > 0 and self._note(source, what.seqs[0] - 1)
             self.call(self.core.handle_nack, source, what.seqs, self.world.now)
-        self.world.see("on_heard", self, taken)
+        self.world.see("on_heard", self, source, taken)
 
     def _note(self, source: str, seq: int) -> bool:
         """A consumer has everything up to there; whether that counts."""
@@ -172,6 +182,7 @@ class ProducerEnd(Host):
             if not self.acks:
                 self.told_at = world.now  # there was nobody to be told
             self.acks[name] = what.offset
+            self.completed.discard(name)
             self.heard[name] = world.now
             self.handshakes[name] = self.handshakes.get(name, 0) + 1
         elif isinstance(what, Event):
@@ -181,20 +192,35 @@ class ProducerEnd(Host):
         if isinstance(end, ConsumerEnd) and end.alive:
             world.wire.send(self.name, end.name, end.hear, (self.life, what), ToConsumer, 1)
 
+    def _completed(self, action: HandshakeCompleted[str]) -> None:
+        self.world.see("on_completed", self, action.consumer)
+        self.completed.add(action.consumer)
+
     def _dropped(self, action: Dropped[str]) -> None:
         self.world.trace(self, "drops %s: %s", action.consumer, action.reason)
         self.world.see("on_dropped", self, action)
         del self.acks[action.consumer]
+        self.completed.discard(action.consumer)
 
 
 class ConsumerEnd(Host):
-    """A consumer, and what its owner does: it begins anew when it has lost something, or its producer is another."""
+    """A consumer, and what its owner does: it begins anew when it has lost something, or its producer is another.
+
+    Every other one does without the first event that it loses, and goes on.
+    """
 
     world: ChannelWorld
 
     def __init__(self, world: ChannelWorld, name: str) -> None:
         super().__init__(world, name)
-        self.table = {Consume: self._consume, Lost: self._lost, ToProducer: self._say, ProducerSilent: self._silent}
+        self.table = {
+            Consume: self._consume,
+            Lost: self._lost,
+            ConsumerClosed: self._closed,
+            ToProducer: self._say,
+            ProducerSilent: self._silent,
+        }
+        self._forgives = len(world.hosts) % 2 == 0
         self._begin()
 
     def _begin(self) -> None:
@@ -202,6 +228,8 @@ class ConsumerEnd(Host):
         self.core = world.cores.consumer(now=world.now, held_max=world.held_max, search_max_s=2.0, silent_s=TOLD_S)
         self.life = 0  # of the producer that it follows
         self.last = 0
+        self.asked = 0  # the lost event of which the core has asked, until it is answered
+        self.skips = self._forgives
         self.early = 0  # the last event that it held since one before was missing
         self.silent = False
         self.heard_at = self.moved_at = self.acked_at = world.now
@@ -247,6 +275,8 @@ class ConsumerEnd(Host):
         self.world.see("on_took", self)
 
     def _consume(self, action: Consume[Payload]) -> None:
+        if self.asked:
+            self.world.fail("order", f"{self.name} gets {action.seq}, and was not asked about {self.asked}")
         if action.payload != (self.life, action.seq) or action.seq != self.last + 1:
             self.world.fail("order", f"{self.name} gets {action.payload} as {action.seq} behind {self.last}")
         self.last = action.seq
@@ -255,6 +285,20 @@ class ConsumerEnd(Host):
 
     def _lost(self, action: Lost) -> None:
         self.world.see("on_loss", self, action.seq)
+        self.asked = action.seq
+
+    def _decide(self) -> None:
+        """Answer the core's question: do without the event, or give up what is here."""
+        seq, self.asked = self.asked, 0
+        if self.skips:
+            self.skips = False
+            self.last = seq
+            self.call(self.core.skip_lost, self.world.now)
+        else:
+            self.call(self.core.close, BrokenClone(f"event {seq} is lost"))
+
+    def _closed(self, action: ConsumerClosed) -> None:
+        self.world.see("on_closed", self)
         self._begin()
 
     def _say(self, action: ToProducer) -> None:
@@ -273,6 +317,8 @@ class ConsumerEnd(Host):
             if core is not self.core:
                 return
             self.table[type(action)](action)
+        if core is self.core and self.asked:
+            self._decide()
 
 
 class Channels(Checker[ChannelWorld]):
@@ -298,10 +344,33 @@ class Channels(Checker[ChannelWorld]):
         if silent_s < SILENT_S - TICK_S and "nack" not in action.reason and not (full and slowest):
             world.fail("reliability", f"{action.consumer} is dropped after {silent_s:.1f} s: {action.reason}")
 
-    def on_heard(self, producer: ProducerEnd, taken: bool) -> None:
-        """What is kept is what the slowest has not acknowledged."""
+    def on_completed(self, producer: ProducerEnd, name: str) -> None:
+        """A handshake is acknowledged once, by somebody who has one."""
+        if name not in producer.acks or name in producer.completed:
+            self.world.fail("handshakes", f"the handshake of {name} is told to be acknowledged, once too often")
+
+    def on_closed(self, end: ConsumerEnd) -> None:
+        """Who is closed takes nothing and says nothing, whatever comes."""
+        core, now = end.core, self.world.now
+        said: list[Any] = [
+            *core.handle_event(core.next, (end.life, core.next), now),
+            *core.handle_heartbeat(2**62, now),
+        ]
+        said += [
+            *core.handle_retransmit_failed(core.next, now),
+            *core.skip_lost(now),
+            *core.handle_handshake(1, 1.0, now),
+        ]
+        said += core.handle_timeout(now + 2 * SILENT_S)
+        if said or core.next_timeout() < inf:
+            self.world.fail("closed", f"{end.name} was closed, and says {said[:1]}")
+
+    def on_heard(self, producer: ProducerEnd, source: str, taken: bool) -> None:
+        """What is kept is what the slowest has not acknowledged, and who acknowledges has its handshake."""
         world, core = self.world, producer.core
         self._sound(producer.name, core.invariants())
+        if taken and source in producer.acks and source not in producer.completed:
+            world.fail("handshakes", f"{source} has acknowledged its handshake, and nobody was told")
         if core.consumers and set(core.consumers) == set(producer.acks):
             slowest = min(producer.acks.values())
             if core.floor > slowest:
