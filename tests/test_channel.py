@@ -25,7 +25,7 @@ from chappe.channel import (
     ToProducer,
 )
 from chappe.defaults import CHANNEL_CALM_S
-from chappe.errors import BrokenClone, BufferFull
+from chappe.errors import BrokenClone, BufferFull, ErrorCode
 
 Producer = ChannelProducer[str, str]
 
@@ -105,7 +105,9 @@ def test_a_nack_out_of_order_ends_the_connection() -> None:
     channel.add("a", 0.0)
     channel.produce("x", 0.0)
 
-    assert channel.handle_nack("a", (3, 2), 0.0) == [Dropped("a", "its nack is not in order")]
+    assert channel.handle_nack("a", (3, 2), 0.0) == [
+        Dropped("a", "its nack is not in order", ErrorCode.INVALID_MESSAGE)
+    ]
     assert channel.consumers == ()
 
 

@@ -12,14 +12,68 @@ ChappeError
  +- Fenced, StagedRowsMissing, IdentityInUse, IdentityRolledBack, Sealed, OffsetConflict
  +- AddressInUse, TooManyOpenFiles, SparkUnavailable
 
-``definite`` says whether the request certainly did not take effect (True) or may still (False).
+``definite`` says whether the request certainly did not take effect (True) or may still (False). ``code`` is the number
+that Broker has for such an error (``ErrorCode``).
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from enum import IntEnum
+from typing import Any, Self, TypeAlias
 
 Address: TypeAlias = tuple[str, int]  # host and port
+
+
+class ErrorCode(IntEnum):
+    """Broker's numbers for what can go wrong: ``code`` of every error here, and of the messages that tell of errors."""
+
+    NONE = 0
+    UNSPECIFIED = 1
+    PEER_INCOMPATIBLE = 2
+    PEER_INVALID = 3
+    PEER_UNAVAILABLE = 4
+    PEER_DISCONNECT_DURING_HANDSHAKE = 5
+    PEER_TIMEOUT = 6
+    MASTER_EXISTS = 7
+    NO_SUCH_MASTER = 8
+    NO_SUCH_KEY = 9
+    REQUEST_TIMEOUT = 10
+    TYPE_CLASH = 11
+    INVALID_DATA = 12
+    BACKEND_FAILURE = 13
+    STALE_DATA = 14
+    CANNOT_OPEN_FILE = 15
+    CANNOT_WRITE_FILE = 16
+    INVALID_TOPIC_KEY = 17
+    END_OF_FILE = 18
+    INVALID_TAG = 19
+    INVALID_MESSAGE = 20
+    INVALID_STATUS = 21
+    CONVERSION_FAILED = 22
+    CONSUMER_EXISTS = 23
+    CONNECTION_TIMEOUT = 24
+    BAD_MEMBER_FUNCTION_CALL = 25
+    REPEATED_REQUEST_ID = 26
+    BROKEN_CLONE = 27
+    SHUTTING_DOWN = 28
+    INVALID_PEERING_REQUEST = 29
+    REPEATED_PEERING_HANDSHAKE_REQUEST = 30
+    UNEXPECTED_HANDSHAKE_MESSAGE = 31
+    INVALID_HANDSHAKE_STATE = 32
+    NO_PATH_TO_PEER = 33
+    NO_CONNECTOR_AVAILABLE = 34
+    CANNOT_OPEN_RESOURCE = 35
+    SERIALIZATION_FAILED = 36
+    DESERIALIZATION_FAILED = 37
+    WRONG_MAGIC_NUMBER = 38
+    REDUNDANT_CONNECTION = 39
+    LOGIC_ERROR = 40
+    INVALID_JSON = 41
+
+    @property
+    def text(self) -> str:
+        """The name as Broker writes it."""
+        return self.name.lower()
 
 
 class ChappeError(Exception):
@@ -29,6 +83,12 @@ class ChappeError(Exception):
     """
 
     definite = True
+    code: int = ErrorCode.UNSPECIFIED
+
+    def coded(self, code: int) -> Self:
+        """Itself, with another of Broker's numbers than its class has."""
+        self.code = code
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own calls the class with ``args``, which lack what an ``__init__`` of ours asks for besides.
@@ -42,6 +102,8 @@ def _rebuild(kind: type[ChappeError], args: tuple[Any, ...]) -> ChappeError:
 class UsageError(ChappeError):
     """The caller asked for something impossible."""
 
+    code: int = ErrorCode.BAD_MEMBER_FUNCTION_CALL
+
 
 class OffsetOutOfRange(UsageError):
     """The wanted offset is before the first one kept or after the head."""
@@ -53,6 +115,8 @@ class UnknownTopic(UsageError):
 
 class RecordTooLarge(UsageError):
     """A record is larger than ``defaults.RECORD_BYTES_MAX``."""
+
+    code: int = ErrorCode.SERIALIZATION_FAILED
 
 
 class ConfigError(UsageError):
@@ -66,13 +130,19 @@ class NotPermitted(UsageError):
 class UnsupportedValue(UsageError):
     """No value of the data model can hold a Python object: its type, or a number or size out of bounds."""
 
+    code: int = ErrorCode.CONVERSION_FAILED
+
 
 class ProtocolError(ChappeError):
     """A peer sent bytes that do not decode."""
 
+    code: int = ErrorCode.INVALID_MESSAGE
+
 
 class InvalidData(ProtocolError):
     """Bytes, JSON or text that are not a value of the data model, or one beyond its bounds."""
+
+    code: int = ErrorCode.DESERIALIZATION_FAILED
 
 
 class BufferFull(ChappeError):
@@ -98,15 +168,21 @@ class WorkerFailed(ChappeError):
 class Unreachable(ChappeError):
     """There is no way to the only receiver of a message, or it is too long; nothing was sent."""
 
+    code: int = ErrorCode.NO_PATH_TO_PEER
+
 
 class TimedOut(ChappeError):
     """The wait ended before the thing happened; it may still happen."""
+
+    code: int = ErrorCode.REQUEST_TIMEOUT
 
     definite = False
 
 
 class Closed(ChappeError):
     """The object was closed."""
+
+    code: int = ErrorCode.SHUTTING_DOWN
 
 
 class Forked(ChappeError):
@@ -122,6 +198,8 @@ class MemberStopped(ChappeError):
 class StorageError(ChappeError):
     """The disk, or the files on it, did not do what was asked."""
 
+    code: int = ErrorCode.CANNOT_WRITE_FILE
+
 
 class StorageFull(StorageError):
     """No room on the disk; nothing of the refused write is visible."""
@@ -130,9 +208,13 @@ class StorageFull(StorageError):
 class StorageLocked(StorageError):
     """Another process uses the directory."""
 
+    code: int = ErrorCode.CANNOT_OPEN_FILE
+
 
 class StorageFormat(StorageError):
     """The directory was written by a newer chappe or holds something else."""
+
+    code: int = ErrorCode.CANNOT_OPEN_FILE
 
 
 class Damaged(StorageError):
@@ -150,62 +232,62 @@ class StagedRowsMissing(ChappeError):
 class StoreError(ChappeError):
     """A data store did not do what was asked; ``code`` is the number that the original has for it."""
 
-    code = 1
+    code: int = ErrorCode.UNSPECIFIED
 
 
 class NoSuchKey(StoreError):
     """Nothing is stored under the key."""
 
-    code = 9
+    code: int = ErrorCode.NO_SUCH_KEY
 
 
 class TypeClash(StoreError):
     """The operation does not fit the type of the value that is stored."""
 
-    code = 11
+    code: int = ErrorCode.TYPE_CLASH
 
 
 class InvalidOperation(StoreError):
     """The operation's own value is not what it needs, or its result would be out of bounds."""
 
-    code = 12
+    code: int = ErrorCode.INVALID_DATA
 
 
 class BackendFailure(StoreError):
     """The master's backend could not make the write durable; the store is as it was before."""
 
-    code = 13
+    code: int = ErrorCode.BACKEND_FAILURE
 
 
 class StaleData(StoreError):
     """A clone has been without its master for longer than it may, or has not found one yet."""
 
-    code = 14
+    code: int = ErrorCode.STALE_DATA
 
 
 class NoMaster(StoreError):
     """No master took the write in time, or the buffer for writes without one is full; it was not done."""
 
-    code = 8
+    code: int = ErrorCode.NO_SUCH_MASTER
 
 
 class WriteUnknown(StoreError):
     """The master was lost before it confirmed a write that it may have received."""
 
-    code = 10
+    code: int = ErrorCode.REQUEST_TIMEOUT
     definite = False
 
 
 class MasterExists(StoreError):
     """A master of that name is already in reach, or this endpoint holds the store in another role."""
 
-    code = 7
+    code: int = ErrorCode.MASTER_EXISTS
 
 
 class BrokenClone(StoreError):
     """A clone lacks changes of its master for good, so it takes a snapshot."""
 
-    code = 27
+    code: int = ErrorCode.BROKEN_CLONE
 
 
 class ChainError(ChappeError):
@@ -233,7 +315,7 @@ class PeeringError(ChappeError):
     the address is not dialled again.
     """
 
-    code = 1
+    code: int = ErrorCode.UNSPECIFIED
     last = False
 
     def __init__(self, text: str, address: Address | None = None, peer_id: bytes | None = None) -> None:
@@ -245,19 +327,19 @@ class PeeringError(ChappeError):
 class PeerIncompatible(PeeringError):
     """The other side speaks no version of the protocol that we do."""
 
-    code = 2
+    code: int = ErrorCode.PEER_INCOMPATIBLE
 
 
 class PeerInvalid(PeeringError):
     """There is no such peering, or there cannot be one."""
 
-    code = 3
+    code: int = ErrorCode.PEER_INVALID
 
 
 class PeerUnavailable(PeeringError):
     """Nobody answers there, or the handshake failed."""
 
-    code = 4
+    code: int = ErrorCode.PEER_UNAVAILABLE
 
 
 class IdentityInUse(ChappeError):
@@ -289,9 +371,13 @@ class OffsetConflict(ChappeError):
 class AddressInUse(ChappeError):
     """The address to listen on is taken."""
 
+    code: int = ErrorCode.CANNOT_OPEN_RESOURCE
+
 
 class TooManyOpenFiles(ChappeError):
     """This process may open no more files and sockets: raise its limit, or close what it does not need."""
+
+    code: int = ErrorCode.CANNOT_OPEN_RESOURCE
 
 
 class SparkUnavailable(ChappeError):

@@ -195,3 +195,36 @@ def test_missing_files_of_tls_are_named() -> None:
     configuration.openssl_certificate = "certificate.pem"
     with pytest.raises(Exception, match="openssl_key"):
         broker.Endpoint(configuration)
+
+
+@pytest.mark.parametrize("prefix", ["<$>/local/data/", "", "<$>"])
+def test_statuses_and_errors_come_as_messages_too(endpoint: Callable[..., broker.Endpoint], prefix: str) -> None:
+    first, second = endpoint(), endpoint()
+    subscriber = first.make_subscriber(prefix)
+    port = second.listen("127.0.0.1", 0)
+    assert first.peer("127.0.0.1", port)
+    first.unpeer("127.0.0.1", 1)
+    network = ("127.0.0.1", broker.Port(port, broker.Port.TCP), broker.Count(0))
+    nowhere = (None, "127.0.0.1", broker.Port(1, broker.Port.TCP), broker.Count(0))
+    assert subscriber.get(3, LONG_S) == [
+        (
+            "<$>/local/data/statuses",
+            (
+                "status",
+                broker.Enum("endpoint_discovered"),
+                (second.node_id(), None, None, None),
+                "found a new peer in the network",
+            ),
+        ),
+        (
+            "<$>/local/data/statuses",
+            ("status", broker.Enum("peer_added"), (second.node_id(), *network), "handshake successful"),
+        ),
+        (
+            "<$>/local/data/errors",
+            ("error", broker.Enum("peer_invalid"), (nowhere, "cannot unpeer from unknown peer")),
+        ),
+    ]
+    subscriber.remove_topic(prefix)
+    first.unpeer("127.0.0.1", 1)
+    assert subscriber.get(0.0) is None

@@ -1733,8 +1733,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "commands-to-who-wants-data",
         "mesh",
         "mesh/subscriptions.py",
-        "if wanted == kind and topic",
-        "if topic",
+        "                if wanted == kind\n                and topic",
+        "                if topic",
         "who wants data gets data",
     ),
     Plant(

@@ -146,7 +146,9 @@ def test_what_cannot_be_used_is_answered_and_the_connection_stays(place: Place, 
     assert receive(client)["data"] == "still here"
 
 
-@pytest.mark.parametrize("frame", ['"/t"', "{}", "[1]", "/t", '["\\ud800"]', json.dumps(["x" * 70_000])])
+@pytest.mark.parametrize(
+    "frame", ['"/t"', '["<$>/local/data/errors"]', "{}", "[1]", "/t", '["\\ud800"]', json.dumps(["x" * 70_000])]
+)
 def test_a_first_frame_that_is_no_filter_is_answered_and_another_may_follow(place: Place, frame: str) -> None:
     place.serve()
     client = place.connect()

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from chappe.errors import ChappeError
+from chappe.errors import ChappeError, ErrorCode
 
 H = TypeVar("H", bound=Hashable)  # how the owner names a consumer
 P = TypeVar("P")  # what an event carries
@@ -75,10 +75,11 @@ class HandshakeCompleted(msgspec.Struct, Generic[H], frozen=True):
 
 
 class Dropped(msgspec.Struct, Generic[H], frozen=True):
-    """The producer has forgotten a consumer; ``reason`` is one sentence."""
+    """The producer has forgotten a consumer; ``reason`` is one sentence, ``code`` one of ``ErrorCode``."""
 
     consumer: H
     reason: str
+    code: int = ErrorCode.UNSPECIFIED
 
 
 class ToProducer(msgspec.Struct, frozen=True):

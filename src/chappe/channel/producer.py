@@ -32,7 +32,7 @@ from chappe.defaults import (
     CHANNEL_NACK_BYTES,
     CHANNEL_SILENT_S,
 )
-from chappe.errors import BufferFull
+from chappe.errors import BufferFull, ErrorCode
 
 
 class _Path:
@@ -178,7 +178,7 @@ class ChannelProducer(Generic[H, P]):
         self._trim()  # who asks again may have been the slowest
         return [ToConsumer(consumer, Handshake(offset, self._heartbeat_s)), *self._send_ahead(now)]
 
-    def drop(self, consumer: H, reason: str) -> list[ProducerAction[H]]:
+    def drop(self, consumer: H, reason: str, code: int = ErrorCode.UNSPECIFIED) -> list[ProducerAction[H]]:
         """Forget a consumer, if it is known.
 
         Behind the last one a number is left out: what happens while nobody listens has none, and who was forgotten
@@ -190,7 +190,7 @@ class ChannelProducer(Generic[H, P]):
         self._trim()
         if not self._paths and not self._lasting and not self._counting:
             self.seq += 1
-        return [Dropped(consumer, reason)]
+        return [Dropped(consumer, reason, code)]
 
     def skip_to(self, seq: int) -> None:
         """Forget the events up to ``seq``, of a producer that has no consumers at present."""
@@ -246,7 +246,7 @@ class ChannelProducer(Generic[H, P]):
         if path is None:
             return [ToConsumer(consumer, RetransmitFailed(seqs[0]))]
         if any(left >= right for left, right in pairwise(seqs)):
-            return self.drop(consumer, "its nack is not in order")
+            return self.drop(consumer, "its nack is not in order", ErrorCode.INVALID_MESSAGE)
         path.heard_at = now
         actions = self.handle_ack(consumer, seqs[0] - 1, now) if confirms else []
         first = self.floor + 1
@@ -267,7 +267,8 @@ class ChannelProducer(Generic[H, P]):
         actions: list[ProducerAction[H]] = []
         for consumer, path in list(self._paths.items()):
             if now >= path.heard_at + self._silent_s:
-                actions += self.drop(consumer, f"nothing was heard of it for {self._silent_s:g} s")
+                silent = f"nothing was heard of it for {self._silent_s:g} s"
+                actions += self.drop(consumer, silent, ErrorCode.CONNECTION_TIMEOUT)
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._pause_s()
             if self._lasting:

@@ -37,7 +37,7 @@ from chappe.data.scalars import PROTOCOLS, Address, Count, EnumValue, Port, Subn
 from chappe.data.values import EMPTY_SET, EMPTY_TABLE, Set, Table, Value
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
-from chappe.errors import InvalidData, ProtocolError, UnsupportedValue
+from chappe.errors import ErrorCode, InvalidData, ProtocolError, UnsupportedValue
 
 Parts: TypeAlias = list[bytes]
 Reader: TypeAlias = Callable[[bytes, int, int], tuple[Value, int]]
@@ -257,7 +257,7 @@ def _truncated(data: bytes) -> InvalidData:
 
 
 def _unknown_type(tag: int, pos: int) -> InvalidData:
-    return InvalidData(f"type {tag} at byte {pos} is unknown")
+    return InvalidData(f"type {tag} at byte {pos} is unknown").coded(ErrorCode.INVALID_TAG)
 
 
 _SIZES: Final = (0, 1, 8, 8, 8, 0, 16, 17, 3, 8, 8)

@@ -38,7 +38,7 @@ from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespa
 from chappe.data.text import UNITS_NS, from_text
 from chappe.data.values import TAGS, Set, Table, Value
 from chappe.defaults import VALUE_BYTES_MAX, VALUE_DEPTH_MAX, VALUE_ELEMENTS_MAX
-from chappe.errors import InvalidData, UnsupportedValue
+from chappe.errors import ErrorCode, InvalidData, UnsupportedValue
 
 MESSAGE_TYPE: Final = "data-message"
 _TYPE: Final = "@data-type"
@@ -229,7 +229,7 @@ def _parse(text: str | bytes, entries: Callable[[list[tuple[str, Any]]], Any] | 
         except json.JSONDecodeError:
             return json.loads(repair(text), strict=False, object_pairs_hook=entries)
     except json.JSONDecodeError as problem:
-        raise InvalidData(f"no JSON: {problem}") from None
+        raise InvalidData(f"no JSON: {problem}").coded(ErrorCode.INVALID_JSON) from None
     except (ValueError, RecursionError):
         raise InvalidData("no JSON for a value: a number too long, or nested too deep") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chappe.errors import ChappeError, StoreError
+from chappe.errors import ChappeError, ErrorCode, StoreError
 from chappe.kv.entity import Entity
 
 
@@ -14,8 +14,14 @@ class StoreEvent:
     """Something that happened to the master or clone of a store."""
 
     _text: ClassVar[str] = ""
+    _code: ClassVar[int] = 0
 
     store: str
+
+    @property
+    def code(self) -> int:
+        """Broker's number for it (``ErrorCode``) if it is a failure; else 0."""
+        return self._code
 
     def __str__(self) -> str:
         return self._text.format(self)
@@ -38,6 +44,11 @@ class CloneDropped(StoreEvent):
 
     clone: Entity
     reason: str
+    why: int = ErrorCode.UNSPECIFIED
+
+    @property
+    def code(self) -> int:  # noqa: D102
+        return self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,10 @@ class CloneResyncs(StoreEvent):
 
     error: ChappeError
 
+    @property
+    def code(self) -> int:  # noqa: D102
+        return self.error.code
+
 
 @dataclass(frozen=True, slots=True)
 class MasterFound(StoreEvent):
@@ -100,6 +115,7 @@ class CloneStale(StoreEvent):
     """A clone: it was without a master, or without changes, for longer than it may, and refuses to be read."""
 
     _text = "store {0.store!r} lost its master, or changes, too long ago and cannot be read until it has both"
+    _code = ErrorCode.STALE_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +123,7 @@ class WritesRefused(StoreEvent):
     """A clone: ``count`` writes waited for a master too long and were refused; those already sent may be done."""
 
     _text = "store {0.store!r} has refused {0.count} writes that waited for a master too long"
+    _code = ErrorCode.NO_SUCH_MASTER
 
     count: int
 
@@ -120,6 +137,10 @@ class WriteFailed(StoreEvent):
     what: str
     error: StoreError
 
+    @property
+    def code(self) -> int:  # noqa: D102
+        return self.error.code
+
 
 @dataclass(frozen=True, slots=True)
 class TwoMasters(StoreEvent):
@@ -129,6 +150,7 @@ class TwoMasters(StoreEvent):
     """
 
     _text = "store {0.store!r} has two masters, {0.followed} and {0.other}: close one"
+    _code = ErrorCode.MASTER_EXISTS
 
     followed: Entity
     other: Entity
@@ -139,6 +161,7 @@ class CommitFailed(StoreEvent):
     """A master: its backend refused a commit; the writes in it were refused, the store is as it was before."""
 
     _text = "store {0.store!r} has refused {0.writes} writes: {0.reason}"
+    _code = ErrorCode.BACKEND_FAILURE
 
     writes: int
     reason: str
@@ -149,5 +172,6 @@ class CommandRefused(StoreEvent):
     """A master or clone: a peer sent what it may not send, or bytes that are not a command."""
 
     _text = "store {0.store!r} has refused a message: {0.reason}"
+    _code = ErrorCode.INVALID_MESSAGE
 
     reason: str

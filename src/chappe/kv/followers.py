@@ -237,7 +237,7 @@ class Followers:
             elif isinstance(each, Dropped):
                 self._forget(each.consumer)
                 self._writers.detach(each.consumer)
-                actions.append(Report(CloneDropped(self._name, each.consumer, each.reason)))
+                actions.append(Report(CloneDropped(self._name, each.consumer, each.reason, each.code)))
             elif isinstance(each, HandshakeCompleted):
                 if not each.consumer.is_chappe:  # its handshake holds everything; chappe's follows in pieces
                     self._wholes.close(each.consumer)

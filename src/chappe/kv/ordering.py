@@ -279,7 +279,7 @@ class Ordering:
         writer = self._writers.known.get(done.writer)
         if writer is not None:
             if error is not None:
-                writer.outcomes[done.seq] = error.code
+                writer.outcomes[done.seq] = int(error.code)
             elif done.result is False:
                 writer.outcomes[done.seq] = cmd.NOT_INSERTED
 

@@ -36,7 +36,12 @@ def union(filters: Iterable[Filter]) -> Filter:
 
 def announced(topics: Iterable[bytes]) -> Filter:
     """Return the filter that peers are told for a subscription to ``topics``: without those of the endpoint itself."""
-    return minimal([topic for topic in topics if topic != ASK_LINKS and not topic.startswith(LOCAL_PREFIX)])
+    return minimal([topic for topic in topics if topic != ASK_LINKS and not is_local(topic)])
+
+
+def is_local(topic: bytes) -> bool:
+    """Whether a topic, or all that begins so, is of the endpoint with itself."""
+    return topic.startswith(LOCAL_PREFIX)
 
 
 def matches(wanted: Filter, topic: bytes) -> bool:

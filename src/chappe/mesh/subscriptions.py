@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from chappe.defaults import FILTER_BYTES_MAX, FILTER_TOPICS_MAX, MESH_TOPIC_BYTES_MAX
 from chappe.errors import UsageError
-from chappe.mesh.filters import NOTHING, Filter, announced
+from chappe.mesh.filters import NOTHING, Filter, announced, is_local
 from chappe.mesh.messages import pack_filter
 
 _FILTER_BYTES_MAX = FILTER_BYTES_MAX // 2  # a link state holds it, and what originals beside us want
@@ -63,12 +63,14 @@ class Subscriptions:
         return self._set(kept)
 
     def matching(self, topic: bytes, kind: int) -> tuple[int, ...]:
-        """The subscribers that get a message of ``kind`` with ``topic``."""
+        """The subscribers that get a message of ``kind`` with ``topic``; one of the endpoint itself has to be named."""
+        own = is_local(topic)
         return tuple(
             [
                 subscriber
                 for subscriber, (wanted, prefixes) in self._wanted.items()
-                if wanted == kind and topic.startswith(tuple(prefixes))
+                if wanted == kind
+                and topic.startswith(tuple([each for each in prefixes if is_local(each)] if own else prefixes))
             ]
         )
 

@@ -28,6 +28,7 @@ from chappe import __version__
 from chappe.api.mesh.aio import AsyncEndpoint, AsyncSubscriber
 from chappe.api.mesh.arguments import encode_topic, encode_value
 from chappe.api.mesh.identity import Behind
+from chappe.api.mesh.told import OWN
 from chappe.data.json import dumps_message, loads_message
 from chappe.defaults import WEBSOCKET_SPEAK_S
 from chappe.errors import (
@@ -61,6 +62,8 @@ def read_filter(text: str) -> list[str]:
         "".join(found).encode()
     except UnicodeEncodeError:
         raise InvalidData("a topic prefix holds half of a surrogate pair") from None
+    if any(each.startswith(OWN) for each in found):
+        raise InvalidData("topics that begin with <$>/local/ never leave their endpoint")
     return found
 
 

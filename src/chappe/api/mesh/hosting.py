@@ -13,6 +13,7 @@ from uuid import UUID
 from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
+from chappe.api.mesh.told import told
 from chappe.api.mesh.waiting import Asked, KeysWait, Waiting
 from chappe.api.taps import MeshTap
 from chappe.core import Report
@@ -22,7 +23,7 @@ from chappe.member import Record
 from chappe.mesh.actions import Deliver, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
-from chappe.mesh.filters import Filter
+from chappe.mesh.filters import Filter, is_local
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_node import MeshNode
@@ -76,6 +77,7 @@ class Host:
         self._subscribers: dict[int, Any] = {}
         self.listening: dict[Any, None] = {}  # subscribers to statuses
         self.stores: dict[Any, None] = {}
+        self._telling = False  # a report becomes a message
         self._closing = False  # we say goodbye: what is published now would reach nobody
         self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
@@ -279,7 +281,7 @@ class Host:
     def require_subscribe(self, topics: Iterable[bytes]) -> None:
         """Raise NotPermitted if there is nothing in one of these that our identity may have."""
         if self.permitted is not None:
-            self.permitted.subscribe(topics)
+            self.permitted.subscribe([each for each in topics if not is_local(each)])
 
     def take(self, taker: Any, topics: list[bytes], kind: int) -> None:
         """Have messages of a kind handed to ``taker.deliver``, until the endpoint closes it."""
@@ -312,10 +314,25 @@ class Host:
                 store.lost_peer = event
         for each in self.listening:
             each.report(event)
+        if not self._telling:
+            self._tell(event)
         if self._recorder is not None:
             self._recorder.hear(event)
 
     # -- inside ---------------------------------------------------------------------------------------
+
+    def _tell(self, event: object) -> None:
+        """Hand a report to those who subscribed to the endpoint's own topics; none follows from that itself."""
+        found = told(event)
+        if found is None:
+            return
+        self._telling = True
+        try:
+            for action in self.core.deliver_here(found[0], encode_value(found[1]), 0):
+                if isinstance(action, Deliver):
+                    self._deliver(action)
+        finally:
+            self._telling = False
 
     def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
         with self._lock:

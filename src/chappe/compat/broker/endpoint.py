@@ -23,6 +23,7 @@ from chappe.compat.broker.messaging import (
     Topic,
     topic_of,
     topics_of,
+    with_local,
 )
 from chappe.compat.broker.peering import Backend, EndpointInfo, NetworkInfo, PeerFlags, PeerInfo, PeerStatus
 from chappe.compat.broker.store import Store, Stores, options_of
@@ -206,7 +207,8 @@ class Endpoint:
         """Subscribe. At least ``qsize`` messages may wait; beyond that publishers are slowed down."""
         messages_max = max(qsize, SUBSCRIBER_MESSAGES_MAX)
         wanted = topics_of(topics)
-        made = subscriber_class(self._endpoint.subscribe(*wanted, on_full="block", messages_max=messages_max))
+        all_of_them = [each for topic in wanted for each in with_local(topic)]
+        made = subscriber_class(self._endpoint.subscribe(*all_of_them, on_full="block", messages_max=messages_max))
         if isinstance(made, Subscriber):
             made._on_topics = self._stores.want
         self._stores.want(wanted)

@@ -12,6 +12,7 @@ from chappe.api.mesh.hosting import Publisher as MeshPublisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import StatusSubscriber as MeshStatusSubscriber
 from chappe.api.mesh.subscriber import Subscriber as MeshSubscriber
+from chappe.api.mesh.told import OWN
 from chappe.compat.broker.data import Data, to_py
 from chappe.compat.broker.peering import Error, Status
 from chappe.data.values import Value
@@ -59,6 +60,11 @@ def topic_of(topic: str | Topic) -> str:
 def topics_of(topics: str | Topic | Iterable[str | Topic]) -> list[str]:
     """One topic, or several."""
     return [topic_of(topics)] if isinstance(topics, str | Topic) else [topic_of(each) for each in topics]
+
+
+def with_local(topic: str) -> list[str]:
+    """The prefixes of a subscription: in the original one that is short enough has the endpoint's own topics, too."""
+    return [topic, OWN] if OWN.startswith(topic) and topic != OWN else [topic]
 
 
 class Reset:
@@ -151,12 +157,12 @@ class Subscriber(_Queue[MeshSubscriber]):
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:
         """Subscribe to a further topic; it is done when this returns, whatever ``block`` says."""
-        self._wrapped.add(topic_of(topic))
+        self._wrapped.add(*with_local(topic_of(topic)))
         if self._on_topics is not None:
             self._on_topics([topic_of(topic)])
 
     def remove_topic(self, topic: str | Topic, block: bool = False) -> None:
-        self._wrapped.remove(topic_of(topic))
+        self._wrapped.remove(*with_local(topic_of(topic)))
 
     def _shown(self, found: Received) -> tuple[str, Any] | None:
         try:

@@ -7,7 +7,8 @@ from enum import Enum as _Enum
 from typing import Final
 from uuid import UUID
 
-from chappe.errors import PeeringError
+from chappe.api.mesh.told import ERROR_TEXTS, STATUS_TEXTS
+from chappe.errors import ErrorCode, PeeringError
 from chappe.mesh.events import LinkStatus
 from chappe.mesh.events import Status as MeshStatus
 
@@ -118,20 +119,7 @@ class Version:
 
 
 NOBODY: Final = str(UUID(int=0))
-# What the original calls each code, and what it says.
-_STATUSES: Final = {
-    SC.Unspecified: ("unspecified", ""),
-    SC.PeerAdded: ("peer_added", "handshake successful"),
-    SC.PeerRemoved: ("peer_removed", "removed connection to remote peer"),
-    SC.PeerLost: ("peer_lost", "lost connection to remote peer"),
-    SC.EndpointDiscovered: ("endpoint_discovered", "found a new peer in the network"),
-    SC.EndpointUnreachable: ("endpoint_unreachable", "lost the last path"),
-}
-_ERRORS: Final = {
-    2: ("peer_incompatible", "incompatible peer"),
-    3: ("peer_invalid", "cannot unpeer from unknown peer"),
-    4: ("peer_unavailable", "unable to connect to remote peer"),
-}
+_UNSPECIFIED: Final = ("unspecified", "")
 
 
 @dataclass(slots=True)
@@ -192,6 +180,7 @@ class Status:
 
     def __init__(self, event: MeshStatus) -> None:
         self._code = SC(event.code)
+        self._said = STATUS_TEXTS.get(type(event), _UNSPECIFIED)
         network = NetworkInfo(*event.address) if isinstance(event, LinkStatus) else None
         self._context = EndpointInfo(event.id, network)
         self._reason = event.reason if isinstance(event, LinkStatus) else ""
@@ -203,7 +192,7 @@ class Status:
         return self._context
 
     def __repr__(self) -> str:
-        name, text = _STATUSES[self._code]
+        name, text = self._said
         network = self._context.network
         where = f", {network.get()}" if network.is_set() else ""
         reason = f" ({self._reason})" if self._code is SC.PeerRemoved and self._reason else ""
@@ -214,7 +203,8 @@ class Error:
     """Something that did not work."""
 
     def __init__(self, error: PeeringError) -> None:
-        self._code = error.code
+        self._code = int(error.code)
+        self._text = ERROR_TEXTS.get(self._code, str(error))
         self._address = error.address
         self._peer_id = NOBODY if error.peer_id is None else str(UUID(bytes=error.peer_id))
 
@@ -223,6 +213,5 @@ class Error:
         return self._code
 
     def __repr__(self) -> str:
-        name, text = _ERRORS.get(self._code, ("unspecified", ""))
         where = "" if self._address is None else f", *{self._address[0]}:{self._address[1]}"
-        return f'{name}(endpoint_info({self._peer_id}{where}), "{text}")'
+        return f'{ErrorCode(self._code).text}(endpoint_info({self._peer_id}{where}), "{self._text}")'

@@ -115,7 +115,7 @@ class Dialling:
 
         def told() -> PeeringError:
             """Raising an error changes it: each caller gets a copy."""
-            made = type(error)(text, error.address, error.peer_id)
+            made = type(error)(text, error.address, error.peer_id).coded(error.code)
             made.last = True
             return made
 

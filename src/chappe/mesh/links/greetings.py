@@ -24,7 +24,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
-from chappe.errors import ProtocolError
+from chappe.errors import ErrorCode, ProtocolError
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import ID_BYTES, pack_filter, parse_filter
 
@@ -38,20 +38,22 @@ _LENGTH: Final = struct.Struct(">I")
 class Code(IntEnum):
     """Why a connection is given up, by the numbers of Broker's error codes."""
 
-    PEER_INCOMPATIBLE = 2
-    PEER_INVALID = 3
-    PEER_UNAVAILABLE = 4  # it may not take part now
-    DISCONNECTED = 5  # it was closed during the handshake
-    TIMED_OUT = 6
-    INVALID_MESSAGE = 20
-    UNEXPECTED_MESSAGE = 31
-    WRONG_MAGIC = 38
-    REDUNDANT = 39
-    LOGIC_ERROR = 40
+    PEER_INCOMPATIBLE = ErrorCode.PEER_INCOMPATIBLE
+    PEER_INVALID = ErrorCode.PEER_INVALID
+    PEER_UNAVAILABLE = ErrorCode.PEER_UNAVAILABLE  # it may not take part now
+    DISCONNECTED = ErrorCode.PEER_DISCONNECT_DURING_HANDSHAKE  # it was closed during the handshake
+    TIMED_OUT = ErrorCode.PEER_TIMEOUT
+    INVALID_MESSAGE = ErrorCode.INVALID_MESSAGE
+    UNEXPECTED_MESSAGE = ErrorCode.UNEXPECTED_HANDSHAKE_MESSAGE
+    WRONG_MAGIC = ErrorCode.WRONG_MAGIC_NUMBER
+    REDUNDANT = ErrorCode.REDUNDANT_CONNECTION
+    LOGIC_ERROR = ErrorCode.LOGIC_ERROR
 
 
 class Fault(ProtocolError):
     """A frame of the handshake that is wrong; ``code`` is what its sender is told."""
+
+    code: Code
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)

@@ -27,6 +27,7 @@ from chappe.mesh.messages import ASKED, BYE, NOBODY, PING, Message, pack_ping, p
 from chappe.mesh.rules import JOIN, MeshRules
 
 _FINAL: Final = {Code.PEER_INCOMPATIBLE: PeerIncompatible, Code.PEER_INVALID: PeerInvalid}  # dialling again is no use
+_TOLD: Final = frozenset(Code)  # of these a handshake may fail
 _STALE: Final = frozenset({Code.REDUNDANT, Code.LOGIC_ERROR})  # it believes in a connection that we know to be gone
 
 What = Literal["greet", "order", "leave", "empty", "await"]
@@ -121,6 +122,8 @@ class Peerings:
         host, port = target.address
         kind = _FINAL.get(Code(code)) if code in _FINAL else None
         error = (kind or PeerUnavailable)(f"cannot peer with {host}:{port}: {reason}", target.address, peer_id)
+        if code in _TOLD:
+            error.coded(Code(code))
         return self._dialling.failed(target, error, kind is not None, code in _STALE, now)
 
     def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:

@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 from chappe.data.shapes import CutOff, add_shape, add_value, skip_shape
 from chappe.data.varbyte import VARBYTE_BYTES_MAX, pack_varbyte, parse_varbyte
 from chappe.defaults import MESH_TOPIC_BYTES_MAX
-from chappe.errors import InvalidData, ProtocolError
+from chappe.errors import ErrorCode, InvalidData, ProtocolError
 from chappe.kv.shapes import add_command, add_command_shape, skip_command_shape
 from chappe.mesh.messages import COMMAND, DATA
 
@@ -96,7 +96,9 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[E
         InvalidData: It is not a recording; the text names the byte.
     """
     if raw[:4] not in _HEADERS:
-        raise InvalidData("this is not a recording: it does not begin with the magic number")
+        raise InvalidData("this is not a recording: it does not begin with the magic number").coded(
+            ErrorCode.WRONG_MAGIC_NUMBER
+        )
     if len(raw) < len(HEADER) or raw[4] != VERSION:
         said = f"version {raw[4]}" if len(raw) >= len(HEADER) else "no version"
         raise InvalidData(f"it has {said} of the format, only {VERSION} can be read")
@@ -109,7 +111,8 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[E
         except ProtocolError as problem:
             text = f"in the entry at byte {start}: {problem}"
             if torn is None or not isinstance(problem, CutOff):
-                raise InvalidData(text) from None
+                code = ErrorCode.END_OF_FILE if isinstance(problem, CutOff) else problem.code
+                raise InvalidData(text).coded(code) from None
             torn(text)
             return
         if kind != NEW_TOPIC:
@@ -136,6 +139,7 @@ def _next(raw: bytes, pos: int, topics: list[bytes]) -> tuple[int, int, int, int
         raise CutOff("it is cut off")
     number = _ENTRY.unpack_from(raw, pos)[1]
     if number >= len(topics):
-        raise InvalidData(f"a message has topic number {number}, and there are {len(topics)}")
+        text = f"a message has topic number {number}, and there are {len(topics)}"
+        raise InvalidData(text).coded(ErrorCode.INVALID_TOPIC_KEY)
     pos += _ENTRY.size
     return kind, number, pos, (skip_shape if kind == DATA else skip_command_shape)(raw, pos)
