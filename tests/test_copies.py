@@ -44,6 +44,7 @@ from chappe.api.mesh.identity import Behind
 from chappe.api.mesh.received import Received
 from chappe.data import values
 from chappe.data.binary import encode
+from chappe.data.logical import LamportTimestamp
 from chappe.errors import ChappeError, OffsetConflict
 from chappe.log.batch import Batch, encode_batch
 from chappe.mesh.links.greetings import Code, Fault
@@ -78,6 +79,7 @@ PLAIN: typing.Final[dict[Any, Any]] = {
     DataType: StringType(),
     pyarrow.Table: pyarrow.table({"column": [1, 2]}),
     Batch: Batch.parse(encode_batch(0, [b"value"], 5)),
+    LamportTimestamp: LamportTimestamp(7),
     Fault: Fault(Code.PEER_INCOMPATIBLE, "text"),  # compiled, so that its __init__ tells no types
     numpy.ndarray: numpy.arange(3),
 }

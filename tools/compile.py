@@ -43,7 +43,15 @@ REPAIR: Final = "from chappe.compiled import repair_pickling; repair_pickling(__
 # What mypyc cannot make: kinds of int, str, bytes and tuple, and what holds them; Structs that are generic; dataclasses
 # that give something else to what their base has without asking for it. And what is inherited from elsewhere.
 LEFT_ALONE: Final = {
-    *("data/scalars.py", "data/values.py", "data/zeek.py", "channel/messages.py", "mesh/events.py", "kv/events.py"),
+    *(
+        "data/logical.py",
+        "data/scalars.py",
+        "data/values.py",
+        "data/zeek.py",
+        "channel/messages.py",
+        "mesh/events.py",
+        "kv/events.py",
+    ),
     "kv/chained/machine.py",
 }
 # Each part by its name: folders, with all that is in them, and files, also by patterns. Nodes and loops are not among

@@ -8,11 +8,12 @@ pyarrow is imported when it is first needed: ``pip install 'chappe[arrow]'``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from chappe.data.logical import LamportTimestamp, VectorTimestamp
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, UsageError
 from chappe.log.batch import HEADERS, KEYS, Batch, decode_headers
@@ -104,6 +105,18 @@ def concat(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return parts[0]
     (whole,) = pyarrow().Table.from_batches(parts).combine_chunks().to_batches()
     return whole
+
+
+def logical_times(times: Iterable[LamportTimestamp | VectorTimestamp | None]) -> pa.Array:
+    """Logical times as a column: uint64, or a map of string to uint64 if there are vectors among them.
+
+    A row goes back by ``LamportTimestamp(row.as_py())`` or ``VectorTimestamp.from_json(row.as_py())``.
+    """
+    pa, rows = pyarrow(), list(times)
+    if any(isinstance(each, VectorTimestamp) for each in rows):
+        entries = [list(each.to_json().items()) if isinstance(each, VectorTimestamp) else each for each in rows]
+        return pa.array(entries, type=pa.map_(pa.string(), pa.uint64()))
+    return pa.array(rows, type=pa.uint64())
 
 
 def pyarrow() -> Any:

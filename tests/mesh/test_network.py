@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from chappe.data.logical import LamportTimestamp, VectorTimestamp
 from chappe.defaults import ENDPOINTS_MAX, NETWORK_LINKS_MAX
 from chappe.mesh.filters import Filter
 from chappe.mesh.link_states import Known, Verdict
@@ -82,7 +83,7 @@ def ring() -> Topology:
 
 
 def test_an_endpoint_alone_sees_itself() -> None:
-    only = NetworkEndpoint(name(OWN), False, True, (), 0, None)
+    only = NetworkEndpoint(name(OWN), False, True, (), 0, None, LamportTimestamp(1))
     assert picture(looking()) == Network(name(OWN), (only,), ())
 
 
@@ -91,11 +92,11 @@ def test_a_ring_with_what_each_wants_and_how_far_it_is() -> None:
 
     assert network.id == name(OWN)
     assert network.endpoints == (
-        NetworkEndpoint(name(OWN), False, True, ("/own",), 0, None),
-        NetworkEndpoint(name(A), False, True, ("/a", "/b"), 1, name(A)),
-        NetworkEndpoint(name(B), False, True, (), 1, name(B)),
-        NetworkEndpoint(name(C), False, True, ("",), 2, name(A)),
-        NetworkEndpoint(name(D), False, False, (), 2, name(B)),
+        NetworkEndpoint(name(OWN), False, True, ("/own",), 0, None, LamportTimestamp(1)),
+        NetworkEndpoint(name(A), False, True, ("/a", "/b"), 1, name(A), LamportTimestamp(1)),
+        NetworkEndpoint(name(B), False, True, (), 1, name(B), LamportTimestamp(1)),
+        NetworkEndpoint(name(C), False, True, ("",), 2, name(A), LamportTimestamp(1)),
+        NetworkEndpoint(name(D), False, False, (), 2, name(B), LamportTimestamp(1)),
     )
     assert links(network) == {
         between(OWN, A): (True, True),
@@ -130,6 +131,21 @@ def test_a_link_that_breaks_leads_the_other_way_round() -> None:
     assert between(OWN, A) not in links(network)
 
 
+def test_pictures_are_ordered_by_what_they_have_seen() -> None:
+    made, other = ring(), ring()
+    first = picture(made).time
+    assert first == picture(other).time == VectorTimestamp(dict.fromkeys(map(name, (OWN, A, B, C, D)), 1))
+
+    tell(made, A, C, (A, D), wanted=(), version=2)
+    tell(other, B, D, (B, C), version=2)
+    one, two = picture(made).time, picture(other).time
+    assert first < one
+    assert first < two
+    assert one.concurrent(two)
+    tell(other, A, C, (A, D), wanted=(), version=2)
+    assert one < picture(other).time == one.merged(two)
+
+
 def test_a_link_that_one_end_alone_tells_of_leads_nowhere_and_is_shown() -> None:
     made = looking(A)
     tell(made, A, A, (OWN, B))  # B has not been heard
@@ -160,7 +176,7 @@ def test_beyond_an_endpoint_that_passes_nothing_on_only_its_neighbours_are_seen(
     network = picture(made)
 
     assert network.endpoints[1:] == (
-        NetworkEndpoint(name(A), False, False, (), 1, name(A)),
+        NetworkEndpoint(name(A), False, False, (), 1, name(A), LamportTimestamp(1)),
         NetworkEndpoint(name(B), False, None, None, None, None),
     )
     assert links(network)[between(A, B)] == (False, False)
@@ -248,7 +264,8 @@ def test_a_dictionary_that_json_takes() -> None:
 
     assert found["id"] == name(OWN)
     assert found["endpoints"][1] == {
-        "id": name(A), "original": False, "forwards": True, "filter": ["/\udcff"], "distance": 1, "via": name(A)
+        "id": name(A), "original": False, "forwards": True, "filter": ["/\udcff"], "distance": 1, "via": name(A),
+        "version": 1,
     }  # fmt: skip
     assert found["endpoints"][2]["distance"] is None
     assert {"ends": [name(A), name(B)], "own": False, "confirmed": False} in found["links"]

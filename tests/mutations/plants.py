@@ -873,7 +873,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "earlier-life-not-outdone",
         "mesh",
         "mesh/telling.py",
-        "            self.version = max(self.version, self._outdo)\n",
+        "            self.version = self.version.merged(self._outdo)\n",
         "",
         "everybody knows who is there",
     ),

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Final
 from uuid import UUID
 
+from chappe.data.logical import NEVER, LamportTimestamp, VectorTimestamp
 from chappe.data.markup import ROWS_MAX, many, table
 from chappe.defaults import ENDPOINTS_MAX, NETWORK_LINKS_MAX
 from chappe.mesh.filters import Filter, union
@@ -34,6 +35,7 @@ class Facts:
     originals: Mapping[bytes, Filter]  # originals beside it
     known: Mapping[bytes, Known]
     ways: Mapping[bytes, tuple[int, bytes]]
+    version: LamportTimestamp = NEVER  # of the own link state
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class NetworkEndpoint:
         filter: The prefixes of topics that it wants.
         distance: Hops from the endpoint that looks, which has 0; None: no way leads there.
         via: The neighbour of the one that looks over which the shortest way leads.
+        version: The logical time of its link state, and so of its filter; 0 if it has told none.
     """
 
     id: str
@@ -55,6 +58,7 @@ class NetworkEndpoint:
     filter: tuple[str, ...] | None
     distance: int | None
     via: str | None
+    version: LamportTimestamp = NEVER
 
     @property
     def kind(self) -> str:
@@ -130,6 +134,11 @@ class Network:
         left_out = len(pairs) - len(links)
         return Network(named(facts.own), endpoints, tuple(links), len(order) - len(endpoints), left_out)
 
+    @property
+    def time(self) -> VectorTimestamp:
+        """The logical time of this picture: one that is later has seen all that this one has."""
+        return VectorTimestamp({each.id: each.version for each in self.endpoints})
+
     def short(self) -> int:
         """How many characters of their ids tell all endpoints apart: 8, or more where ids were chosen by people."""
         found = SHORT
@@ -149,6 +158,7 @@ class Network:
                     "filter": None if each.filter is None else list(each.filter),
                     "distance": each.distance,
                     "via": each.via,
+                    "version": int(each.version),
                 }
                 for each in self.endpoints
             ],
@@ -246,20 +256,22 @@ def _in_reach(facts: Facts) -> Iterator[tuple[bytes, Known]]:
 
 def _endpoint(endpoint: bytes, facts: Facts, originals: Mapping[bytes, list[Filter]], named: Name) -> NetworkEndpoint:
     if endpoint == facts.own:
-        return NetworkEndpoint(named(endpoint), False, facts.forwards, _texts(facts.wanted), 0, None)
+        return NetworkEndpoint(named(endpoint), False, facts.forwards, _texts(facts.wanted), 0, None, facts.version)
     forwards: bool | None = None
+    version = NEVER
     wanted = facts.links.get(endpoint)
     known = facts.known.get(endpoint)
     if known is not None:
         forwards, wanted = known.state.forwards, known.state.filter
+        version = LamportTimestamp(known.state.version)
     elif endpoint in originals:
         wanted = union(originals[endpoint])
     texts = None if wanted is None else _texts(wanted)
     original = endpoint in originals
     if endpoint not in facts.ways:
-        return NetworkEndpoint(named(endpoint), original, forwards, texts, None, None)
+        return NetworkEndpoint(named(endpoint), original, forwards, texts, None, None, version)
     distance, via = facts.ways[endpoint]
-    return NetworkEndpoint(named(endpoint), original, forwards, texts, distance, named(via))
+    return NetworkEndpoint(named(endpoint), original, forwards, texts, distance, named(via), version)
 
 
 def _name(endpoint: bytes) -> str:

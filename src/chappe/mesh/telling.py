@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from chappe.data.logical import LamportTimestamp
 from chappe.defaults import (
     DOUBT_S,
     LIFE_NUMBERS,
@@ -30,7 +31,7 @@ class Telling:
     """
 
     def __init__(self, version: int, now: float) -> None:
-        self.version = version
+        self.version = LamportTimestamp(version)  # of our link state, and so of our filter
         self.tell_at = inf  # when our link state, which changed since ``tell``, is to be told
         self.outdo_at = inf  # when what somebody else told in our name is to be outdone
         self.numbers_from = 0  # publications of an earlier life may have numbers up to this
@@ -56,14 +57,14 @@ class Telling:
         if now >= self.outdo_at:
             self._outdone_at, self.outdo_at = now, inf
             self.numbers_from = self._outdo + LIFE_NUMBERS
-            self.version = max(self.version, self._outdo)
+            self.version = self.version.merged(self._outdo)
         elif now < self.tell_at:
             return None
         self.tell_at = inf
         if now > self._told_at + TELL_PAUSE_MAX_S:
             self._recent = 0
         self._told_at = now
-        self.version += 1
+        self.version = self.version.incremented()
         self._told = made()
         return self._told
 

@@ -477,7 +477,9 @@ class Topology:
         """What is known of the network, as of the last settle: see ``mesh.network``."""
         links, originals, known = dict(self._links), dict(self._originals), dict(self._known)
         ways = self.ways().distances | {each: (1, each) for each in originals}
-        return Facts(self.own, self.forwards, self._filter, links, originals, known, ways)
+        return Facts(
+            self.own, self.forwards, self._filter, links, originals, known, ways, self.telling.version
+        )  # fmt: skip
 
 
 def _only_adds(former: Known | None, made: Known) -> bool:
