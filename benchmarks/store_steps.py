@@ -12,7 +12,7 @@ from chappe.kv.chained.fed import steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import PART_BYTES, Lead, encode, parts_of
 from chappe.kv.entity import chappe_entity
-from chappe.kv.pair.messages import encode_operation
+from chappe.kv.rows import encode_operation
 
 MIB = 1 << 20
 COMMIT_ROWS = 1_000
