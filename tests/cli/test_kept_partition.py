@@ -6,11 +6,17 @@ import json
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
+
+from chappe.api.log.kept_partition import kept_producer
+from chappe.dashboard.changes import Changes
+from chappe.dashboard.entries import Entries
+from chappe.dashboard.leases import Leases
 
 pytestmark = pytest.mark.process
 
@@ -117,3 +123,29 @@ def test_its_files_are_the_users_alone(shell: Shell) -> None:
     produce(shell)
     (home,) = Path(shell.env["XDG_STATE_HOME"]).glob("chappe/produce/*")
     assert home.stat().st_mode & 0o077 == 0
+
+
+def test_every_command_that_writes_continues_a_partition(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.up()
+    partition = produce(shell)["partition"]
+    assert shell.run("archive", "t", "--to", "kept").returncode == 0
+    for _ in range(2):
+        assert shell.run("replay", "--from", "kept", "--speed", "max").returncode == 0
+    for _ in range(2):
+        recorder = shell.start("record", "x/", "--to", "mesh", "--mesh-listen", "127.0.0.1:0", "--json")
+        assert recorder.stdout is not None
+        address = json.loads(recorder.stdout.readline())["address"]
+        assert shell.run("publish", "x/y", "1", "--peer", address).returncode == 0
+        assert shell.stop(recorder)[0] == 0
+    monkeypatch.setenv("XDG_STATE_HOME", shell.env["XDG_STATE_HOME"])
+    leases = Leases()
+    for _ in range(2):
+        changes = Changes(
+            None, partial(kept_producer, tower=shell.env["CHAPPE_TOWER"]), None, Entries(None, {}, leases)
+        )
+        changes.write("t", "", "by hand").carry_out()
+    leases.close()
+    assert produce(shell)["partition"] == partition
+    rows = [json.loads(line) for line in shell.run("topics", "--partitions", "--json").stdout.splitlines()]
+    assert {(row["topic"], row["records"]) for row in rows} == {("t", 10), ("mesh", 2)}
+    assert len(rows) == 2

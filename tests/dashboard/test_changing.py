@@ -210,5 +210,4 @@ def test_what_cannot_be_is_refused_before_anybody_is_asked() -> None:
     for plan in plans:
         with pytest.raises(UsageError):
             plan()
-    changes.close()
     leases.close()

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -125,14 +126,13 @@ def dashboard(
         entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases, meshed.lives)
         changes = None
         if allow_changes:
-            from chappe import Producer
+            from chappe.api.log.kept_partition import kept_producer
             from chappe.dashboard.changes import Changes
 
-            def producer() -> Producer:
-                return Producer(tower=tower, listen=listen, forwarders=forwarders or None, security=log_security)
-
+            producer = partial(
+                kept_producer, tower=tower, listen=listen, forwarders=forwarders or None, security=log_security
+            )
             changes = Changes(log, producer, meshed.endpoint, entries, security=log_security)
-            ending.callback(changes.close)
         looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
         # What is printed may be kept: in journals, in logs of CI. Who set the token has it.
         where = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)

@@ -25,7 +25,6 @@ from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
-from chappe.cli.produce_partition import Kept, kept_producer
 from chappe.cli.topics import new_beside
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
@@ -193,7 +192,6 @@ class _Writer:
         self._identity = identity
         self._min_acks = min_acks
         self._chain, self._partitions = chain, partitions
-        self._kept: Kept | None = None
         self._ending = ExitStack()
 
     def __enter__(self) -> _Writer:
@@ -211,6 +209,7 @@ class _Writer:
 
     def _made(self) -> Producer | _Ordered:
         from chappe import OrderedProducer, Producer
+        from chappe.api.log.kept_partition import kept_producer
 
         enter = self._ending.enter_context
         if self._chain is not None:
@@ -219,7 +218,7 @@ class _Writer:
                 enter(OrderedProducer(self.topic, chain=self._chain, partitions=self._partitions, security=security))
             )
         if self._identity is None:
-            producer, self._kept = enter(kept_producer(self.topic, self._reach, self._min_acks))
+            producer = enter(kept_producer(self.topic, self._min_acks, **self._reach.arguments))
         else:
             arguments = self._reach.arguments
             producer = enter(Producer(self.topic, **arguments, min_acks=self._min_acks, identity=self._identity))
@@ -246,11 +245,6 @@ class _Writer:
         """Wait until all records are stored. Raises TimedOut."""
         if self.producer is not None:
             self.producer.flush(timeout=timeout)
-
-    def finish(self) -> None:
-        """Let the next run continue the partition: all records are stored."""
-        if self._kept is not None:
-            self._kept.finished = True
 
     def close(self) -> None:
         """Close without waiting for records that are not stored."""
@@ -315,7 +309,6 @@ class _Run:
                 time.sleep(FLUSH_STEP_S)  # the time is over as well, and its interrupt is on its way
         except KeyboardInterrupt as stop:
             return self._interrupted(stop)
-        self.writer.finish()
         if problem is not None and self.writer.producer is None:
             if isinstance(problem, UsageError) and not isinstance(problem, BadInput):
                 raise problem  # of the options, not of the input
@@ -414,8 +407,6 @@ class _Run:
             warn(f"{how}: the 1 record read until then is {'stored' if self.min_acks else 'sent'}")
         else:
             warn(f"{how}: all {self._sent:,} records read until then are {'stored' if self.min_acks else 'sent'}")
-        if not lost:
-            self.writer.finish()
         with suppress(ChappeError):
             self.writer.close()
         return exit_code(stop) if self.too_late is None else 1

@@ -8,8 +8,8 @@ All of it blocks, and is for threads that may.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Changes:
 
     Args:
         log: Where topics and groups are.
-        producer: Makes what writes to topics.
+        producer: Makes a producer of a topic, as a context; each write makes one.
         endpoint: Of the mesh.
         entries: What is in data stores and maps.
         groups: Directory of the positions of consumers, as of ``Consumer``; by default this user's.
@@ -72,7 +72,7 @@ class Changes:
     def __init__(
         self,
         log: LogSource | None,
-        producer: Callable[[], Producer],
+        producer: Callable[[str], AbstractContextManager[Producer]],
         endpoint: Endpoint | None,
         entries: Entries,
         *,
@@ -80,19 +80,11 @@ class Changes:
         security: LogSecurity = None,
     ) -> None:
         self._log = log
-        self._new_producer = producer
+        self._producer = producer
         self._endpoint = endpoint
         self._entries = entries
         self._groups = groups
         self._security = security
-        self._lock = threading.Lock()
-        self._producer: Producer | None = None  # one, as each has a partition of its own in each topic
-
-    def close(self) -> None:
-        """Leave."""
-        with self._lock:
-            if self._producer is not None:
-                self._producer.close()
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -105,12 +97,9 @@ class Changes:
         return Planned(f"Write a record to {topic}", loses, "Write it", carry_out, harmless=True)
 
     def _write(self, topic: str, key: str, value: str) -> str:
-        with self._lock:
-            if self._producer is None:
-                self._producer = self._new_producer()
-            producer = self._producer
-        producer.send(value, key or None, topic=topic)
-        producer.flush(WRITE_S)
+        with self._producer(topic) as producer:
+            producer.send(value, key or None)
+            producer.flush(WRITE_S)
         return _done(f"The record is in {topic}.")
 
     def trim(self, topic: str, before_us: int | None) -> Planned:

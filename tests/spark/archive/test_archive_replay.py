@@ -118,9 +118,9 @@ def test_the_same_again_starts_anew_once_it_was_finished(tower: str, store: Stor
     archive = tmp_path / "archive"
     write(archive, "t", "a", 10)
     replay(archive, tower, Order())
-    replay(archive, tower, Order())
-    records = consumed(tower, "t", 20)
-    assert len({record.partition for record in records}) == 2
+    assert replay(archive, tower, Order()).earlier == 0
+    values = [record.value for record in consumed(tower, "t", 20)]
+    assert values[:10] == values[10:]
 
 
 def test_between_two_times(tower: str, store: Store, tmp_path: Path) -> None:
@@ -229,3 +229,35 @@ def test_a_killed_replay_neither_loses_nor_repeats(tower: str, store: Store, tmp
     expected = [NOON_US + 1000 * n for n in range(2000) for _ in "abc"]
     assert [record.timestamp for record in records] == expected
     assert len({record.partition for record in records}) == 1
+
+
+def test_replays_share_a_partition(tower: str, store: Store, tmp_path: Path) -> None:
+    archive, state = tmp_path / "archive", tmp_path / "state"
+    write(archive, "t", "a", 10)
+    first = replay(archive, tower, Order(to="new"))
+    with Replay(archive, Order(to="new"), tower=tower, state=state) as left:
+        left.interrupted(0.0)
+    with Replay(archive, Order(to="new"), tower=tower, state=state) as run:
+        assert run.resumed
+        run.run()
+        second = run.progress
+    write(archive, "t", "a", 5)
+    third = replay(archive, tower, Order(to="new"))
+    assert [(each.sent, each.stored, each.earlier) for each in (first, second, third)] == [
+        (10, 10, 0),
+        (10, 10, 0),
+        (15, 15, 0),
+    ]
+    records = consumed(tower, "new", 35)
+    assert [record.offset for record in records] == list(range(35))
+    assert len({record.partition for record in records}) == 1
+
+
+def test_a_replay_to_a_new_store_gets_a_new_partition(tower: str, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    write(archive, "t", "a", 10)
+    with Store(tmp_path / "one", tower=tower):
+        replay(archive, tower, Order())
+    with Store(tmp_path / "two", tower=tower):
+        replay(archive, tower, Order())
+        assert [record.offset for record in consumed(tower, "t", 10)] == list(range(10))

@@ -10,6 +10,9 @@ after a kill they know how many records they have sent, and what of that is not 
 on the archived records alone, the number of records says where to go on: none is lost or sent twice. Where the archive
 ended when the replay began is kept too, so that it may grow meanwhile. From time to time it is noted how far the
 replay is, so that what was sent need not be read again.
+
+A replay writes to the partition that commands on this machine keep for the topic, if one is free: its journal belongs
+to the replay from its start to its end, over interruptions.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from chappe.api.log.kept_partition import Slots, continued, journal_of
 from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
 from chappe.arrow_rows import WRITTEN, Part, parts, plain
@@ -41,7 +45,8 @@ from chappe.system import settings
 from chappe.system.disk import sync_file
 from chappe.system.places import users
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+STATE: Final = "replay.json"
 PIECE_BYTES: Final = 256 * KIB  # of records in one batch: each is synced to the journal
 NOTE_S: Final = 2.0  # how often the progress of the replay is noted
 FLUSH_STEP_S: Final = 0.25
@@ -50,13 +55,14 @@ FLUSH_STEP_S: Final = 0.25
 class Noted(msgspec.Struct, frozen=True):
     """What is kept of a replay while it is not finished.
 
-    ``bounds`` are the ends of the partitions when it began, by topic; everything before ``passed`` in the order was
-    sent, and that were ``sent`` records of each topic.
+    ``bounds`` are the ends of the partitions when it began, by topic. Everything before ``passed`` in the order was
+    sent: of each topic the records from offset ``first`` of its new partition to before ``sent``.
     """
 
     bounds: dict[str, dict[str, int]]
     passed: int = EARLIEST_US
     sent: dict[str, int] = {}
+    first: dict[str, int] = {}
     format: int = FORMAT
 
 
@@ -94,7 +100,8 @@ class Replay:
         listen: Interface of the producers.
         security: Who they are, as of ``Producer``.
         anew: Forget where an earlier run of the same replay was interrupted.
-        state: Where it is kept how far the replay is; the user's data directory by default.
+        state: Where it is kept how far the replay is, and the partitions of finished ones; the user's data and state
+            directories by default.
 
     Raises:
         UsageError: There is no archive, or several topics for one target.
@@ -119,22 +126,22 @@ class Replay:
         if order.to is not None and len(topics) > 1:
             raise UsageError(f"one target for the topics {', '.join(topics)} would mix them: name one with --topic")
         self._order = order
-        tower = settings.tower(tower)
         self._state = (state or users("data") / "replays") / _name(manifest, order)
+        self._kept = None if state is None else state / "kept"
+        self._where: dict[str, Any] = {"tower": settings.tower(tower), "listen": listen, "security": security}
         if anew:
             shutil.rmtree(self._state, ignore_errors=True)
-        self.resumed = (self._state / "replay.json").exists()
+        self.resumed = (self._state / STATE).exists()
         if self.resumed:
             self._noted = self._read()
         else:
             ends = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
             self._noted = Noted(ends)
-            self._write(self._noted)
         self._unsealing = Unsealing(security)
         self._wanted = Wanted(self._noted.bounds, order.since, order.until, self._noted.passed)
         files = [(path_of(directory, manifest, each), each) for each in manifest.files]
         self._groups = plan(files, self._wanted)
-        self.progress = Progress(total=sum(self._noted.sent.values()) + sum(each.rows for each in self._groups))
+        self.progress = Progress()
         self._producers: dict[str, Producer] = {}
         self._skip: dict[str, int] = {}
         self._began = time.monotonic()
@@ -144,10 +151,16 @@ class Replay:
         self.show: Callable[[Progress], None] = lambda progress: None
         try:
             for topic in topics:
-                self._open(topic, tower, listen, security)
+                self._open(topic)
+            if not self.resumed:
+                first = {topic: each.next_offset for topic, each in self._producers.items()}
+                self._noted = msgspec.structs.replace(self._noted, sent=first, first=first)
+                self._write(self._noted)
         except BaseException:
             self.abandon()
             raise
+        noted, rows = self._noted, sum(each.rows for each in self._groups)
+        self.progress.total = sum(noted.sent.values()) - sum(noted.first.values()) + rows
         self.progress.earlier = self.progress.sent = self._sent
 
     def run(self) -> None:
@@ -165,6 +178,10 @@ class Replay:
         self._look()
         for each in self._producers.values():
             each.close()
+        (self._state / STATE).unlink()  # from here on the replay is over, and its partitions belong to nobody
+        for topic in self._producers:
+            target = self._order.to or topic
+            self._slots(target).give(journal_of(self._state, _identity(target)))
         shutil.rmtree(self._state, ignore_errors=True)
 
     def interrupted(self, patience_s: float) -> int:
@@ -189,16 +206,21 @@ class Replay:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def _open(self, topic: str, tower: str, listen: str | None, security: LogSecurity) -> None:
+    def _open(self, topic: str) -> None:
         target = self._order.to or topic
-        identity = hashlib.sha256(target.encode()).hexdigest()[:16]
-        producer = Producer(
-            target, tower=tower, listen=listen, identity=identity, directory=self._state, security=security
-        )
+        identity = _identity(target)
+        if self.resumed:
+            producer = Producer(target, **self._where, identity=identity, directory=self._state)
+        else:
+            self._slots(target).take(journal_of(self._state, identity))
+            producer = continued(target, self._state, identity, self._where)
         self._producers[topic] = producer
-        self._skip[topic] = producer.next_offset - self._noted.sent.get(topic, 0)
+        self._skip[topic] = producer.next_offset - self._noted.sent.get(topic, 0) if self.resumed else 0
         if self._skip[topic] < 0:
             raise StorageFormat(f"{self._state} does not fit together: start the replay anew with --anew")
+
+    def _slots(self, target: str) -> Slots:
+        return Slots(target, directory=self._kept, **self._where)
 
     def _not_sent(self, run: Run) -> Run:
         """Without what an earlier run sent after it had last noted how far it was."""
@@ -240,14 +262,15 @@ class Replay:
 
     @property
     def _sent(self) -> int:
-        return sum(each.next_offset for each in self._producers.values())
+        return sum(each.next_offset for each in self._producers.values()) - sum(self._noted.first.values())
 
     def _look(self) -> None:
         now = time.monotonic()
         self._shown_at = now
         progress = self.progress
         progress.sent = self._sent
-        progress.stored = sum(each.stored for each in self._producers.values())
+        stored = sum(each.stored for each in self._producers.values())
+        progress.stored = max(0, stored - sum(self._noted.first.values()))
         progress.seconds = now - self._began
         done = progress.sent - progress.earlier
         if self._order.speed is not None:
@@ -261,10 +284,10 @@ class Replay:
         if now - self._noted_at >= NOTE_S and not any(self._skip.values()):
             self._noted_at = now
             sent = {topic: each.next_offset for topic, each in self._producers.items()}
-            self._write(Noted(self._noted.bounds, passed, sent))
+            self._write(msgspec.structs.replace(self._noted, passed=passed, sent=sent))
 
     def _read(self) -> Noted:
-        path = self._state / "replay.json"
+        path = self._state / STATE
         try:
             noted = msgspec.json.decode(path.read_bytes(), type=Noted)
         except (OSError, msgspec.MsgspecError) as error:
@@ -275,7 +298,7 @@ class Replay:
 
     def _write(self, noted: Noted) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
-        path = self._state / "replay.json"
+        path = self._state / STATE
         temporary = path.with_suffix(".new")
         with open(temporary, "wb") as file:
             file.write(msgspec.json.encode(noted))
@@ -291,6 +314,10 @@ def pieces(records: pa.Table) -> Iterator[Part]:
         for start in range(0, batch.num_rows, rows):
             some = batch.slice(start, rows)
             yield from parts(plain({name: some.column(name) for name in WRITTEN}, now_us), now_us)
+
+
+def _identity(target: str) -> str:
+    return hashlib.sha256(target.encode()).hexdigest()[:16]
 
 
 def _name(manifest: Manifest, order: Order) -> str:
