@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 
-from chappe.api.log.kept_partition import kept_producer
+from chappe.api.log.kept_partition import KeptPartitions
 from chappe.dashboard.changes import Changes
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
@@ -139,10 +138,9 @@ def test_every_command_that_writes_continues_a_partition(shell: Shell, monkeypat
         assert shell.stop(recorder)[0] == 0
     monkeypatch.setenv("XDG_STATE_HOME", shell.env["XDG_STATE_HOME"])
     leases = Leases()
+    partitions = KeptPartitions("t", tower=shell.env["CHAPPE_TOWER"])
     for _ in range(2):
-        changes = Changes(
-            None, partial(kept_producer, tower=shell.env["CHAPPE_TOWER"]), None, Entries(None, {}, leases)
-        )
+        changes = Changes(None, lambda _: partitions.producer(), None, Entries(None, {}, leases))
         changes.write("t", "", "by hand").carry_out()
     leases.close()
     assert produce(shell)["partition"] == partition

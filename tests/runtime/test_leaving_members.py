@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import zmq
@@ -71,13 +72,21 @@ def leaving(consumer: Consumer) -> float:
         return meeting._leaving.next_timeout()
 
 
-def test_what_a_member_sent_before_it_went_is_read(tower: str) -> None:
+@contextmanager
+def left_behind(tower: str) -> Iterator[tuple[Consumer, Original]]:
+    """A consumer that is behind with what a producer sent, and knows that the producer has gone."""
     with Consumer("hello", tower=tower, reset="earliest") as consumer:
         original = Original(tower)
         original.publish(0, COUNT)
         until(lambda: consumer._core.paused, "the consumer is behind")
         original.beacon(b"G")
         until(lambda: met(consumer) == [], "the consumer knows that the producer has gone")
+        yield consumer, original
+        original.close()
+
+
+def test_what_a_member_sent_before_it_went_is_read(tower: str) -> None:
+    with left_behind(tower) as (consumer, original):
         original.close()
 
         assert read(consumer, COUNT) == list(range(COUNT))
@@ -85,15 +94,9 @@ def test_what_a_member_sent_before_it_went_is_read(tower: str) -> None:
 
 
 def test_a_member_that_comes_back_meanwhile_keeps_its_connection(tower: str) -> None:
-    with Consumer("hello", tower=tower, reset="earliest") as consumer:
-        original = Original(tower)
-        original.publish(0, COUNT)
-        until(lambda: consumer._core.paused, "the consumer is behind")
-        original.beacon(b"G")
-        until(lambda: met(consumer) == [], "the consumer knows that the producer has gone")
+    with left_behind(tower) as (consumer, original):
         original.beacon()
         until(lambda: met(consumer) == ["ORIGINAL"], "and that it is here")
         original.publish(COUNT, 3)
 
         assert read(consumer, COUNT + 3) == list(range(COUNT + 3))
-        original.close()

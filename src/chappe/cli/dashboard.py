@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -24,6 +23,7 @@ from chappe.security import LogSecurity
 from chappe.system import settings, started
 
 if TYPE_CHECKING:
+    from chappe import Producer
     from chappe.dashboard.sources import Source
 
 AT: Final = "127.0.0.1:8788"
@@ -126,12 +126,15 @@ def dashboard(
         entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases, meshed.lives)
         changes = None
         if allow_changes:
-            from chappe.api.log.kept_partition import kept_producer
+            from chappe.api.log.kept_partition import KeptPartitions
             from chappe.dashboard.changes import Changes
 
-            producer = partial(
-                kept_producer, tower=tower, listen=listen, forwarders=forwarders or None, security=log_security
-            )
+            def producer(topic: str) -> AbstractContextManager[Producer]:
+                at = forwarders or None
+                return KeptPartitions(
+                    topic, tower=tower, listen=listen, forwarders=at, security=log_security
+                ).producer()
+
             changes = Changes(log, producer, meshed.endpoint, entries, security=log_security)
         looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
         # What is printed may be kept: in journals, in logs of CI. Who set the token has it.

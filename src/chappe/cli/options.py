@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
 from typer import Context, Option
 
+from chappe.data.topic import check_topic
+from chappe.errors import UsageError
 from chappe.security import IDENTITY, PASSPHRASE, Keys
 from chappe.system.settings import DEFAULT_LISTEN, DEFAULT_TOWER, NONE
 
@@ -46,6 +48,19 @@ def be(acting: str | None, plain: bool = False) -> None:
         os.environ[IDENTITY] = NONE  # readers that are no members go by it; the file's identity does not count
     elif acting:
         os.environ[IDENTITY] = acting
+
+
+def written_topic(topic: str) -> str:
+    """Return the topic that a command writes to; raise UsageError if it cannot be one, or is not text.
+
+    Others may write topics that are not text; a command is given one by a locale that is not UTF-8, or by mistake.
+    """
+    checked = check_topic(topic)
+    if not checked.isascii() and any("\ud800" <= each <= "\udfff" for each in checked):
+        raise UsageError(
+            f"the topic {topic!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"
+        )
+    return checked
 
 
 Acting: TypeAlias = Annotated[

@@ -28,7 +28,6 @@ from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
 from chappe.cli.topics import new_beside
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
-from chappe.data.topic import check_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 from chappe.system import program
 
@@ -96,21 +95,12 @@ def produce(
         from chappe.api.chain.configuration import ChainConfiguration
 
         ChainConfiguration.load(chain)
-    else:
-        from chappe.api.log.discovery import check_place
-
-        check_place(**reach.arguments)
+    writer = _Writer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
     try:
         size = os.fstat(source).st_size if file != "-" else 0
-        topic = check_topic(topic)
-        if not topic.isascii() and any("\ud800" <= each <= "\udfff" for each in topic):
-            raise UsageError(
-                f"the topic {topic!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"
-            )
-        writer = _Writer(topic, reach, identity, min_acks, chain, partitions)
         bar = Bar("connecting", quiet=not sys.stderr.isatty())
         with writer, bar:
             if identity is not None:
@@ -185,6 +175,8 @@ class _Writer:
         chain: Path | None,
         partitions: int | None,
     ) -> None:
+        from chappe.api.log.kept_partition import KeptPartitions
+
         self.topic = topic
         self.producer: Producer | _Ordered | None = None
         self.began_at = 0  # the offset of the first record of this run
@@ -192,6 +184,8 @@ class _Writer:
         self._identity = identity
         self._min_acks = min_acks
         self._chain, self._partitions = chain, partitions
+        if chain is None:
+            self._kept = KeptPartitions(topic, **reach.arguments)
         self._ending = ExitStack()
 
     def __enter__(self) -> _Writer:
@@ -209,7 +203,6 @@ class _Writer:
 
     def _made(self) -> Producer | _Ordered:
         from chappe import OrderedProducer, Producer
-        from chappe.api.log.kept_partition import kept_producer
 
         enter = self._ending.enter_context
         if self._chain is not None:
@@ -218,7 +211,7 @@ class _Writer:
                 enter(OrderedProducer(self.topic, chain=self._chain, partitions=self._partitions, security=security))
             )
         if self._identity is None:
-            producer = enter(kept_producer(self.topic, self._min_acks, **self._reach.arguments))
+            producer = enter(self._kept.producer(self._min_acks))
         else:
             arguments = self._reach.arguments
             producer = enter(Producer(self.topic, **arguments, min_acks=self._min_acks, identity=self._identity))

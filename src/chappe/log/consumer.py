@@ -17,7 +17,7 @@ from typing import Final
 
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
-from chappe.defaults import HEAD_IDLE_S, RECORD_BYTES_MAX, RETRY_S
+from chappe.defaults import HEAD_IDLE_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
@@ -28,7 +28,7 @@ from chappe.log.clock import Clock
 from chappe.log.clocks import Clocks
 from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
-from chappe.log.gap import UNDECIDED, Gap, GapState, Load
+from chappe.log.gap import UNDECIDED, GapState, Load, check_single
 from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
@@ -488,7 +488,8 @@ class LogConsumer:
         key = (topic, partition)
         part = self._partition(key, batch.base, now)
         gap = part.gap
-        self._heard(gap, batch.next, now, live=live)
+        gap.head = max(gap.head, batch.next)
+        gap.heard(now, live=live)
         if live:
             self._beyond.heard(key, batch.base, batch.next, now)
         actions = self._delivery.hand_on(key)
@@ -500,19 +501,9 @@ class LogConsumer:
             self._gaps.hold_early(key, gap, batch, live=live)
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
-    def _heard(self, gap: Gap, end: int, now: float, *, live: bool) -> None:
-        gap.head = max(gap.head, end)
-        if live:
-            gap.heard_at = now
-        elif gap.state is GapState.FETCHING:
-            gap.retry_at = now + RETRY_S  # the answer is on its way
-
     def _single(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
         """Take a single record of an original."""
-        if len(content) > RECORD_BYTES_MAX:
-            raise ProtocolError(f"record of {len(content)} bytes")
-        if sequence >= (1 << 63) - 1:
-            raise ProtocolError(f"record with the sequence {sequence}")
+        check_single(sequence, content)
         if not self.wants(key[0]):
             return []
         part = self._partition(key, sequence, now)
@@ -520,7 +511,8 @@ class LogConsumer:
             batch = StampedHere.parse(encode_batch(sequence, [content], wall_us), check=False)
             return self._arrived(key[0], key[1], batch, now, live=live)
         gap = part.gap
-        self._heard(gap, sequence + 1, now, live=live)
+        gap.head = max(gap.head, sequence + 1)
+        gap.heard(now, live=live)
         actions = self._delivery.take_single(key, part, content, wall_us)
         if gap.state is GapState.CLOSED or (gap.state is GapState.FETCHING and now < gap.retry_at):
             return actions

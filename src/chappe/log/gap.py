@@ -26,7 +26,7 @@ from enum import Enum
 from itertools import islice
 from typing import Final, Protocol
 
-from chappe.defaults import RETRY_S
+from chappe.defaults import RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LogLimits
 from chappe.log.actions import Action, Publish
@@ -40,6 +40,14 @@ UNDECIDED: Final = -1  # an offset: it is not known yet where to begin
 LOOK_S: Final = 0.05  # how often open gaps are looked at
 QUIET_S: Final = 1.0  # what a store has and a partition's producer, heard this lately, did not speak of, may come live
 GIVE_UP_TRIES: Final = 6  # FETCHes without an answer before a gap that no store can fill is passed over or given up
+
+
+def check_single(sequence: int, content: bytes) -> None:
+    """Raise ProtocolError if this cannot be a single record of Dafka's C programs."""
+    if len(content) > RECORD_BYTES_MAX:
+        raise ProtocolError(f"record of {len(content)} bytes")
+    if sequence >= (1 << 63) - 1:
+        raise ProtocolError(f"record with the sequence {sequence}")
 
 
 class GapState(Enum):
@@ -70,6 +78,13 @@ class Gap:
     ahead: int = UNDECIDED  # a second READ is under way, from here on
     follows: tuple[int, int] = (UNDECIDED, 0)  # what a READ of the first offset brings ends at the second
     damaged: RangeSet | None = None  # what a store answered with damage for; nothing of it lies before ``next``
+
+    def heard(self, now: float, *, live: bool) -> None:
+        """Records came: live from the producer, or in answer to a FETCH."""
+        if live:
+            self.heard_at = now
+        elif self.state is GapState.FETCHING:
+            self.retry_at = now + RETRY_S  # the answer is on its way
 
     @property
     def complete(self) -> bool:

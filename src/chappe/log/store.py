@@ -17,8 +17,8 @@ from typing import Final
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import POLL_HEADS_S, RECORD_BYTES_MAX, RETRY_S
-from chappe.errors import ChappeError, ProtocolError
+from chappe.defaults import POLL_HEADS_S
+from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
@@ -29,7 +29,7 @@ from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
 from chappe.log.exactly_once.staged import Intent, Kept
 from chappe.log.exactly_once.transactions import Transactions
-from chappe.log.gap import Gap, Gaps, GapState, Load
+from chappe.log.gap import Gaps, Load, check_single
 from chappe.log.inquiries import Inquiries
 from chappe.log.last_values import LastValues
 from chappe.log.messages import (
@@ -369,7 +369,7 @@ class LogStore:
             return []
         stream = writer.stream(key)
         gap = stream.gap
-        self._heard(gap, now, live=live)
+        gap.heard(now, live=live)
         if batch.next <= gap.next:
             self.duplicates += 1
             return self._again(key)
@@ -384,26 +384,17 @@ class LogStore:
         writer.stage(key, stream, batch)
         return writer.go_on(key, stream, now)
 
-    def _heard(self, gap: Gap, now: float, *, live: bool) -> None:
-        if live:
-            gap.heard_at = now
-        elif gap.state is GapState.FETCHING:
-            gap.retry_at = now + RETRY_S  # the answer is on its way
-
     def _record(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
         """A single record of an original producer."""
-        if len(content) > RECORD_BYTES_MAX:
-            raise ProtocolError(f"record of {len(content)} bytes")
+        check_single(sequence, content)
         writer = self._writer
         if not live and self._unfilled.tries(key) and 0 <= sequence < writer.stored(key):
             batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
             return self._backfill.fill(key, batch, now)
         stream = writer.stream(key)
         if sequence != stream.gap.next or stream.gap.held or now < writer.refusing_until:
-            if sequence >= (1 << 63) - 1:
-                raise ProtocolError(f"record with the sequence {sequence}")
             return self._arrived(key, Batch.parse(encode_batch(sequence, [content], wall_us)), now, live=live)
-        self._heard(stream.gap, now, live=live)
+        stream.gap.heard(now, live=live)
         return writer.take_record(key, stream, content, now, wall_us)
 
     def _listed(self, source: Source, answer: HeadsAnswer, now: float) -> list[Action]:

@@ -24,16 +24,6 @@ class StoreAddress:
     endpoint: str
 
 
-def check_place(
-    tower: str | None = None,
-    listen: str | None = None,
-    forwarders: str | Sequence[str] | None = None,
-    security: LogSecurity = None,
-) -> None:
-    """Raise UsageError where a member with these arguments would, without connecting anywhere."""
-    Where.parse(tower, listen, forwarders, security)
-
-
 def discover(
     tower: str | None,
     timeout: float = 2.0,

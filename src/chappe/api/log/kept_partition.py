@@ -32,25 +32,6 @@ ASK_S: Final = 1.0  # stores that do not answer for so long do not confirm the e
 _CANNOT: Final = (OSError, StorageError, StorageFormat, StorageLocked, IdentityInUse)
 
 
-@contextmanager
-def kept_producer(topic: str, min_acks: int = 1, **where: Any) -> Iterator[Producer]:
-    """Yield a producer in a kept partition, or in a new one.
-
-    Args:
-        topic: The topic it writes to.
-        min_acks: As of ``Producer``; with 0 nothing tells whether all is stored, and no partition is kept.
-        where: ``tower``, ``listen``, ``forwarders`` and ``security``, as of ``Producer``.
-    """
-    arguments = {**where, "min_acks": min_acks}
-    with ExitStack() as ending:
-        slots = ending.enter_context(closing(Slots(topic, **where).free()))
-        home = next(slots, None) if min_acks else None
-        producer = None if home is None else _going_on(topic, home, arguments)
-        if home is not None and producer is not None:
-            ending.callback(_leave, home, producer)
-        yield ending.enter_context(producer or Producer(topic, **arguments))
-
-
 def continued(topic: str, home: Path, identity: str, arguments: Mapping[str, Any]) -> Producer:
     """Return a producer in the partition of ``identity`` in ``home``, or in a new one there.
 
@@ -69,17 +50,20 @@ def journal_of(home: Path, identity: str) -> Path:
     return state_directory("producers", identity, home)
 
 
-class Slots:
+class KeptPartitions:
     """The kept partitions of a topic, place and identity.
 
     Args:
         topic: The topic.
         directory: Where partitions are kept; the user's state directory by default.
-        where: As of ``kept_producer``.
+        where: ``tower``, ``listen``, ``forwarders`` and ``security``, as of ``Producer``.
+
+    Raises UsageError where ``Producer`` would for ``where``.
     """
 
     def __init__(self, topic: str, *, directory: Path | None = None, **where: Any) -> None:
         place = Where.parse(**where)
+        self._topic, self._where = topic, where
         said = repr((socket.gethostname(), topic, place.named, place.keys and str(place.keys.place)))
         self._name = hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
         self._directory = directory
@@ -98,6 +82,21 @@ class Slots:
                 return
             with lock:
                 yield home
+
+    @contextmanager
+    def producer(self, min_acks: int = 1) -> Iterator[Producer]:
+        """Yield a producer in a kept partition, or in a new one.
+
+        With ``min_acks`` 0 nothing tells whether all is stored, and no partition is kept.
+        """
+        arguments = {**self._where, "min_acks": min_acks}
+        with ExitStack() as ending:
+            slots = ending.enter_context(closing(self.free()))
+            home = next(slots, None) if min_acks else None
+            producer = None if home is None else _going_on(self._topic, home, arguments)
+            if home is not None and producer is not None:
+                ending.callback(_leave, home, producer)
+            yield ending.enter_context(producer or Producer(self._topic, **arguments))
 
     def take(self, journal: Path) -> None:
         """Move a kept partition to ``journal``, unless none is kept or there is one already."""

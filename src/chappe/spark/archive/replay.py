@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from chappe.api.log.kept_partition import Slots, continued, journal_of
+from chappe.api.log.kept_partition import KeptPartitions, continued, journal_of
 from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
 from chappe.arrow_rows import WRITTEN, Part, parts, plain
@@ -181,7 +181,7 @@ class Replay:
         (self._state / STATE).unlink()  # from here on the replay is over, and its partitions belong to nobody
         for topic in self._producers:
             target = self._order.to or topic
-            self._slots(target).give(journal_of(self._state, _identity(target)))
+            self._partitions(target).give(journal_of(self._state, _identity(target)))
         shutil.rmtree(self._state, ignore_errors=True)
 
     def interrupted(self, patience_s: float) -> int:
@@ -212,15 +212,15 @@ class Replay:
         if self.resumed:
             producer = Producer(target, **self._where, identity=identity, directory=self._state)
         else:
-            self._slots(target).take(journal_of(self._state, identity))
+            self._partitions(target).take(journal_of(self._state, identity))
             producer = continued(target, self._state, identity, self._where)
         self._producers[topic] = producer
         self._skip[topic] = producer.next_offset - self._noted.sent.get(topic, 0) if self.resumed else 0
         if self._skip[topic] < 0:
             raise StorageFormat(f"{self._state} does not fit together: start the replay anew with --anew")
 
-    def _slots(self, target: str) -> Slots:
-        return Slots(target, directory=self._kept, **self._where)
+    def _partitions(self, target: str) -> KeptPartitions:
+        return KeptPartitions(target, directory=self._kept, **self._where)
 
     def _not_sent(self, run: Run) -> Run:
         """Without what an earlier run sent after it had last noted how far it was."""
