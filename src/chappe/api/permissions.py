@@ -27,6 +27,7 @@ from chappe.api.keys import (
     replace,
 )
 from chappe.api.sealing import Keepers
+from chappe.data.terminal import line
 from chappe.errors import ConfigError, UsageError
 from chappe.permissions import text as texts
 from chappe.permissions.rules import Group, Identity, Permissions
@@ -101,7 +102,7 @@ def init(
     make_authority(home, days=days)
     certificate, _ = load_authority(home)
     begin, end = (texts.moment(each) for each in (_now(), certificate.not_valid_after_utc))
-    _write(home, _RULES.format(path=path, issued=begin, expires=end), 1)
+    _write(home, _RULES.format(path=line(str(path)), issued=begin, expires=end), 1)
     return add(home, name, role, hosts=hosts)
 
 

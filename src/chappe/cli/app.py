@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -53,6 +54,8 @@ from chappe.system.settings import CONFIG
 
 WRONG_USE = UsageError
 FILES_MIN = 64  # open at once; below, ZeroMQ ends the process without a word of ours
+WORD_SHOWN = 80  # characters to either side of one that cannot be encoded
+WORD_ENDS = " \n\"'"
 NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not about how the command was given
 
 
@@ -165,7 +168,7 @@ def run() -> int:
         if debugging():
             raise
         warn(_in_one_line(error))
-        return 2 if isinstance(error, WRONG_USE) and not isinstance(error, NOT_THERE) else 1
+        return 2 if isinstance(error, (WRONG_USE, UnicodeEncodeError)) and not isinstance(error, NOT_THERE) else 1
     return 0
 
 
@@ -181,6 +184,13 @@ def _flushed() -> bool:
     return True
 
 
+def _around(error: UnicodeEncodeError) -> str:
+    """The word with the character that cannot be encoded."""
+    text, at = error.object, error.start
+    begin = max(0, at - WORD_SHOWN, *(text.rfind(each, 0, at) + 1 for each in WORD_ENDS))
+    return re.split(f"[{WORD_ENDS}]", text[begin : at + WORD_SHOWN], maxsplit=1)[0]
+
+
 def _in_one_line(error: Exception) -> str:
     if isinstance(error, NothingChosen):
         return (
@@ -191,6 +201,8 @@ def _in_one_line(error: Exception) -> str:
         return str(error)
     if type(error).__name__ == "ZMQError":  # not imported for this alone
         return f"the network refuses: {str(error)[:1].lower()}{str(error)[1:]}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{_around(error)!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):

@@ -52,6 +52,7 @@ def archive(
     from chappe.spark.session import check_master
 
     options.be(acting)
+    options.need_text(topic)
     wanted = parse_wanted(topic)
     if master is not None and master.startswith("sc://"):
         raise UsageError("an archive is written by the driver: give a --master such as spark://HOST:PORT, not sc://")

@@ -56,11 +56,16 @@ def written_topic(topic: str) -> str:
     Others may write topics that are not text; a command is given one by a locale that is not UTF-8, or by mistake.
     """
     checked = check_topic(topic)
-    if not checked.isascii() and any("\ud800" <= each <= "\udfff" for each in checked):
+    need_text(checked)
+    return checked
+
+
+def need_text(topic: str) -> None:
+    """Raise UsageError for a topic with bytes that are not text, which Spark and journals cannot carry."""
+    if not topic.isascii() and any("\ud800" <= each <= "\udfff" for each in topic):
         raise UsageError(
             f"the topic {topic!a} is not text in UTF-8: give it from a terminal that writes UTF-8 (LC_ALL=C.UTF-8)"
         )
-    return checked
 
 
 Acting: TypeAlias = Annotated[

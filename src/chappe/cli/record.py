@@ -24,7 +24,6 @@ from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.units import human_bytes, parse_moment, parse_start
 from chappe.data.markup import are, many
-from chappe.data.topic import check_topic
 from chappe.errors import TimedOut, UsageError
 from chappe.system import program, settings
 
@@ -79,7 +78,7 @@ def record(
     dialled = mesh.addresses(security, peer or ())
     listened = mesh.addresses(security, [] if mesh_listen is None else [mesh_listen])
     if to is not None:
-        check_topic(to)
+        to = options.written_topic(to)
         hear_warnings(tower)
     with ExitStack() as ending:
         endpoint = ending.enter_context(Endpoint(security=security))
@@ -311,7 +310,7 @@ def _replay_archive(
     from chappe.spark.archive.order import EARLIEST_US, LATEST_US
     from chappe.spark.archive.replay import Order, Progress, Replay
 
-    to = None if what.to is None else check_topic(what.to)
+    to = None if what.to is None else options.written_topic(what.to)
     times = (EARLIEST_US if since is None else as_micros(since), LATEST_US if until is None else as_micros(until))
     hear_warnings(tower)
 

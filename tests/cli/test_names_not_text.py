@@ -1,0 +1,180 @@
+"""Names from a locale that is not UTF-8: every command that takes one uses it or refuses it in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+from tests.cli.conftest import Shell
+
+from chappe.cli.app import app
+
+pytestmark = pytest.mark.process
+
+NAME: Final = "caf\udce9"
+HERE: Final = ("--at", "127.0.0.1:0")
+MESH: Final = ("--listen", "127.0.0.1:0")
+KEYS: Final = ("--directory", "keys")
+NOBODY: Final = ("--peer", "127.0.0.1:1")
+
+# Refused before anybody is asked.
+REFUSED: Final[tuple[tuple[str, ...], ...]] = (
+    ("demo", "--input", NAME),
+    ("up", "store", "--tower", NAME),
+    ("tower", "--listen", NAME),
+    ("store", "store", "--chain", NAME, "--name", "a"),
+    ("forward", "store", "--at", NAME),
+    ("forward", "store", *HERE, "--peers", NAME),
+    ("produce", NAME),
+    ("produce", "t", NAME),
+    ("produce", "t", "--header", f"{NAME}=x"),
+    ("produce", "t", "--identity", NAME),
+    ("produce", "t", "--timestamp", NAME),
+    ("produce", "t", "--chain", NAME),
+    ("consume", "t", "--from", NAME),
+    ("consume", "t", "--exec", NAME, "--identity", "w"),
+    ("consume", "t", "--exec", "true", "--identity", NAME),
+    ("topics", "--plot", "--since", NAME),
+    ("node", NAME),
+    ("node", "--id", NAME),
+    ("gateway", NAME),
+    ("publish", "x", "1", "--type", NAME, *NOBODY),
+    ("subscribe", "x", "--peer", NAME),
+    ("tap", NAME),
+    ("ping", NAME),
+    ("record", "x", "--to", NAME, *NOBODY),
+    ("record", "x", "--to", "t", "--peer", NAME),
+    ("archive", NAME, "--to", "archive"),
+    ("replay", "t", "--peer", NAME),
+    ("replay", "--from", NAME),
+    ("dashboard", "--at", NAME),
+    ("pipeline", "run", NAME),
+    ("pipeline", "check", NAME),
+    ("pipeline", "status", NAME),
+    ("pipeline", "stop", NAME),
+    ("keys", "init", "other", "--name", NAME),
+    ("keys", "add", NAME, "--role", "sensor", *KEYS),
+    ("keys", "add", "x", "--role", NAME, *KEYS),
+    ("keys", "add", "x", "--role", "sensor", "--host", NAME, *KEYS),
+    ("keys", "renew", NAME, *KEYS),
+    ("keys", "revoke", NAME, *KEYS),
+    ("keys", "seal", NAME, "--topic", "t", "--role", "sensor", *KEYS),
+    ("keys", "seal", "g", "--topic", NAME, "--role", "sensor", *KEYS),
+    ("keys", "rotate", NAME, *KEYS),
+    ("keys", "give", "admin", NAME, *KEYS),
+    ("keys", "token", NAME, *KEYS),
+    ("keys", "list", "--directory", NAME),
+    ("permissions", "check", "admin", "produce", NAME, "--directory", NAME),
+    ("permissions", "show", "--directory", NAME),
+    ("permissions", "sign", NAME, *KEYS),
+    ("kv", "serve", NAME, *MESH),
+    ("kv", "get", NAME, "k", *NOBODY),
+    ("kv", "put", NAME, "k", "1", *NOBODY),
+    ("kv", "erase", NAME, "k", *NOBODY),
+    ("kv", "list", NAME, *NOBODY),
+    ("kv", "watch", NAME, *NOBODY),
+    ("kv", "dump", NAME, *NOBODY),
+    ("kv", "load", NAME, *NOBODY),
+    ("map", "serve", *HERE, "--name", NAME),
+    ("map", "witness", "--path", "w", "--at", NAME),
+    ("map", "get", "--name", NAME),
+    ("map", "set", "k", "v", "--name", NAME),
+    ("map", "delete", "k", "--name", NAME),
+    ("map", "watch", "--name", NAME),
+    ("map", "dump", "--name", NAME),
+    ("map", "load", "--name", NAME),
+    ("chain", "serve", NAME, "--name", "a"),
+    ("chain", "status", NAME),
+    ("chain", "add", NAME, "a"),
+    ("chain", "remove", NAME, "a"),
+    ("mesh", "generate", NAME),
+    ("mesh", "benchmark", NAME),
+)
+WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor"}
+
+# Each case in a child of a process that has imported everything: its exit code and what it says.
+PROGRAM: Final = """
+import json, os, sys, tempfile
+import chappe.cli.app as app
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            for number in (0, 1):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.dup2(said.fileno(), 2)
+            sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))
+            sys.argv = ["chappe", *json.loads(line)]
+            code = app.run()
+            sys.stderr.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said.seek(0)
+        print(json.dumps([code, said.read().decode("utf-8", "replace")]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    home = tmp_path_factory.mktemp("names")
+    env = {"PATH": os.defpath, "HOME": str(home), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert Shell(home, env).run("keys", "init", "keys").returncode == 0
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    process = subprocess.Popen(command, cwd=home, env=env, text=True, stdin=pipe, stdout=pipe)
+    try:
+        yield home, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: ascii(" ".join(each)))
+def test_it_is_refused_in_a_sentence(children: tuple[Path, subprocess.Popen[str]], arguments: tuple[str, ...]) -> None:
+    home, process = children
+    assert process.stdin is not None
+    assert process.stdout is not None
+    before = sorted(home.rglob("*"))
+    process.stdin.write(json.dumps(arguments) + "\n")
+    process.stdin.flush()
+    code, said = json.loads(process.stdout.readline())
+    assert code in (1, 2), said
+    assert said.startswith("chappe: "), said
+    assert said.count("\n") == 1, said
+    assert "unexpected" not in said
+    assert sorted(home.rglob("*")) == before, "nothing is half written"
+
+
+def test_every_command_that_takes_a_name_is_tried() -> None:
+    def commands(command: Any, *path: str) -> Iterator[str]:
+        if not hasattr(command, "commands"):
+            yield " ".join(path)
+        else:
+            for name, inner in command.commands.items():
+                yield from commands(inner, *path, name)
+
+    every = set(commands(typer.main.get_command(app)))
+    tried = {" ".join(each[:n]) for each in REFUSED for n in (1, 2)} & every
+    assert tried == every - WITHOUT_NAMES
+
+
+def test_names_that_others_chose_are_asked_for(shell: Shell) -> None:
+    shell.up()
+    for command in (("consume", NAME, "--until-end"), ("topics", NAME)):
+        done = shell.run(*command)
+        assert (done.returncode, b"does not have a topic 'caf\\udce9'" in done.stderr) == (1, True), done.stderr
+    assert shell.run("produce", "t", "--key", NAME, stdin=b"x\n").returncode == 0
+    read = json.loads(shell.run("consume", "t", "--until-end", "--json").stdout)
+    assert read["key"] == {"base64": "Y2Fm6Q=="}
+
+
+def test_an_authority_is_made_in_any_directory(shell: Shell) -> None:
+    for directory in (NAME, "two\nlines"):
+        assert shell.run("keys", "init", directory).returncode == 0
+        assert shell.run("permissions", "show", "--directory", directory).returncode == 0
