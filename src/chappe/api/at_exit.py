@@ -1,7 +1,12 @@
-"""Members that a program never closed: what they still hold leaves when the interpreter ends, within a bound.
+"""Members that a program never closed: they leave when they are collected, or when the interpreter ends.
 
-Nobody is collected before that: the process's loop refers to all members, so that a producer which a function made and
-forgot still delivers its records. A member lives until it is closed.
+A member that nothing refers to any more closes, with a ResourceWarning, as files and sockets of Python do; what drives
+it refers to it weakly (``faces.weakly``). Producers, ordered producers and clients of chains are the exception: the
+process's loop refers to them, so that one which a function made and forgot still delivers what it was given. At the
+end of the interpreter all that are left have a bounded time for that.
+
+The collector runs in any thread at any moment, also one that holds locks. So it only hands a member over, to a thread
+that closes one after the other.
 
 Only an end that Python sees counts: ``os._exit``, a signal that nobody handles and a power cut run nothing of this. A
 member that was made before a fork is left to the process that made it.
@@ -9,18 +14,22 @@ member that was made before a fork is left to the process that made it.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import logging
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
 
 from chappe.defaults import EXIT_ERROR_S, EXIT_S
+from chappe.system import machine
 
 logger = logging.getLogger("chappe")
 
@@ -40,25 +49,95 @@ _others: Final[weakref.WeakKeyDictionary[object, int]] = weakref.WeakKeyDictiona
 _workers: Final[set[int]] = set()  # processes of ``multiprocessing`` whose end we hear of
 
 
+class Collectable:
+    """A face that closes when it is collected; the bound methods that its node calls are given to it ``weakly``."""
+
+    _unclosed = False
+
+    def __del__(self) -> None:
+        if self._unclosed and not sys.is_finalizing():
+            _dropped(self)
+
+
+_queue: SimpleQueue[Any] = SimpleQueue()  # dropped members, which are to be closed
+_closer = threading.Lock()  # held by the thread that closes them
+
+
+def _dropped(member: Collectable) -> None:
+    """Hand over a member that is being collected; takes no lock that anybody waits for."""
+    _warn([member])
+    _queue.put(member)
+    _begin_closing()
+
+
+def _begin_closing() -> None:
+    if _closer.acquire(blocking=False):
+        try:
+            # ``Thread.start`` takes locks that the thread may hold in which the collector runs.
+            _thread.start_new_thread(_close_dropped, ())
+        except RuntimeError:  # no more threads: the next one that is dropped tries again
+            _closer.release()
+
+
+def _close_dropped() -> None:
+    while True:
+        with suppress(Empty):
+            while True:
+                _close(_queue.get_nowait())
+        _closer.release()
+        if _queue.empty() or not _closer.acquire(blocking=False):
+            return
+
+
+def _close(member: Any) -> None:
+    try:
+        leave = getattr(member, "leave", None)
+        if leave is None:
+            member.close()
+            return
+        member.begin_leave()
+        for each in leave(EXIT_S):
+            logger.warning("%s", each)
+    except Exception as error:
+        logger.warning("%r was never closed, and does not close: %r", member, error)
+
+
+def _forked() -> None:
+    global _queue, _closer
+    _queue, _closer = SimpleQueue(), threading.Lock()  # what was dropped is the parent's
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def add(member: Unclosed) -> None:
     """It was opened."""
     _members[member] = os.getpid()
+    _note(member, True)
     _watch_worker()
 
 
 def remove(member: Unclosed) -> None:
     """It was closed."""
     _members.pop(member, None)
+    _note(member, False)
 
 
 def opened(member: object) -> None:
     """Register a member that loses nothing if it is never closed."""
     _others[member] = os.getpid()
+    _note(member, True)
 
 
 def closed(member: object) -> None:
     """Remove such a member."""
     _others.pop(member, None)
+    _note(member, False)
+
+
+def _note(member: object, unclosed: bool) -> None:
+    if isinstance(member, Collectable):
+        member._unclosed = unclosed and machine.current() is machine.SYSTEM  # no thread of ours enters a test's world
 
 
 def _warn(members: Iterable[object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -54,6 +55,18 @@ class AsyncCloseable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def weakly(method: Callable[P, None]) -> Callable[P, None]:
+    """Return a function that calls a bound method as long as its object lives, and does not keep it alive."""
+    find = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **options: P.kwargs) -> None:
+        found = find()
+        if found is not None:
+            found(*args, **options)
+
+    return call
 
 
 def happened(events: deque[object], check: Callable[[], None]) -> list[object]:

@@ -16,7 +16,7 @@ logger = logging.getLogger("chappe")
 EVENTS_MAX: Final = 1_000
 
 
-class NodeHost(Closeable):
+class NodeHost(at_exit.Collectable, Closeable):
     """Serves in this process until it is closed."""
 
     _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
@@ -24,8 +24,11 @@ class NodeHost(Closeable):
 
     def __init__(self) -> None:
         own(self)
-        at_exit.opened(self)
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+
+    def _begin(self) -> None:
+        self._node.start()
+        at_exit.opened(self)
 
     def _report(self, event: object) -> None:
         logger.log(logging.INFO if isinstance(event, self._good) else logging.WARNING, "%s", event)

@@ -467,10 +467,6 @@ class ChainClientNode(SocketNode):
             self.release()
             raise
 
-    def start(self) -> None:
-        """Begin."""
-        self.turns.start()
-
     def ask(self, place: int, question: Look | Exclude) -> None:
         """Ask one server what only administrators ask; the lock is held, ``do`` follows."""
         self._peers.gather(place, encode_one(question))

@@ -156,10 +156,6 @@ class WitnessNode(SocketNode):
             self._commits.close(CLOSE_S, backend.close)
             raise
 
-    def start(self) -> None:
-        """Begin."""
-        self.turns.start()
-
     def close(self) -> None:
         """Finish the commit under way, and release everything."""
         if not self.turns.closed:

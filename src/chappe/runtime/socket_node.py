@@ -77,6 +77,10 @@ class SocketNode:
         self._suspects: dict[Callable[[], bool], None] = {}  # sockets used since their descriptor was looked at
         self.table: dict[type, Callable[[Any], None]] = {Report: lambda action: on_report(action.event)}
 
+    def start(self) -> None:
+        """Begin."""
+        self.turns.start()
+
     def close(self) -> None:
         """Release everything; safe to call twice."""
         with self.lock:

@@ -10,6 +10,7 @@ from typing import Final
 from chappe.api import at_exit
 from chappe.api.chain.configuration import ChainConfiguration
 from chappe.api.chain.status import ChainServerStatus, status_of
+from chappe.api.faces import weakly
 from chappe.api.node_host import NodeHost
 from chappe.errors import UsageError
 from chappe.replication.agreement.core import Memory
@@ -97,13 +98,10 @@ class ChainServer(NodeHost):
         if files is not None:
             files.forget()
         self._node = ChainServerNode(
-            addresses, given.chain, core, files=files, gate=gate, rules=rules, on_report=self._report,
+            addresses, given.chain, core, files=files, gate=gate, rules=rules, on_report=weakly(self._report),
             on_applied=on_applied,
         )  # fmt: skip
         self._begin()
-
-    def _begin(self) -> None:
-        self._node.start()
 
     @property
     def address(self) -> str:

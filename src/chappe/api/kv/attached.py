@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from chappe.api.faces import Closeable, Seconds, Steps
+from chappe.api.faces import Closeable, Seconds, Steps, weakly
 from chappe.api.kv.chained import StoreServer
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
@@ -34,7 +34,9 @@ from chappe.system.forking import own
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
+    from chappe.api.mesh.identity import Own
     from chappe.mesh.events import PeerLost
+    from chappe.sealing.in_mesh import MeshSealing
 
 MANY: Final = 256  # writes of ``put_many`` made at once
 Core = KvMaster | KvClone | ChainedMaster
@@ -51,6 +53,14 @@ class Watching(Protocol):
 
     def notify(self, action: Notify) -> None:
         """A key has changed; the lock is held."""
+
+
+def _require(permitted: Own, sealing: MeshSealing | None, kind: str, name: bytes) -> None:
+    """Raise NotPermitted or Sealed if nothing can be written now."""
+    if kind != "master":
+        permitted.write(name)
+    if sealing is not None:
+        sealing.check(name)
 
 
 class AttachedStore:
@@ -75,21 +85,21 @@ class AttachedStore:
         self._watches: dict[Watching, None] = {}
         self.proxies: dict[Closeable, None] = {}
         table: dict[type, Callable[[Any], None]] = {
-            Resolve: self._resolved,
-            Notify: self._notified,
-            Report: lambda action: endpoint.report(action.event),
+            Resolve: weakly(self._resolved),
+            Notify: weakly(self._notified),
+            Report: weakly(self._reported),
         }
-        require = None if endpoint.permitted is None else partial(self._require, core.kind, core.name.encode())
+        require = (
+            None
+            if endpoint.permitted is None
+            else partial(_require, endpoint.permitted, endpoint.node.sealing, core.kind, core.name.encode())
+        )
         link = None if chain is None else chain.link
         self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, require, link)
         self.part = self.node.part
 
-    def _require(self, kind: str, name: bytes) -> None:
-        """Raise NotPermitted or Sealed if nothing can be written now."""
-        if self.endpoint.permitted is not None and kind != "master":
-            self.endpoint.permitted.write(name)
-        if self._node.sealing is not None:
-            self._node.sealing.check(name)
+    def _reported(self, action: Report) -> None:
+        self.endpoint.report(action.event)
 
     def begin(self) -> None:
         """Take part; the lock is held."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Generic
 
 from chappe.api import at_exit
-from chappe.api.faces import Seconds, Steps, happened
+from chappe.api.faces import Seconds, Steps, happened, weakly
 from chappe.api.kv.map_sealing import NOTHING_LIKE_IT, MapSealing
 from chappe.api.kv.map_values import (
     Codec,
@@ -56,7 +56,7 @@ CLOSE_S: Final = 2.0  # closing waits so long for writes that are not confirmed
 _TOO_LATE: Final = "the write to the map is not confirmed yet; it may still be done"
 
 
-class MapMember(Generic[V]):
+class MapMember(at_exit.Collectable, Generic[V]):
     """See ``SharedMap`` for the arguments."""
 
     def __init__(
@@ -92,9 +92,9 @@ class MapMember(Generic[V]):
             addresses,
             self.core,
             published=(model or (5 if len(addresses) == 1 else 6)) == 6,
-            on_resolve=self._resolved,
-            on_told=self._told,
-            on_report=self._reported,
+            on_resolve=weakly(self._resolved),
+            on_told=weakly(self._told),
+            on_report=weakly(self._reported),
             gate=gate,
         )
         # why nobody answers, as far as that is known

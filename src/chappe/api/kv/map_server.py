@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from chappe.api.faces import weakly
 from chappe.api.kv.attaching import open_backend
 from chappe.api.kv.map_values import check_name
 from chappe.api.kv.pair_status import PairStatus, pair_status
@@ -123,15 +124,21 @@ class MapServer(NodeHost):
             raise
         if paired is None:
             self._node = MapServerNode(
-                address, single, backend=opened, published=model == 6, name=name, gate=gate, on_report=self._report
+                address,
+                single,
+                backend=opened,
+                published=model == 6,
+                name=name,
+                gate=gate,
+                on_report=weakly(self._report),
             )
         else:
             peer, asked, links = paired
             self._node = PairedServerNode(
                 address, core, backend=opened, peer=peer, link=links, witness=asked, published=model != 5,
-                name=name, gate=gate, on_report=self._report,
+                name=name, gate=gate, on_report=weakly(self._report),
             )  # fmt: skip
-        self._node.start()
+        self._begin()
 
     @property
     def address(self) -> str:

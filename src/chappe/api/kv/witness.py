@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from chappe.api.faces import weakly
 from chappe.api.kv.attaching import open_backend
 from chappe.api.node_host import NodeHost
 from chappe.defaults import TOWER_HOST, WITNESS_PORT
@@ -53,8 +54,8 @@ class Witness(NodeHost):
         opened = open_backend(backend, {"path": path})
         if opened is None:
             raise UsageError("a witness keeps what it has granted: its backend is sqlite or rocksdb")
-        self._node = WitnessNode(address, opened, self._report, gate)
-        self._node.start()
+        self._node = WitnessNode(address, opened, weakly(self._report), gate)
+        self._begin()
 
     @property
     def address(self) -> str:

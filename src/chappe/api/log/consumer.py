@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from chappe.api import at_exit
 from chappe.api.ages import OnStale, check_age
-from chappe.api.faces import Closeable, Seconds, happened
+from chappe.api.faces import Closeable, Seconds, happened, weakly
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
@@ -39,7 +40,7 @@ RECHECK_S: Final = 0.25  # how often, while records come, it is looked whether s
 ResetLike = Literal["earliest", "latest", "last-value"] | int | datetime
 
 
-class Consumer(Closeable):
+class Consumer(at_exit.Collectable, Closeable):
     """Every record of the wanted topics; of each partition in order, without gaps or repeats.
 
     Several threads may read from it, in loops and by ``poll``: each record goes to one of them, and ``position`` and
@@ -105,7 +106,6 @@ class Consumer(Closeable):
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
         self._positions: Positions | None = None
-        self._identity = identity or ""
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
@@ -116,8 +116,8 @@ class Consumer(Closeable):
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
         self._forbidden: UsageError | None = None
-        self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, self._report)
-        self._opening = Opening(where.keys, self._report)
+        self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, weakly(self._report))
+        self._opening = Opening(where.keys, weakly(self._report))
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
         try:
             self._node = consuming(self._core.address, new_address(), where)
@@ -129,10 +129,12 @@ class Consumer(Closeable):
         with self._lock:
             self._node.start(
                 self._core,
-                self._report,
-                {Deliver: self._deliver, ClockRead: self._judged},
+                weakly(self._report),
+                {Deliver: weakly(self._deliver), ClockRead: weakly(self._judged)},
                 name=self._name,
-                reading=None if self._positions is None else self._reading,
+                reading=None
+                if self._positions is None
+                else partial(_reading, self._core, identity or "", self._positions),
             )
         at_exit.opened(self)
 
@@ -425,12 +427,6 @@ class Consumer(Closeable):
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _reading(self, most: int) -> Reading:
-        """Tell how far we have committed, in at most so many partitions; the lock is held."""
-        assert self._positions is not None
-        kept, committed = self._positions.kept, self._positions.committed
-        return reading_of(self._core.address, self._identity, kept, committed, self._core.heads(), most)
-
     def _release_identity(self) -> None:
         if self._positions is not None:
             self._positions.close()
@@ -516,3 +512,8 @@ def _reset(reset: ResetLike) -> Reset:
     if isinstance(reset, int) and not isinstance(reset, bool) and reset >= 0:
         return Reset("offset", reset)
     raise UsageError(f"reset is 'earliest', 'latest', 'last-value', an offset or a datetime, not {reset!r}")
+
+
+def _reading(core: LogConsumer, identity: str, positions: Positions, most: int) -> Reading:
+    """Tell how far a consumer has committed, in at most so many partitions; the lock is held."""
+    return reading_of(core.address, identity, positions.kept, positions.committed, core.heads(), most)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chappe.api import at_exit
-from chappe.api.faces import Closeable, happened
+from chappe.api.faces import Closeable, happened, weakly
 from chappe.api.identity import log_event, new_address
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.storage import Hole, Retention
@@ -47,7 +47,7 @@ class StoreStatus:
     refusals: Mapping[str, int] = field(default_factory=dict)  # of these, by the identity that wanted it
 
 
-class Store(Closeable):
+class Store(at_exit.Collectable, Closeable):
     """Keeps every record that it hears of in ``directory``, and acknowledges what is on disk.
 
     Args:
@@ -116,7 +116,7 @@ class Store(Closeable):
                 forwards=forwards,
                 keeping=self._keeping,
                 retention=retention,
-                on_report=self._report,
+                on_report=weakly(self._report),
             )
         except BaseException:
             staged.close()

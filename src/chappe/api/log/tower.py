@@ -13,7 +13,7 @@ from chappe.transports.addresses import TowerAddress
 from chappe.transports.gate import check_listening, gate_of, keys_of
 
 
-class Tower(Closeable):
+class Tower(at_exit.Collectable, Closeable):
     """Introduces members to each other; carries no records.
 
     Args:

@@ -66,7 +66,7 @@ AWAIT_S: Final = 10.0  # as the original
 CLOSE_JOIN_S: Final = 1.0  # of callbacks that are running
 
 
-class Endpoint(Closeable, Host):
+class Endpoint(at_exit.Collectable, Closeable, Host):
     """One member of the mesh.
 
     Any number of them can be in one process. Use from several threads is safe. Close it, or use it in a ``with``.

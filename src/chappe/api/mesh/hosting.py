@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from chappe.api.faces import Closeable
+from chappe.api.faces import Closeable, weakly
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
 from chappe.api.mesh.told import told
@@ -82,8 +82,11 @@ class Host:
         self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
         try:
-            perform: dict[type, Callable[[Any], None]] = {Deliver: self._deliver, Resolve: self._resolve}
-            self.node = MeshNode(self.core, made, {**perform, Report: self._report}, rules, sealing)
+            perform: dict[type, Callable[[Any], None]] = {
+                Deliver: weakly(self._deliver),
+                Resolve: weakly(self._resolve),
+            }
+            self.node = MeshNode(self.core, made, {**perform, Report: weakly(self._report)}, rules, sealing)
         except BaseException:
             if files is not None:
                 files.close()
