@@ -25,7 +25,11 @@ class Shell:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "chappe", *arguments]
+        return self.python("-m", "chappe", *arguments)
+
+    def python(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Run Python with these arguments, to be ended as commands are."""
+        command = [sys.executable, *arguments]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, cwd=self.directory, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe)
         self.running.append(process)

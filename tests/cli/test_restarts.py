@@ -15,8 +15,11 @@ from tests.cli.conftest import PATIENCE_S, Shell
 from tests.ports import free_address, free_ports
 from tests.waiting import until
 
-from chappe import Chain, Consumer, Endpoint, OrderedProducer, Producer, SharedMap, Tower
+from chappe import Chain, Consumer, Endpoint, OrderedProducer, Producer, SharedMap, Store, Tower
+from chappe.data import binary
+from chappe.log.batch import Record
 
+PROGRAM = str(Path(__file__).with_name("restarted.py"))
 WRITES = 5  # that are confirmed before and after each restart
 
 Arguments = tuple[str, ...]
@@ -85,7 +88,7 @@ def _use_store(kept: Kept, *addresses: str) -> None:
         endpoint.peer(host, int(port), retry_s=0.2, timeout=PATIENCE_S)
     clone = kept.open(endpoint.attach_clone("users", timeout=PATIENCE_S, mutation_buffer_s=PATIENCE_S))
     kept.write = lambda number: clone.put(number, 1, timeout=PATIENCE_S)
-    kept.found = lambda: {int(key) for key in clone}
+    kept.found = lambda: {int(key) for key in clone if not isinstance(key, tuple)}  # those are places of bridges
 
 
 def _write_chain(kept: Kept, machine: str = "") -> None:
@@ -151,6 +154,113 @@ def _write_topic(kept: Kept, producer: Any, **where: Any) -> None:
     kept.found = lambda: {int(record.value) for record in kept.open(Consumer("numbers", **where)).to_end(PATIENCE_S)}
 
 
+def _log(kept: Kept) -> str:
+    """A tower and a store that stay."""
+    tower = kept.open(Tower("127.0.0.1:0"))
+    kept.open(Store(kept.directory / "log", tower=tower.address))
+    return str(tower.address)
+
+
+def _in_one_partition(kept: Kept, tower: str) -> list[Record]:
+    records = list(kept.open(Consumer("numbers", tower=tower)).to_end(PATIENCE_S))
+    assert len({record.partition for record in records}) == 1
+    return records
+
+
+def producer(kept: Kept) -> None:
+    tower = _log(kept)
+    kept.programs["producer"] = (PROGRAM, "produce", tower)
+    records = iter(kept.open(Consumer("numbers", tower=tower)))
+
+    def write(number: int) -> None:
+        record = next(records)
+        assert (record.offset, record.value) == (number, b"%d" % number)
+
+    kept.connect = lambda: None
+    kept.write = write
+    kept.found = lambda: {record.offset for record in _in_one_partition(kept, tower)}
+
+
+def consumer(kept: Kept) -> None:
+    tower = _log(kept)
+    kept.programs["consumer"] = (PROGRAM, "consume", tower)
+    writer = kept.open(Producer("numbers", tower=tower))
+
+    def found() -> set[int]:
+        return {int(line) for line in (kept.directory / "read").read_text().splitlines()}
+
+    def write(number: int) -> None:
+        writer.send(b"x")
+        until(lambda: number in found(), f"record {number} is read")
+
+    kept.connect = lambda: None
+    kept.write = write
+    kept.found = found
+
+
+def recorder(kept: Kept) -> None:
+    tower, address = _log(kept), free_address()
+    kept.programs["recorder"] = ("record", "x/", "--to", "numbers", "--mesh-listen", address, "--tower", tower)
+    endpoint = kept.open(Endpoint())
+    seen: set[int] = set()
+    consumer = kept.open(Consumer("numbers", tower=tower))
+
+    def connect() -> None:
+        host, _, port = address.partition(":")
+        endpoint.peer(host, int(port), retry_s=0.2, timeout=PATIENCE_S)
+
+    def write(number: int) -> None:
+        while number not in seen:  # a recorder that is killed loses messages on their way to it
+            endpoint.publish("x/n", number)
+            seen.update(map(_number, consumer.poll(1.0) or ()))
+
+    kept.connect = connect
+    kept.write = write
+    kept.found = lambda: set(map(_number, _in_one_partition(kept, tower)))
+
+
+def _number(record: Record) -> int:
+    assert record.value is not None
+    return int(str(binary.decode(record.value)))
+
+
+def store_to_topic(kept: Kept) -> None:
+    tower, address = _log(kept), free_address()
+    kept.programs["bridge"] = (PROGRAM, "to-topic", tower, address)
+
+    def connect() -> None:
+        _use_store(kept, address)
+        keys = kept.found
+
+        def found() -> set[int]:
+            wanted = len(keys())
+            records = kept.open(Consumer("numbers", tower=tower))
+            until(lambda: len({record.key for record in records.to_end(PATIENCE_S)}) == wanted, "the topic has all")
+            return keys()
+
+        kept.found = found
+
+    kept.connect = connect
+
+
+def topic_to_store(kept: Kept) -> None:
+    tower, address = _log(kept), free_address()
+    kept.programs["bridge"] = (PROGRAM, "to-store", tower, address)
+    writer = kept.open(Producer("numbers", tower=tower))
+
+    def connect() -> None:
+        _use_store(kept, address)
+        found = kept.found
+
+        def write(number: int) -> None:
+            writer.send(b"1", str(number))
+            until(lambda: number in found(), f"the store has key {number}")
+
+        kept.write = write
+
+    kept.connect = connect
+
+
 class Load:
     """Writes one number after the other, and knows which are confirmed."""
 
@@ -194,11 +304,11 @@ def kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     [
         lambda kept: map_server(kept, "sqlite"), lambda kept: map_server(kept, "rocksdb"), pair_of_map_servers,
         lambda kept: master(kept, "sqlite"), lambda kept: master(kept, "rocksdb"), master_on_a_chain,
-        chain, store, forwarder, stores_on_a_chain,
+        chain, store, forwarder, stores_on_a_chain, producer, consumer, recorder, store_to_topic, topic_to_store,
     ],
     ids=[
         "map-sqlite", "map-rocksdb", "map-pair", "store-sqlite", "store-rocksdb", "store-chain", "chain",
-        "log", "forwarder", "ordered",
+        "log", "forwarder", "ordered", "producer", "consumer", "recorder", "store-to-topic", "topic-to-store",
     ],
 )  # fmt: skip
 def test_what_is_killed_and_stopped_under_load_starts_again_with_all_that_was_confirmed(
@@ -208,7 +318,8 @@ def test_what_is_killed_and_stopped_under_load_starts_again_with_all_that_was_co
     running: dict[Arguments, subprocess.Popen[bytes]] = {}
 
     def start(arguments: Arguments) -> None:
-        running[arguments] = process = shell.start(*arguments, "--json")
+        begin = shell.python if arguments[0] == PROGRAM else shell.start
+        running[arguments] = process = begin(*arguments, "--json")
         assert process.stdout is not None
         assert process.stdout.readline(), process.stderr and process.stderr.read().decode()
 
