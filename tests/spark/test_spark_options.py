@@ -108,6 +108,8 @@ def test_batches_of_a_stream_have_a_smallest_size() -> None:
         ({"subscribe": "a", "kafka.security.protocol": "SSL"}, "no Kafka clients to configure"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "1"}, "did you mean `maxRecordsPerTrigger`?"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": "{}"}, "did you mean `startingTimestamp`?"),
+        ({"subscribe": "a", "endingOffsetsByTimestamp": "{}"}, "did you mean `endingTimestamp`?"),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "error"}, "starts at its end"),
         ({"subscribe": "a", "startingOfsets": "1"}, "did you mean `startingOffsets`?"),
         ({"subscribe": "a", "zzz": "1"}, "unknown option `zzz` of format chappe: there are stores, towers"),
         ({"subscribe": "a", "startingOffsets": "first"}, '`startingOffsets` is "earliest", "latest" or JSON'),
