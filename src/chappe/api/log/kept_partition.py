@@ -101,10 +101,11 @@ class KeptPartitions:
     def take(self, journal: Path) -> None:
         """Move a kept partition to ``journal``, unless none is kept or there is one already."""
         with closing(self.free()) as slots, suppress(OSError):
-            for home in slots:
-                if not journal.exists() and not (home / UNFINISHED).exists() and journal_of(home, IDENTITY).exists():
+            for home in () if journal.exists() else slots:
+                if not (home / UNFINISHED).exists() and journal_of(home, IDENTITY).exists():
                     journal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     journal_of(home, IDENTITY).rename(journal)
+                    return
 
     def give(self, journal: Path) -> None:
         """Keep the partition in ``journal``, all of which is stored, for later runs, if a slot is free."""
