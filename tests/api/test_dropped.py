@@ -8,6 +8,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.waiting import until
 from chappe import Consumer, Endpoint, MapServer, Producer, SharedMap, Store, Tower
 from chappe.api.log.aio import AsyncConsumer
 from chappe.api.mesh.aio import AsyncEndpoint
+from chappe.errors import StorageLocked
 
 
 @pytest.fixture
@@ -45,8 +47,16 @@ def test_the_log(tower: str, tmp_path: Path) -> None:
     assert "unclosed <Store" in dropped(
         lambda: Store(tmp_path / "kept", tower=tower), lambda each: each._node.node.turns
     )
-    with Store(tmp_path / "kept", tower=tower), Producer("t", tower=tower) as producer:
-        producer.send(b"x")
+    with ExitStack() as stack:
+
+        def reopen() -> bool:
+            with suppress(StorageLocked):  # until the thread that closes it is done
+                stack.enter_context(Store(tmp_path / "kept", tower=tower))
+                return True
+            return False
+
+        until(reopen, "the directory is free")
+        stack.enter_context(Producer("t", tower=tower)).send(b"x")
 
         def read() -> Consumer:
             consumer = Consumer("t", tower=tower)
