@@ -86,7 +86,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         self.codec: Codec[V] = Codec(values)
         self.core = MapClientCore(
             [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name),
-            day_ns=time.time_ns() - round(time.monotonic() * 1e9), shown=self._shown,
+            day_ns=time.time_ns() - round(time.monotonic() * 1e9), shown=partial(_shown, self.sealing),
         )  # fmt: skip
         self.node = MapClientNode(
             addresses,
@@ -461,16 +461,6 @@ class MapMember(at_exit.Collectable, Generic[V]):
         for watch in self._watches:
             watch.told(action)
 
-    def _shown(self, key: bytes) -> str:
-        """What a key is called in events: of a sealed map the plain one, while it can be opened."""
-        plain: bytes | None = key
-        if self._sealed is not None:
-            try:
-                plain = self._sealed.plain_key(key)
-            except Sealed:
-                plain = None
-        return "(a sealed key)" if plain is None else plain.decode("utf-8", "replace")
-
     def _reported(self, event: object) -> None:
         if isinstance(event, ConnectionRefused):
             self.refusal = f"; {event}"
@@ -497,6 +487,17 @@ class MapMember(at_exit.Collectable, Generic[V]):
             watch.close()
         self.node.close()
         return [f"{left:,} writes to a shared map were not confirmed, and may be lost"] if left else []
+
+
+def _shown(sealing: MapSealing | None, key: bytes) -> str:
+    """What a key is called in events: of a sealed map the plain one, while it can be opened."""
+    plain: bytes | None = key
+    if sealing is not None and sealing.active:
+        try:
+            plain = sealing.plain_key(key)
+        except Sealed:
+            plain = None
+    return "(a sealed key)" if plain is None else plain.decode("utf-8", "replace")
 
 
 def _wants_plain(sealing: MapSealing, wanted: Callable[[bytes], bool], wire: bytes) -> bool:
