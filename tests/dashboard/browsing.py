@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +40,14 @@ def started(env: dict[str, str], *command: str) -> Iterator[tuple[subprocess.Pop
         process.terminate()
         process.wait(PATIENCE_S)
         process.stdout.close()
+
+
+@contextmanager
+def crowded() -> Iterator[str]:
+    """Where a dashboard over stand-ins is."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])}
+    with started(env, "tests.dashboard.stand_in") as (_, url):
+        yield url.rstrip("/")
 
 
 def watched(page: Page, seen: Seen) -> Page:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.dashboard.browsing import Seen, rows, started
+from tests.dashboard.browsing import Seen, crowded, rows
 from tests.web.test_browser import CHROMIUM, MISSING
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
@@ -18,9 +15,8 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason=M
 
 @pytest.fixture(scope="module")
 def crowd() -> Iterator[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])}
-    with started(env, "tests.dashboard.stand_in") as (_, url):
-        yield url.rstrip("/")
+    with crowded() as url:
+        yield url
 
 
 def test_a_choice_of_a_topic_is_an_address_that_is_opened_reloaded_and_gone_back_from(

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.dashboard.browsing import Seen, rows, started, watched
+from tests.dashboard.browsing import Seen, crowded, rows, started, watched
 from tests.dashboard.scene import HOSTILE_KEY, HOSTILE_TOPIC, HOSTILE_VALUE
 from tests.waiting import PATIENCE_S, until
 from tests.web.test_browser import CHROMIUM, MISSING
@@ -207,25 +206,24 @@ def test_light_and_dark_and_a_small_screen(system: System, browser: Browser, see
 def test_a_thousand_members_and_a_hundred_thousand_topics_are_shown_grouped_and_bounded(
     browser: Browser, page: Page, seen: Seen
 ) -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent.parent), *sys.path])}
-    with started(env, "tests.dashboard.stand_in") as (_, url):
+    with crowded() as url:
         page.goto(url)
         expect(page.locator(".fact", has_text="members")).to_contain_text("1,000")
         expect(page.locator(".fact", has_text="topics")).to_contain_text("100,000")
         page.get_by_label("Find a member").fill("e777")
         expect(rows(page, "Members")).to_have_count(1)
 
-        page.goto(f"{url}topics")
+        page.goto(f"{url}/topics")
         expect(page.get_by_text("100,000 topics, 500 of them listed")).to_be_visible()
         expect(rows(page, "Topics")).to_have_count(15)
         page.get_by_label("Topic contains").fill("topic-054321")
         expect(rows(page, "Topics")).to_have_count(1)
 
-        page.goto(f"{url}pipelines")
+        page.goto(f"{url}/pipelines")
         expect(page.get_by_text("<i>flow</i>")).to_be_visible()
         expect(rows(page, "Queries of 1").first).to_contain_text("2.5")
 
-        page.goto(f"{url}health")
+        page.goto(f"{url}/health")
         expect(page.get_by_text("search finds the others")).to_be_visible()
         assert seen.errors == []
 

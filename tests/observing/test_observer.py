@@ -71,6 +71,16 @@ def test_lines_show_rates_and_lags_of_the_last_minutes() -> None:
     assert observer.lag_line("a", "nobody", 20.0) == []
 
 
+def test_a_small_line_has_heights_relative_to_the_highest_and_idle_topics_have_none() -> None:
+    looks = ((float(n), Part(topics=(topic("a", 10 * n if n < 60 else 600 + 40 * (n - 60)),))) for n in range(121))
+    observer = observed((0.0, Part(topics=(topic("idle", 7),))), *looks)
+
+    assert observer.spark("a", 120.0) == "444444fggggg"  # looks are a second apart, before the ends of steps
+    assert observer.spark("idle", 120.0) == ""
+    assert observer.spark("unknown", 120.0) == ""
+    assert len(observer.spark("a", 300.0)) <= 31
+
+
 def test_what_was_seen_stays_when_a_source_fails_and_a_problem_says_why() -> None:
     observer = observed((0.0, Part(members=(STORE, TOWER))), (10.0, Part(members=(STORE, TOWER))))
 

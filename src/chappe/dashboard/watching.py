@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, Self
@@ -20,8 +20,8 @@ import msgspec
 from chappe.dashboard.sources import Source
 from chappe.errors import ChappeError
 from chappe.observing.drawing import Drawing, draw
-from chappe.observing.lines import Point
-from chappe.observing.observer import Observer
+from chappe.observing.lines import MINUTES, Point, Span
+from chappe.observing.observer import SPARK, Observer
 from chappe.observing.snapshot import Snapshot, Topic
 
 logger = logging.getLogger("chappe")
@@ -45,6 +45,8 @@ class Watching:
         self._made: tuple[float, Snapshot, Drawing] | None = None
         self._making = threading.Lock()
         self._asked_at = -ASKED_S
+        self._sparks: dict[str, str] = {}  # by topic
+        self._sparks_of = -1.0  # the step in which they were made
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name=f"chappe-look-{each.name}", daemon=True)
             for each in self._sources
@@ -97,15 +99,27 @@ class Watching:
             found = [self._observer.topic(each, time.monotonic()) for each in fitting]
         return [each for each in found if each is not None]
 
-    def rate_line(self, topic: str) -> list[Point]:
+    def sparks(self, topics: Iterable[str]) -> dict[str, str]:
+        """``Observer.spark`` of each; made once in a step, however many look."""
+        now = time.monotonic()
+        with self._lock:
+            step = now // SPARK.step_s
+            if step != self._sparks_of:
+                self._sparks_of, self._sparks = step, {}
+            for each in topics:
+                if each not in self._sparks:
+                    self._sparks[each] = self._observer.spark(each, now)
+            return self._sparks
+
+    def rate_line(self, topic: str, span: Span = MINUTES) -> list[Point]:
         """See ``Observer.rate_line``."""
         with self._lock:
-            return self._observer.rate_line(topic, time.monotonic())
+            return self._observer.rate_line(topic, time.monotonic(), span)
 
-    def lag_line(self, topic: str, reader: str) -> list[Point]:
+    def lag_line(self, topic: str, reader: str, span: Span = MINUTES) -> list[Point]:
         """See ``Observer.lag_line``."""
         with self._lock:
-            return self._observer.lag_line(topic, reader, time.monotonic())
+            return self._observer.lag_line(topic, reader, time.monotonic(), span)
 
     def close(self) -> None:
         """End; waits for looks that are under way, some seconds at most."""

@@ -1,4 +1,4 @@
-"""The observer: merges what sources saw into snapshots, and remembers the last minutes. No I/O.
+"""The observer: merges what sources saw into snapshots, and remembers the last day. No I/O.
 
 Each source hands in its newest ``Part``, or says that it failed; what it saw before stays then, and a problem says
 why. Rates are differences of counters over the last seconds. All tables are bounded; at a bound the newest is left
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from chappe.observing.health import problems_of
-from chappe.observing.lines import RATE_S, Lines, Point
+from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_S, Lines, Point, Span
 from chappe.observing.snapshot import (
     HISTORY_MAX,
     LINKS_MAX,
@@ -37,8 +37,9 @@ TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
 COUNTED: Final = ("sent", "received", "sent_bytes", "received_bytes")  # of links, each with a rate
 LINK_SERIES_MAX: Final = len(COUNTED) * LINKS_MAX
 LINK_POINTS_MAX: Final = 12  # enough for a rate
-LAST_S: Final = 300.0  # of lines
-STEP_S: Final = 2.0
+SPARK: Final = Span(MINUTES.last_s, HOUR.step_s)  # of the rate beside a topic's name
+SPARK_MAX: Final = 16
+_DIGITS: Final = "0123456789abcdefg"
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
 TOLD_OF: Final = ("store", "tower", "map server", "chain server")  # it is worth a warning if one of these leaves
 
@@ -56,7 +57,7 @@ class Observer:
         self._failed: dict[str, Problem] = {}  # by source
         self._topics: OrderedDict[str, Topic] = OrderedDict()  # the one that changed last is last
         self._topics_left_out: set[str] = set()
-        self._lines = Lines()
+        self._lines = Lines(coarser=(HOUR, DAY))
         self._links = Lines(LINK_SERIES_MAX, LINK_POINTS_MAX)
         self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
         self._problems: dict[str, Problem] = {}
@@ -134,13 +135,22 @@ class Observer:
         """All topics, those that changed last first."""
         return list(reversed(self._topics))
 
-    def rate_line(self, topic: str, now: float) -> list[Point]:
-        """Records a second of the last minutes; of the topics that changed last alone, else empty."""
-        return self._lines.rates(("end", topic), now, LAST_S, STEP_S)
+    def rate_line(self, topic: str, now: float, span: Span = MINUTES) -> list[Point]:
+        """Records a second over a span; of the topics that changed last alone, else empty."""
+        return self._lines.rates(("end", topic), now, span)
 
-    def lag_line(self, topic: str, reader: str, now: float) -> list[Point]:
-        """How many records a reader was behind in the last minutes."""
-        return self._lines.gauge(("lag", topic, reader), now, LAST_S, STEP_S)
+    def spark(self, topic: str, now: float) -> str:
+        """The rate of the last five minutes as a line of characters, each a height from 0 to ``SPARK_MAX``.
+
+        Heights are in base 36, relative to the highest one; empty where nothing was written.
+        """
+        found = [value for _, value in self._lines.rates(("end", topic), now, SPARK)]
+        most = max(found, default=0.0)
+        return "".join(_DIGITS[round(each / most * SPARK_MAX)] for each in found) if most else ""
+
+    def lag_line(self, topic: str, reader: str, now: float, span: Span = MINUTES) -> list[Point]:
+        """How many records a reader was behind over a span."""
+        return self._lines.gauge(("lag", topic, reader), now, span)
 
     # -- inside ---------------------------------------------------------------------------------------
 

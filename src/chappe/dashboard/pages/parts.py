@@ -17,12 +17,20 @@ ROWS_PAGE: Final = 15
 # Rows are no buttons to a browser: so they are reached by key. ``{{ }}`` is text, whatever stands in it.
 # The first cell of a row with an address is a link, to be copied or opened in another tab.
 CELLS: Final = """<q-td v-for="(col, number) in props.cols" :key="col.name" :props="props">
-  <a v-if="props.row.href && number === 0" class="to" tabindex="-1" :href="props.row.href">{{ props.row[col.name] }}</a>
+  <svg v-if="col.name === 'spark'" v-show="props.row.spark" class="spark" viewBox="0 0 90 18" role="img"
+  aria-label="rate of the last five minutes">
+  <polyline :points="[...props.row.spark].map((c, n, all) =>
+  `${3 * (30 - all.length + n)},${17 - parseInt(c, 36)}`).join(' ')" /></svg>
+  <a v-else-if="props.row.href && number === 0" class="to" tabindex="-1" :href="props.row.href">{{
+  props.row[col.name] }}</a>
   <template v-else>{{ props.row[col.name] }}</template></q-td>"""
 PLAIN: Final = f'<q-tr :props="props">{CELLS}</q-tr>'
 CHOOSE: Final = f"""<q-tr :props="props" tabindex="0" :class="props.row.chosen ? 'chosen' : ''"
   :aria-selected="!!props.row.chosen" @click="$event.target.closest('a') || $parent.$emit('choose', props.row.id)"
   @keydown.enter="$parent.$emit('choose', props.row.id)">{CELLS}</q-tr>"""
+
+SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3_600.0}
+PARTS: Final = {"s": (15, 60), "min": (1, 2, 5, 10), "h": (0.25, 0.5, 1, 2, 4)}  # between labels of an axis
 
 Columns = Sequence[tuple[str, str, bool]]  # name, heading, whether it is a number
 
@@ -119,19 +127,18 @@ class Fact:
 
 
 class Lines:
-    """A chart of lines over the last minutes."""
+    """A chart of lines over the last minutes, hour or day."""
 
     def __init__(self, name: str, unit: str) -> None:
         self._options: dict[str, Any] = {
             "animation": False,
             "color": ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"],
-            "grid": {"left": 8, "right": 16, "top": 30, "bottom": 4, "containLabel": True},
+            "grid": {"left": 20, "right": 16, "top": 30, "bottom": 4, "containLabel": True},
             "title": {"text": f"{name}, {unit}", "textStyle": {"fontSize": 13, "color": GREY, "fontWeight": "normal"}},
             "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
             "legend": {"right": 8, "textStyle": {"color": GREY}, "type": "scroll", "width": "60%"},
             "xAxis": {
-                "type": "value", "min": -300, "max": 0, "interval": 60,
-                "axisLabel": {"color": GREY, "hideOverlap": True, "formatter": "{value} s"},
+                "type": "value", "max": 0, "axisLabel": {"color": GREY, "hideOverlap": True},
                 "axisLine": {"lineStyle": {"color": GREY}}, "splitLine": {"show": False},
             },
             "yAxis": {"type": "value", "min": 0, "minInterval": 1, "axisLabel": {"color": GREY},
@@ -140,17 +147,21 @@ class Lines:
             "series": [],
         }  # fmt: skip
         self._chart = ui.echart(self._options).style("height: 210px; width: 100%")
-        self._shown: list[tuple[str, list[list[float]]]] = []
+        self._shown: tuple[str, list[tuple[str, list[list[float]]]]] = ("", [])
 
-    def show(self, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
-        """Lines by name: seconds before now, and how much."""
-        made = [(name, [[round(x, 1), round(y, 2)] for x, y in points]) for name, points in lines]
-        if made == self._shown:
+    def show(self, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], unit: str = "s") -> None:
+        """Lines by name: seconds before now, and how much; times are shown in ``s``, ``min`` or ``h``."""
+        second = SECONDS[unit]
+        made = [(name, [[round(x / second, 3), round(y, 2)] for x, y in points]) for name, points in lines]
+        if (unit, made) == self._shown:
             return
-        self._shown = made
+        self._shown = (unit, made)
         since = min((points[0][0] for _, points in made if points), default=0.0)
-        self._chart.options["xAxis"]["min"] = -60 * max(1, math.ceil(-since / 60))  # no emptiness before it began
-        self._chart.options["xAxis"]["interval"] = 15 if since > -60 else 60
+        part = next(each for each in PARTS[unit] if -since <= 6 * each or each == PARTS[unit][-1])
+        axis = self._chart.options["xAxis"]
+        axis["min"] = -part * max(1, math.ceil(-since / part))  # no emptiness before it began
+        axis["interval"] = part
+        axis["axisLabel"]["formatter"] = f"{{value}} {unit}"
         self._chart.options["legend"]["show"] = len(made) > 1
         self._chart.options["series"] = [
             {"type": "line", "name": name, "data": points, "showSymbol": False, "lineStyle": {"width": 2},

@@ -77,6 +77,9 @@ a.to:hover { text-decoration: underline; }
 .mono td:last-child { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px; }
 .q-table__bottom-nodata-icon { display: none; }
 .q-btn--flat { color: var(--mark); }
+.spark { width: 90px; height: 18px; display: inline-block; vertical-align: middle; overflow: visible;
+  border-bottom: 1px solid var(--rule); }
+.spark polyline { fill: none; stroke: var(--mark); stroke-width: 1.5; stroke-linejoin: round; }
 .map { height: 520px; width: 100%; }
 .keys { display: flex; gap: 4px 16px; flex-wrap: wrap; }
 @media (max-width: 900px) { .split, .two { grid-template-columns: minmax(0, 1fr); } .page { padding: 8px; }

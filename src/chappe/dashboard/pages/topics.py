@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -24,6 +25,7 @@ from chappe.dashboard.searches import Outcome, Searches
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
+from chappe.observing.lines import DAY, HOUR, MINUTES
 from chappe.observing.snapshot import Reader, Topic, readable
 
 LISTED_MAX: Final = 500
@@ -31,9 +33,12 @@ COUNTS: Final = [20, 50, SHOWN_MAX]
 FOLLOW_S: Final = 2.0
 NAMES_SHOWN: Final = 12
 WRITER_SHOWN: Final = 40  # characters of a partition, or of its producer's name, to choose from
+READERS_DRAWN: Final = 5
+SPANS: Final = {"5 minutes": (MINUTES, "s"), "1 hour": (HOUR, "min"), "1 day": (DAY, "h")}  # and the unit of its axis
+KEPT: Final = "chappe.charts"  # where a browser remembers the span
 COLUMNS: Final = (
-    ("name", "topic", False), ("rate", "records/s", True), ("lag", "lag", True), ("records", "records kept", True),
-    ("size", "size", True), ("partitions", "partitions", True),
+    ("name", "topic", False), ("rate", "records/s", True), ("spark", "last 5 minutes", True), ("lag", "lag", True),
+    ("records", "records kept", True), ("size", "size", True), ("partitions", "partitions", True),
     ("newest", "last written", True), ("read", "read by", False),
 )  # fmt: skip
 RECORDS: Final = (
@@ -74,7 +79,8 @@ def page(looks: Looks, here: Here) -> None:
             found = await asyncio.to_thread(looks.watching.find_topics, text, LISTED_MAX)
             if search.value != text:  # somebody types on: the next one shows it
                 return
-        table.show([_row(each, snapshot.at, chosen[0]) for each in found], snapshot.awaited)
+        sparks = looks.watching.sparks(each.name for each in found)
+        table.show([_row(each, snapshot.at, chosen[0], sparks[each.name]) for each in found], snapshot.awaited)
         less = f", {len(found):,} of them listed" if len(found) < snapshot.topics_total else ""
         total.text = f"{snapshot.topics_total:,} topics{less}"
         if details:
@@ -115,6 +121,10 @@ class _Details:
                 for each in ("records/s", "records kept", "size", "oldest kept", "last written", "partitions"):
                     self._facts[each] = Fact(each)
             self._who = ui.column().style("gap: 2px; width: 100%")
+            self._span = ui.toggle(list(SPANS), value=next(iter(SPANS)), on_change=self._remember)
+            self._span.props('no-caps unelevated toggle-color=primary padding="2px 12px"')
+            self._span.props('aria-label="How far charts go back"')
+            ui.timer(0, self._recall, once=True)
             with ui.element("div").classes("two"):
                 self._rate = Lines("records", "a second")
                 self._lag = Lines("lag", "records behind")
@@ -154,6 +164,26 @@ class _Details:
         for button, plan in ((trim, plan_trim), (delete, plan_delete), (reset, plan_reset)):
             button.on_click(offer(plan, said.set_text))
 
+    def _remember(self) -> None:
+        ui.run_javascript(f"localStorage.setItem({KEPT!r}, {self._span.value!r})")
+        self._charts()
+
+    async def _recall(self) -> None:
+        """Show what was chosen last in this browser."""
+        with suppress(TimeoutError):
+            await ui.context.client.connected()
+            found = await ui.run_javascript(f"localStorage.getItem({KEPT!r})")
+            if found in SPANS:
+                self._span.value = found
+
+    def _charts(self) -> None:
+        watching = self._looks.watching
+        topic = watching.topic(self._name)
+        span, unit = SPANS[self._span.value]
+        readers = () if topic is None else topic.readers[:READERS_DRAWN]
+        self._rate.show([("records/s", watching.rate_line(self._name, span))], unit)
+        self._lag.show([(each.name, watching.lag_line(self._name, each.name, span)) for each in readers], unit)
+
     def refresh(self, now_us: int) -> None:
         topic = self._looks.watching.topic(self._name)
         awaited = self._looks.watching.snapshot().awaited
@@ -172,9 +202,7 @@ class _Details:
             "partitions": f"{topic.partitions:,}",
         }.items():
             self._facts[name].show(text)
-        self._rate.show([("records/s", self._looks.watching.rate_line(self._name))])
-        readers = topic.readers[:5]
-        self._lag.show([(each.name, self._looks.watching.lag_line(self._name, each.name)) for each in readers])
+        self._charts()
         names = {each.id: each.name for each in self._looks.watching.snapshot().members}
         live = {True: "somebody listens live just now", False: "nobody listens live just now", None: ""}[topic.live]
         groups = ", ".join(map(_reader, topic.readers))
@@ -318,13 +346,14 @@ def _reader(each: Reader) -> str:
     return f"{each.kind} {each.name} ({at}{each.lag:,} records behind{more})"
 
 
-def _row(topic: Topic, now_us: int, chosen: str) -> dict[str, Any]:
+def _row(topic: Topic, now_us: int, chosen: str, spark: str) -> dict[str, Any]:
     readers = [each.name for each in topic.readers]
     return {
         "id": topic.name,
         "href": address("/topics", topic=topic.name) + "#chosen",
         "name": topic.name,
         "rate": (rate(topic.per_s), topic.per_s),
+        "spark": (spark, topic.per_s),
         "lag": (f"{topic.lag:,}", topic.lag) if readers else ("", -1),
         "records": (f"{topic.records:,}", topic.records),
         "size": (size(topic.bytes), topic.bytes),
