@@ -37,14 +37,15 @@ class Crowd:
 
     def look(self) -> Part:
         self._looks += 1
-        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 6)]
+        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 7)]
         others = [
             Member("t", "tower", "tower"),
+            Member(f"v{self._looks}", "producers", "produce"),  # another one at each look
             *(Member(f"s{n}", "store", f"s{n}") for n in range(3)),
             Member("chain ledger a", "chain server", "a", "10.0.1.1:1", "head", facts=(("chain", "ledger"),)),
             Member("chain ledger b", "chain server", "b", "10.0.1.2:1", "tail", facts=(("commands behind", "7"),)),
         ]
-        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 6)]
+        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 7)]
         everything = range(TOPICS) if self._looks == 1 else range(100)
         topics = [
             Topic(f"topic-{n:06}", 1, 9, 10 * self._looks + n, 900, readers=(Reader("team", "group", n),))

@@ -129,6 +129,38 @@ def test_history_tells_who_came_who_left_and_whose_status_changed() -> None:
     ]
 
 
+def test_short_visits_are_one_change_that_counts_them_and_servers_are_told_one_by_one() -> None:
+    observer = observed((0.0, Part(members=(TOWER,))))
+    for n in range(12):
+        command = Member(f"p{n}", "producers", "produce")
+        other = Member(f"u{n}", "member", f"port {4000 + n}", named=False)
+        observer.take("log", Part(members=(TOWER, command, other, STORE)), 2.0 * n + 1, (2 * n + 1) * S)
+        observer.take("log", Part(members=(TOWER,)), 2.0 * n + 2, (2 * n + 2) * S)
+
+    history = [each for each in observer.snapshot(30.0, 30 * S).history if each.kind != "health"]
+
+    assert len(history) == 2 + 24
+    visits = {each.who: (each.text, each.times, each.since, each.at) for each in history if each.kind != "store"}
+    assert visits == {
+        "producers produce": ("came and left", 12, 2 * S, 24 * S),
+        "member without a name": ("came and left", 12, 2 * S, 24 * S),
+    }
+    assert [each.at for each in history] == sorted((each.at for each in history), reverse=True)
+
+
+def test_who_stays_came_and_left_and_a_visit_long_after_the_last_one_is_counted_anew() -> None:
+    long, short = (Member(each, "producers", "produce") for each in ("long", "short"))
+    observer = observed((0.0, Part()), (1.0, Part(members=(long,))), (60.0, Part()))
+    observer.take("log", Part(members=(short,)), 70.0, 70 * S)
+    observer.take("log", Part(), 71.0, 71 * S)
+    observer.take("log", Part(members=(short,)), 700.0, 700 * S)
+    observer.take("log", Part(), 701.0, 701 * S)
+
+    told = [(each.at // S, each.text, each.times) for each in observer.snapshot(701.0, 701 * S).history]
+
+    assert told == [(701, "came and left", 1), (71, "came and left", 1), (60, "left", 1), (1, "came", 1)]
+
+
 def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> None:
     links = [
         (float(n), Part(members=(STORE, TOWER), links=(Link(("s", "t"), "mesh", 10 * n, 20 * n, sent_bytes=5 * n),)))
@@ -215,6 +247,7 @@ def test_a_snapshot_goes_to_json_and_says_everything() -> None:
     assert found["at"] == 7
     assert found["members"][0] == {
         "id": "s", "kind": "store", "name": "alpha", "address": "", "status": "there", "level": "good", "facts": [],
+        "named": True,
     }  # fmt: skip
     assert found["topics"][0]["name"] == "<b>"
     assert found["topics"][0]["readers"] == [

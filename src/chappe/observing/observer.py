@@ -7,7 +7,7 @@ out and a note says how much.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from chappe.observing.health import problems_of
+from chappe.observing.history import History
 from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_S, Lines, Point, Span
 from chappe.observing.snapshot import (
-    HISTORY_MAX,
     LINKS_MAX,
     MEMBERS_MAX,
     NAMES_MAX,
@@ -41,7 +41,6 @@ SPARK: Final = Span(MINUTES.last_s, HOUR.step_s)  # of the rate beside a topic's
 SPARK_MAX: Final = 16
 _DIGITS: Final = "0123456789abcdefg"
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
-TOLD_OF: Final = ("store", "tower", "map server", "chain server")  # it is worth a warning if one of these leaves
 
 
 class Observer:
@@ -59,7 +58,7 @@ class Observer:
         self._topics_left_out: set[str] = set()
         self._lines = Lines(coarser=(HOUR, DAY))
         self._links = Lines(LINK_SERIES_MAX, LINK_POINTS_MAX)
-        self._history: deque[Change] = deque(maxlen=HISTORY_MAX)
+        self._history = History()
         self._problems: dict[str, Problem] = {}
         self._problems_left_out = 0
         self._queries: dict[str, tuple[Reader, ...]] = {}  # of pipelines, by the topic that they read
@@ -84,7 +83,7 @@ class Observer:
                 if (count := getattr(link, way)) is not None:
                     self._links.note((way, *link.ends), count, now)
         if before is not None:
-            self._history.extend(_changes(before.members, part.members, wall_us))
+            self._history.compare(before.members, part.members, wall_us)
         self._judge(wall_us)
 
     def fail(self, source: str, text: str, mend: str, wall_us: int) -> None:
@@ -121,7 +120,7 @@ class Observer:
             keepings=tuple(each for part in parts for each in part.keepings),
             pipelines=tuple(each for part in parts for each in part.pipelines),
             problems=tuple(sorted(self._problems.values(), key=lambda each: (each.level != "failed", each.since))),
-            history=tuple(reversed(self._history)),
+            history=tuple(self._history.newest()),
             notes=tuple(dict.fromkeys(notes)),
             awaited=self._awaited(),
         )
@@ -230,10 +229,10 @@ class Observer:
             since = known.since if known is not None else wall_us
             self._problems[each.key] = msgspec.structs.replace(each, since=since)
             if known is None:
-                self._history.append(Change(wall_us, each.level, "health", each.text))
+                self._history.note(Change(wall_us, each.level, "health", each.text, "health"))
         for key, each in former.items():
             if key not in self._problems:
-                self._history.append(Change(wall_us, "good", "health", f"over: {each.text}"))
+                self._history.note(Change(wall_us, "good", "health", f"over: {each.text}", "health"))
 
 
 def _cut(part: Part) -> Part:
@@ -254,17 +253,3 @@ def _once(members: Iterable[Member]) -> list[Member]:
     for each in members:
         found.setdefault(each.id, each)
     return list(found.values())
-
-
-def _changes(before: Iterable[Member], after: Iterable[Member], wall_us: int) -> Iterator[Change]:
-    former = {each.id: each for each in before}
-    newer = {each.id: each for each in after}
-    for name, each in newer.items():
-        known = former.get(name)
-        if known is None:
-            yield Change(wall_us, "good", f"{each.kind} {each.name}", "came")
-        elif known.status != each.status:
-            yield Change(wall_us, each.level, f"{each.kind} {each.name}", each.status)
-    for name, each in former.items():
-        if name not in newer:
-            yield Change(wall_us, "warning" if each.kind in TOLD_OF else "good", f"{each.kind} {each.name}", "left")

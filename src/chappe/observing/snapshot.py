@@ -40,6 +40,7 @@ class Member(msgspec.Struct, frozen=True):
         status: One word, such as ``there``, ``silent``, ``running``.
         level: Whether that is as it should be.
         facts: More to show, as pairs of a name and a text.
+        named: Whether somebody gave it its name; else that is made of its port or id.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Member(msgspec.Struct, frozen=True):
     status: str = "there"
     level: Level = "good"
     facts: tuple[tuple[str, str], ...] = ()
+    named: bool = True
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -224,12 +226,19 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of a status: who, and what became of it."""
+    """A change of a status: who, and what became of it.
+
+    ``kind`` is the member's, or ``health`` for a problem. Several visits of the same visitor are one change with the
+    time of the last one: ``times`` of them, the first one ``since``.
+    """
 
     at: int
     level: Level
     who: str
     text: str
+    kind: str = ""
+    times: int = 1
+    since: int = 0
 
 
 class Part(msgspec.Struct, frozen=True):

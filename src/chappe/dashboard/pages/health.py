@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from nicegui import ui
 
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.pages.addresses import Here
+from chappe.dashboard.pages.addresses import Here, address
 from chappe.dashboard.pages.parts import Table, every
 from chappe.dashboard.pages.style import LEVELS
-from chappe.dashboard.pages.words import clock, connecting
-from chappe.observing.snapshot import Problem
+from chappe.dashboard.pages.words import clock, connecting, many
+from chappe.observing.snapshot import Change, Problem
 
 HISTORY_SHOWN: Final = 200
 
 
-def page(looks: Looks, _: Here) -> None:
+def page(looks: Looks, here: Here) -> None:
     """Build it."""
     with ui.column().classes("panel"):
         ui.label("What is wrong").classes("title")
@@ -26,9 +27,14 @@ def page(looks: Looks, _: Here) -> None:
         notes = ui.column().style("gap: 2px")
     with ui.column().classes("panel"):
         ui.label("What has changed, newest first").classes("title")
+        with ui.row().classes("controls"):
+            search = ui.input("Change contains").props("dense outlined clearable debounce=300")
+            kinds = ui.select([], multiple=True, label="Of").props("dense outlined clearable use-chips")
+            kinds.style("min-width: 200px")
+            total = ui.label("").classes("soft")
         history = Table(
             (("at", "UTC", False), ("level", "", False), ("who", "who", False), ("text", "what", False)),
-            empty="nothing has changed since this dashboard began",
+            empty="nothing like that has changed since this dashboard began",
             label="History of statuses",
         )
     history.element.classes("history")
@@ -50,14 +56,42 @@ def page(looks: Looks, _: Here) -> None:
                 for each in snapshot.notes:
                     ui.label(each).classes("soft")
         sampled.set_visibility(bool(snapshot.notes))
-        history.show(
-            [
-                {"id": number, "at": clock(each.at), "level": LEVELS[each.level][1], "who": each.who, "text": each.text}
-                for number, each in enumerate(snapshot.history[:HISTORY_SHOWN])
-            ]
-        )
+        offered = sorted({each.kind for each in snapshot.history} | set(kinds.value))
+        if offered != kinds.options:
+            kinds.set_options(offered)
+        found = _fitting(snapshot.history, search.value or "", kinds.value)
+        history.show([_row(number, each) for number, each in enumerate(found[:HISTORY_SHOWN])])
+        total.text = many(len(found), "change") + (f", the newest {HISTORY_SHOWN}" * (len(found) > HISTORY_SHOWN))
 
+    def filtered() -> None:
+        """What is looked for is part of the address."""
+        looked_for = {"change": search.value or "", "of": ",".join(sorted(kinds.value))}
+        ui.navigate.history.replace(address("/health", **{name: text for name, text in looked_for.items() if text}))
+        refresh()
+
+    def follow() -> None:
+        chosen = list(filter(None, here.chosen("of").split(",")))
+        kinds.set_options(sorted({*kinds.options, *chosen}))
+        search.value, kinds.value = here.chosen("change"), chosen
+
+    here.follow(follow)
+    search.on_value_change(filtered)
+    kinds.on_value_change(filtered)
     every(refresh)
+
+
+def _fitting(changes: Sequence[Change], text: str, kinds: Sequence[str]) -> list[Change]:
+    wanted = text.casefold()
+    return [
+        each
+        for each in changes
+        if (not kinds or each.kind in kinds) and wanted in f"{each.who} {each.text} {LEVELS[each.level][1]}".casefold()
+    ]
+
+
+def _row(number: int, each: Change) -> dict[str, Any]:
+    text = each.text if each.times == 1 else f"{each.text} {each.times:,} times since {clock(each.since)}"
+    return {"id": number, "at": clock(each.at), "level": LEVELS[each.level][1], "who": each.who, "text": text}
 
 
 def _problems(problems: tuple[Problem, ...], awaited: tuple[str, ...]) -> None:

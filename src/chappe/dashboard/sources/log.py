@@ -322,7 +322,7 @@ class LogSource:
                 "failed" if silent else "good",
                 (("store id", readable(seen.store.store_id)), ("questions at", seen.store.endpoint)),
             )
-        name = name or f"port {port}"
+        named, name = bool(name), name or f"port {port}"
         parts = ", ".join(self._labels.shown(each) for each in list(carries)[:NAMES_MAX])
         return Member(
             seen.address,
@@ -334,6 +334,7 @@ class LogSource:
                 *([(_CARRIES[seen.role], parts)] if parts and seen.role in _CARRIES else []),
                 *self._commits(seen.address),
             ),
+            named=named,
         )
 
     def _commits(self, node: str) -> Iterator[tuple[str, str]]:

@@ -298,7 +298,8 @@ def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Member:
     else:
         kind = "gateway" if _any_begins(wants, GATEWAY) else "endpoint"
     name = "this dashboard" if each.distance == 0 else each.id[:8]
-    return Member(each.id, kind, name, "", status, "good" if each.distance is not None else "warning", tuple(facts))  # type: ignore[arg-type]
+    level = "good" if each.distance is not None else "warning"
+    return Member(each.id, kind, name, "", status, level, tuple(facts), named=each.distance == 0)  # type: ignore[arg-type]
 
 
 def _any_begins(texts: Iterable[str], beginning: str) -> bool:
