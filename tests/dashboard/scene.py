@@ -1,7 +1,7 @@
 """A small system that does something, in a process of its own: for pages to show.
 
-``python -m tests.dashboard.scene DIRECTORY TOWER`` prints where mesh and map are; each line of standard input is an
-order, and its end is the end.
+``python -m tests.dashboard.scene DIRECTORY TOWER`` prints where mesh, map and chain are; each line of standard input is
+an order, and its end is the end. A pair of map servers has a witness.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from chappe import Consumer, Endpoint, MapServer, Producer, SharedMap
+from tests.api.chain_rig import Ledger
+from tests.ports import free_address, free_ports
+
+from chappe import ChainConfiguration, ChainServer, Consumer, Endpoint, MapServer, Producer, SharedMap, Witness
 
 HOSTILE_TOPIC = "<img src=x onerror=alert(1)>"
 HOSTILE_KEY = b"<svg onload=alert(2)>"
@@ -35,12 +38,16 @@ def main(directory: Path, tower: str) -> None:
         port = hub.listen()
         for each in others:
             each.peer("127.0.0.1", port)
+        witness = stack.enter_context(Witness("127.0.0.1:0", path=directory / "witness.db")).address
         prices = stack.enter_context(hub.attach_master("prices"))
         stack.enter_context(others[0].attach_clone("prices"))
-        server = stack.enter_context(MapServer("127.0.0.1:0"))
-        rooms = stack.enter_context(SharedMap(server.address, values=str))
+        maps = free_address(4), free_address(4)
+        stack.enter_context(MapServer(maps[0], partner=maps[1], role="primary", witness=witness, model=6))
+        stack.enter_context(MapServer(maps[1], partner=maps[0], role="backup", witness=witness, model=6))
+        rooms = stack.enter_context(SharedMap(*maps, values=str))
         rooms.set("/rooms/<b>1</b>/light", "on")
-        print(json.dumps({"mesh": f"127.0.0.1:{port}", "map": server.address}), flush=True)
+        chain = _chain(directory, stack)
+        print(json.dumps({"mesh": f"127.0.0.1:{port}", "map": ",".join(maps), "chain": chain}), flush=True)
         ended = threading.Event()
 
         def listen() -> None:
@@ -61,6 +68,18 @@ def main(directory: Path, tower: str) -> None:
                 pass
             if number % 20 == 0:
                 consumer.commit()
+
+
+def _chain(directory: Path, stack: ExitStack) -> str:
+    """Three servers of a chain; returns its file."""
+    first = free_ports(3)
+    file = directory / "ledger.toml"
+    servers = [f'{name} = "127.0.0.1:{port}"' for port, name in enumerate(("oslo", "bern", "rome"), first)]
+    file.write_text("\n".join(['name = "ledger"', "durable = false", "[servers]", *servers]))
+    configuration = ChainConfiguration.load(file)
+    for name in configuration.names:
+        stack.enter_context(ChainServer(Ledger(), configuration, name))
+    return str(file)
 
 
 if __name__ == "__main__":

@@ -42,4 +42,9 @@ def test_what_is_looked_for_stays_in_the_address(crowd: str, page: Page, seen: S
     page.get_by_label("Change contains").fill("")
     expect(rows(page, "History of statuses").first).to_contain_text("producers produce")
     expect(page).to_have_url(re.compile(r"/health\?of=producers$"))
+    page.get_by_role("link", name="Health").click()
+    expect(page).to_have_url(re.compile(r"/health$"))
+    page.get_by_label("Of", exact=True).click()
+    page.locator(".q-menu .q-item", has_text="producers").click()
+    expect(page).to_have_url(re.compile(r"/health\?of=producers$"))
     assert seen.errors == []

@@ -145,7 +145,7 @@ def test_a_group_goes_on_elsewhere(opened: Open, page: Page, tmp_path: Path) -> 
 
 def test_entries_of_a_map_and_of_a_data_store_are_set_and_deleted(opened: Open, page: Page) -> None:
     come(page, opened, "/stores")
-    with SharedMap(opened.map, values=str) as shared:
+    with SharedMap(*opened.map.split(","), values=str) as shared:
         rows(page, "Data stores and maps").filter(has_text="map").first.click()
         expect(rows(page, "Entries").first).to_contain_text("/rooms")
         for value, lost in (("warm", "Nothing is lost."), ("cold", "The value that /new has now is lost: warm")):

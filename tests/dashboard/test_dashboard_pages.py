@@ -22,6 +22,9 @@ from tests.web.test_browser import CHROMIUM, MISSING
 PICTURES: Final = Path(__file__).parent.parent.parent / "docs" / "how-to"
 PICTURES_WANTED: Final = "CHAPPE_PICTURES" in os.environ  # then the pictures that the docs show are made anew
 PICTURE_BYTES_MAX: Final = 200_000
+# The texts that a chart really draws: those that are hidden, as they would overlap others, are not among them.
+LABELS: Final = """() => getElement(Number(document.querySelector(".map").id.slice(1))).chart.getZr().storage
+  .getDisplayList(true).map(each => each.style && each.style.text).filter(Boolean)"""
 PATHS: Final = ("/", "/topics", "/mesh", "/stores", "/pipelines", "/health")
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
@@ -47,7 +50,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         started(env, "tests.dashboard.scene", str(home / "chappe"), facts["tower"]) as (scene, made),
         started(
             env, "chappe", "dashboard", "--tower", facts["tower"], "--peer", made["mesh"], "--map", made["map"],
-            "--at", "0", "--json",
+            "--chain", made["chain"], "--at", "0", "--json",
         ) as (dashboard, said),
     ):  # fmt: skip
         processes = {"up": up, "second": second, "scene": scene, "dashboard": dashboard}
@@ -75,25 +78,55 @@ def test_every_page_opens_talks_to_its_own_host_alone_and_complains_of_nothing(
 def test_the_map_shows_who_takes_part_and_a_choice_shows_one(system: System, page: Page) -> None:
     page.goto(system.url)
     members = rows(page, "Members")
-    for kind in ("tower", "store", "producers", "consumers", "endpoint", "map server"):
-        expect(members.filter(has_text=kind).first).to_be_visible()
+    search = page.get_by_label("Find a member")
+    for kind in ("tower", "store", "producers", "consumers", "endpoint", "map server", "chain server", "witness"):
+        search.fill(kind)
+        expect(members.first).to_contain_text(kind)
     expect(page.locator("canvas").first).to_be_visible()
-    expect(members.filter(has_text="group")).to_have_count(1)
+    search.fill("group")
+    expect(members).to_have_count(1)
 
+    search.fill("store")
+    expect(members).to_have_count(2)
     members.filter(has_text="store").first.focus()
     page.keyboard.press("Enter")
 
     expect(page.get_by_text("questions at")).to_be_visible()
     expect(page.get_by_text("link to producers").first).to_be_visible()
     expect(page.locator("nav", has_text="all is well")).to_be_visible()
+    search.fill("")
+    expect(members).to_have_count(15)
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0)")
     picture(page, "dashboard-map.png")
 
-    page.get_by_label("Find a member").fill("endpoint")
+    search.fill("endpoint")
     members.filter(has_text="endpoint").filter(has_text="1").first.click()
     link = page.get_by_text("no TLS").first  # of links of others, too, their ends tell
     expect(link).to_contain_text("frames/s sent")
+
+
+def test_every_server_of_a_pair_and_a_chain_has_its_label_on_the_map_and_so_has_the_witness(
+    system: System, browser: Browser, page: Page
+) -> None:
+    wanted = [
+        "oslo, head",
+        "bern, middle",
+        "rome, tail",
+        ", active",
+        ", passive",
+        "witness 127",
+    ]
+    small = browser.new_context(viewport={"width": 390, "height": 800})
+    for each in (page, watched(small.new_page(), Seen())):
+        each.goto(system.url)
+        expect(each.locator("canvas").first).to_be_visible()
+
+        def found(each: Page = each) -> list[str]:
+            return sorted(text for label in each.evaluate(LABELS) for text in set(wanted) if text in label)
+
+        until(lambda found=found: found() == sorted(wanted), lambda found=found: f"{found()}")  # type: ignore[misc]
+    small.close()
 
 
 def test_topics_show_rates_and_lags_and_records_are_found_and_saved(system: System, page: Page) -> None:

@@ -11,9 +11,10 @@ from uuid import UUID
 
 import pytest
 from tests.api.chain_rig import new_configuration, serving
+from tests.ports import free_address
 from tests.waiting import PATIENCE_S, until
 
-from chappe import Consumer, Endpoint, Keys, MapServer, Producer, Retention, Store, Tower
+from chappe import Consumer, Endpoint, Keys, MapServer, Producer, Retention, Store, Tower, Witness
 from chappe.api import permissions
 from chappe.dashboard.sources.chains import ChainSource
 from chappe.dashboard.sources.log import LogSource, kept_of
@@ -358,6 +359,28 @@ def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(sta
         return any(silent.address in each.text and "serves alone" in each.text for each in snapshot.problems)
 
     seen(watching, lambda s: sorted(statuses(s)) == ["does not answer", "followed"] and told(s))
+
+
+def test_a_pair_of_map_servers_tells_who_is_active_and_where_its_witness_is(stack: ExitStack, tmp_path: Path) -> None:
+    judge = stack.enter_context(Witness("127.0.0.1:0", path=tmp_path / "witness.db"))
+    one, two = free_address(4), free_address(4)
+    primary = stack.enter_context(MapServer(one, partner=two, role="primary", witness=judge.address, model=6))
+    stack.enter_context(MapServer(two, partner=one, role="backup", witness=judge.address, model=6))
+    watching = stack.enter_context(Watching([MapSource([f"{one},{two}"])], look_s=0.1))
+
+    def statuses(snapshot: Snapshot) -> list[str]:
+        return [each.status for each in snapshot.members]
+
+    found = seen(watching, lambda s: statuses(s) == ["active", "passive", "known"] and len(s.links) == 3)
+
+    until(lambda: (pair := primary.status().pair) is not None and pair.confirms == "paired")
+    place = f"witness {judge.address}"
+    assert found.members[2].id == place
+    asked = {each.ends for each in found.links if each.kind == "asks"}
+    assert asked == {(f"map {one}", place), (f"map {two}", place)}
+    primary.close()
+    found = seen(watching, lambda s: statuses(s) == ["does not answer", "active", "known"])
+    assert {each.ends for each in found.links if each.kind == "asks"} == asked
 
 
 def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: Path) -> None:

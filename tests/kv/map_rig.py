@@ -236,7 +236,8 @@ class Rig:
             loaded = before.loaded() if isinstance(before, Server) else Loaded()
         role, peer = (PRIMARY, "two") if name == "one" else (BACKUP, "one")
         core = PairedMapServer(
-            role, self.random(), pair=b"pair", loaded=loaded, limits=self.limits, witness=witness, now=self.now,
+            role, self.random(), pair=b"pair", loaded=loaded, limits=self.limits,
+            witness="witness" if witness else "", now=self.now,
             wall_ns=WALL_NS + int(self.now * 1e9),
         )  # fmt: skip
         made = Server(self, name, core, [peer])

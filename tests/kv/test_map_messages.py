@@ -83,6 +83,18 @@ def test_our_heartbeat_is_read_over_by_others_and_understood_here() -> None:
     assert chp.beat_of(chp.decode_update(golden()["m6.hugz.seq"])) is None
 
 
+def test_the_heartbeat_of_one_of_a_pair_tells_its_role_and_where_the_witness_is() -> None:
+    alone = chp.hugz(chp.Beat(bytes(16), 7, 250, True))
+    paired = chp.Beat(bytes(16), 7, 250, False, "backup", "judge@host-c:5576")
+
+    assert alone[3] == b"chappe=1\nstate=active\nsequence=7\nevery=250\n"  # as ever
+    assert chp.beat_of(chp.decode_update(chp.hugz(paired))) == paired
+    long = chp.hugz(chp.Beat(bytes(16), 7, 250, False, "backup", "h" * 5_000))
+    found = chp.beat_of(chp.decode_update(long))
+    assert found is not None
+    assert len(found.witness) == chp.BEAT_TEXT_MAX
+
+
 @pytest.mark.parametrize(
     ("text", "left"),
     [

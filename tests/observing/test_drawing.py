@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chappe.observing.drawing import EDGES_MAX, SINGLE_MAX, draw
-from chappe.observing.snapshot import Kind, Link, Member
+from chappe.observing.drawing import APART, EDGES_MAX, SERVERS_Y, SINGLE_MAX, draw
+from chappe.observing.snapshot import Kind, Link, Member, witness
 
 
 def member(kind: Kind, number: int, host: str = "10.0.0.1") -> Member:
@@ -93,6 +93,20 @@ def test_servers_of_a_chain_stand_in_the_order_in_which_they_are_told_and_say_th
     names = ("oslo", "bern", "rome", "kyiv")
     servers = [Member(f"chain c {each}", "chain server", each, status="middle") for each in names]
 
-    nodes = sorted(draw(servers, []).nodes, key=lambda each: each.x)
+    nodes = sorted(draw(servers, []).nodes, key=lambda each: each.y)
 
     assert [each.name for each in nodes] == [f"{each}, middle" for each in names]
+    assert {each.x for each in nodes} == {0.0}
+    assert all(each.server for each in nodes)
+
+
+def test_a_pair_stands_above_its_witness_on_the_left_of_everybody_else() -> None:
+    pair = [Member(f"map {n}", "map server", f"m{n}", status=status) for n, status in enumerate(("passive", "active"))]
+    others = [member("tower", 0), *(member("store", n) for n in range(9))]
+
+    nodes = {each.id: each for each in draw([witness("judge@h:5576"), *others, *pair], []).nodes}
+
+    assert [nodes[each].y for each in ("map 0", "map 1", "witness h:5576")] == [0.0, SERVERS_Y, 2 * SERVERS_Y]
+    assert [nodes[each].name for each in ("map 0", "map 1")] == ["m0, passive", "m1, active"]
+    assert {each for each in nodes if nodes[each].server} == {"map 0", "map 1", "witness h:5576"}
+    assert min(nodes[each.id].x for each in others) >= APART

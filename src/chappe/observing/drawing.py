@@ -1,9 +1,11 @@
 """Where members stand on the map. Pure, and calm: a place follows from what a member is.
 
 Up to ``SINGLE_MAX`` members are drawn one by one, beyond that members of a kind that are alike stand as one group. On
-the left is the log: each kind has a row, from top to bottom in the order in which records flow. On the right is the
-mesh: its endpoints stand on a grid that has more places than members, each where a hash of its id says, or at the
-next free place. So one that comes or goes moves nobody, or few, until the grid is too small and gets more places.
+the left is the log: each kind has a row, from top to bottom in the order in which records flow. On the left of it,
+servers of pairs and chains stand in a column, one below the other, so that there is room for the label of each. On the
+right is the mesh: its endpoints stand on a grid that has more places than members, each where a hash of its id says, or
+at the next free place. So one that comes or goes moves nobody, or few, until the grid is too small and gets more
+places.
 """
 
 from __future__ import annotations
@@ -19,21 +21,24 @@ SINGLE_MAX: Final = 150  # members drawn one by one
 EDGES_MAX: Final = 1_500
 ROW_MAX: Final = 12  # members side by side; then a second line begins
 ROWS: Final[dict[str, int]] = {
-    "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3, "map server": 4,
-    "chain server": 5,
+    "tower": 0, "producers": 1, "member": 1, "store": 2, "consumers": 3, "group": 3, "pipeline": 3,
 }  # fmt: skip
-AS_TOLD: Final = (ROWS["chain server"],)  # rows whose members have an order, and are told in it
+COLUMN: Final = ("map server", "witness", "chain server")  # from top to bottom; each kind as it is told
 GRIDS: Final = (3, 4, 5, 7, 10, 14, 20, 40, 100)  # places side by side in the mesh
 FREE: Final = 1.5  # places for each member, at least
 GAP_X: Final = 110.0
 GAP_Y: Final = 110.0
 LINE_Y: Final = 60.0
+SERVERS_Y: Final = 90.0  # between servers of a column
 APART: Final = 140.0  # between log and mesh
 JITTER: Final = 40.0  # so that links of three in a row do not lie upon each other
 
 
 class Node(NamedTuple):
-    """A member, or a group of them: ``size`` is then above 1 and ``id`` begins with ``group:``."""
+    """A member, or a group of them: ``size`` is then above 1 and ``id`` begins with ``group:``.
+
+    The label of a ``server``, one of a pair or chain or a witness, is always shown.
+    """
 
     id: str
     kind: Kind
@@ -42,6 +47,7 @@ class Node(NamedTuple):
     size: int
     x: float
     y: float
+    server: bool = False
 
 
 class Edge(NamedTuple):
@@ -94,8 +100,11 @@ def _group(member: Member) -> tuple[str, str]:
 
 def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
     log = [each for each in nodes if nodes[each][0].kind in ROWS]
-    mesh = [each for each in nodes if nodes[each][0].kind not in ROWS]
+    servers = [each for each in nodes if nodes[each][0].kind in COLUMN]
+    mesh = [each for each in nodes if nodes[each][0].kind not in (*ROWS, *COLUMN)]
     at = _rows(log, nodes)
+    if servers:
+        at = _column(servers, nodes) | {name: (x + APART, y) for name, (x, y) in at.items()}
     width = max((x for x, _ in at.values()), default=-APART) + APART
     at |= {name: (x + width, y) for name, (x, y) in _grid(mesh, nodes).items()}
     return [_node(name, *nodes[name], *at[name]) for name in nodes]
@@ -103,9 +112,14 @@ def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
 
 def _node(name: str, member: Member, size: int, x: float, y: float) -> Node:
     label = member.name if size == 1 else f"{size:,} {_many(member.kind)}"
-    if size == 1 and member.kind == "chain server":
-        label += f", {member.status}"  # its place in the chain
-    return Node(name, member.kind, label, member.level, size, x, y)
+    if size == 1 and member.kind in ("chain server", "map server"):
+        label += f", {member.status}"  # its place in the chain, or which of two it is
+    return Node(name, member.kind, label, member.level, size, x, y, size == 1 and member.kind in COLUMN)
+
+
+def _column(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
+    ranked = sorted(names, key=lambda each: COLUMN.index(nodes[each][0].kind))
+    return {name: (0.0, place * SERVERS_Y) for place, name in enumerate(ranked)}
 
 
 def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
@@ -115,7 +129,7 @@ def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[st
     found = {}
     y = 0.0
     for row in sorted(rows):
-        ranked = sorted(rows[row], key=lambda each: (nodes[each][0].kind, 0 if row in AS_TOLD else _hash(each)))
+        ranked = sorted(rows[row], key=lambda each: (nodes[each][0].kind, _hash(each)))
         lines = [ranked[begin : begin + ROW_MAX] for begin in range(0, len(ranked), ROW_MAX)]
         for number, line in enumerate(lines):
             for place, name in enumerate(line):

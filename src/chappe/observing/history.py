@@ -14,7 +14,7 @@ import msgspec
 
 from chappe.observing.snapshot import HISTORY_MAX, Change, Member
 
-SERVERS: Final = ("store", "tower", "map server", "chain server", "witness")  # it is worth a warning if one leaves
+SERVERS: Final = ("store", "tower", "map server", "chain server")  # it is worth a warning if one leaves
 VISIT_US: Final = 30_000_000  # who leaves within that has only visited
 VISITS_APART_US: Final = 600_000_000  # a visit that begins so long after the last one is not counted with it
 

@@ -16,9 +16,9 @@ import msgspec
 
 Kind: TypeAlias = Literal[
     "tower", "store", "producers", "consumers", "member", "endpoint", "original", "map server", "pipeline", "group",
-    "gateway", "chain server", "this dashboard",
+    "gateway", "chain server", "witness", "this dashboard",
 ]  # fmt: skip
-LinkKind: TypeAlias = Literal["introduces", "records", "mesh", "reads", "copies", "map"]
+LinkKind: TypeAlias = Literal["introduces", "records", "mesh", "reads", "copies", "asks"]
 Level: TypeAlias = Literal["good", "warning", "failed"]
 
 MEMBERS_MAX: Final = 5_000  # of one source; the first ones are kept
@@ -51,6 +51,13 @@ class Member(msgspec.Struct, frozen=True):
     level: Level = "good"
     facts: tuple[tuple[str, str], ...] = ()
     named: bool = True
+
+
+def witness(at: str) -> Member:
+    """The witness of a pair, at ``[NAME@]HOST:PORT`` as its servers name it: none asks it while they see each other."""
+    place = at.rpartition("@")[2]
+    asked = "while the servers of a pair do not see each other: whether it answers shows only then"
+    return Member(f"witness {place}", "witness", place, at, "known", facts=(("asked", asked),))
 
 
 class Link(msgspec.Struct, frozen=True):

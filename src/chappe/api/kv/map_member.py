@@ -34,7 +34,7 @@ from chappe.kv.chp.actions import Told
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapServerFound
 from chappe.kv.chp.ledger import key_of, raw_key
-from chappe.kv.chp.messages import SESSION_BYTES, properties_of
+from chappe.kv.chp.messages import SESSION_BYTES, Beat, properties_of
 from chappe.kv.chp.stream import ENTRY_BYTES, Step, step_size
 from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
 from chappe.kv.engine import Entry, index_of
@@ -337,6 +337,11 @@ class MapMember(at_exit.Collectable, Generic[V]):
                 raise NoMaster(f"the server at {server} has the map {name!r}, and not the one that is wanted")
             absent = self.passive or f"no map server answered at {servers} in time: start one, or give its address"
             raise NoMaster(absent + self.refusal)
+
+    @property
+    def heard(self) -> list[Beat | None]:
+        """What each server told last, in the order in which they were given; None where nothing is known."""
+        return self.core.heard(time.monotonic())
 
     @property
     def silent(self) -> list[str]:

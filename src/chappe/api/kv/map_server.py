@@ -107,7 +107,8 @@ class MapServer(NodeHost):
             if paired is not None:
                 core = PairedMapServer(
                     PRIMARY if role == "primary" else BACKUP, os.urandom(UUID_BYTES), pair=pair.encode(), loaded=loaded,
-                    witness=witness is not None, now=time.monotonic(), wall_ns=time.time_ns(), name=check_name(name),
+                    witness="" if paired[1] is None else str(paired[1]),
+                    now=time.monotonic(), wall_ns=time.time_ns(), name=check_name(name),
                 )  # fmt: skip
             else:
                 if loaded is not None and is_of_a_pair(loaded):

@@ -9,8 +9,8 @@ from nicegui import ui
 
 
 def address(path: str, **chosen: str) -> str:
-    """The address of a page on which something is chosen."""
-    return f"{path}?{urlencode(chosen, quote_via=quote)}"
+    """The address of a page on which something is chosen, or nothing."""
+    return f"{path}?{urlencode(chosen, quote_via=quote)}" if chosen else path
 
 
 class Here:

@@ -9,19 +9,30 @@ from nicegui import ui
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.parts import Fact, Table, every, go
-from chappe.dashboard.pages.style import GREY, ILL, KINDS, LINKS
+from chappe.dashboard.pages.style import GREY, HEXAGON, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import connecting, many, rate
 from chappe.dashboard.pages.words import size as many_bytes
-from chappe.observing.drawing import Drawing, Edge, Node
+from chappe.observing.drawing import COLUMN, Drawing, Edge, Node
 from chappe.observing.snapshot import Link, Member, Snapshot
 
 LISTED_MAX: Final = 500  # members in the list; the search finds the others
 LINKS_SHOWN: Final = 20  # of one member
 HELD_BACK_MIN: Final = 100  # messages; of fewer some wait for a moment on any link
 LABELS_MAX: Final = 60  # nodes; beyond it names are shown where the pointer is
+SERVER_WIDTH: Final = 28
+SIDE: Final = 50  # pixels left and right, for half of a label
+COLUMN_SIDE: Final = 165  # for a label
+PLAIN: Final = (
+    "this dashboard",
+    "endpoint",
+    "original",
+    "gateway",
+    "map server",
+    "chain server",
+)  # whose name says enough
 SAID: Final = {
     "introduces": "introduced by the tower", "records": "records", "mesh": "a link of the mesh",
-    "reads": "reads", "copies": "copies", "map": "map",
+    "reads": "reads", "copies": "copies", "asks": "asked while two servers do not see each other",
 }  # fmt: skip
 
 
@@ -38,7 +49,7 @@ class _Chart:
                     "layout": "none",
                     "roam": True,
                     "scaleLimit": {"min": 0.4, "max": 8},
-                    "top": 30, "bottom": 40, "left": 80, "right": 80,
+                    "top": 30, "bottom": 40, "left": SIDE, "right": SIDE,
                     "preserveAspect": "contain",
                     "label": {"show": True, "position": "bottom", "color": GREY, "fontSize": 12, "distance": 6},
                     "emphasis": {"focus": "adjacency", "label": {"show": True}},
@@ -60,8 +71,10 @@ class _Chart:
         self._shown, self._chosen = drawing, chosen
         self._ids = [each.id for each in drawing.nodes]
         series = self._chart.options["series"][0]
+        series["left"] = COLUMN_SIDE if any(each.kind in COLUMN for each in drawing.nodes) else SIDE
         series["data"] = [_node(each, each.id == chosen, len(drawing.nodes)) for each in drawing.nodes]
-        series["links"] = [_edge(each) for each in drawing.edges]
+        column = {each.id for each in drawing.nodes if each.kind in COLUMN}
+        series["links"] = [_edge(each, column.issuperset((each.a, each.b))) for each in drawing.edges]
         self._chart.update()
 
     def _clicked(self, event: Any, choose: Any) -> None:
@@ -129,7 +142,16 @@ def page(looks: Looks, here: Here) -> None:
 
 
 def _legend() -> None:
-    glyphs = {"triangle": "▲", "roundRect": "■", "rect": "■", "diamond": "◆", "pin": "◉", "arrow": "➤", "circle": "●"}
+    glyphs = {
+        HEXAGON: "⬢",
+        "triangle": "▲",
+        "roundRect": "■",
+        "rect": "■",
+        "diamond": "◆",
+        "pin": "◉",
+        "arrow": "➤",
+        "circle": "●",
+    }
     with ui.row().classes("keys"):
         for kind, (colour, shape) in KINDS.items():
             with ui.row().style("gap: 5px; align-items: center"):
@@ -150,6 +172,9 @@ def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
     colour, shape = KINDS[each.kind]
     ill = each.level != "good"
     width = min(46, 20 + 3 * len(str(each.size)) * (each.size > 1) + (6 if each.kind in ("store", "tower") else 0))
+    beside = each.kind in COLUMN  # where nothing else is
+    # of labels that overlap that of the larger symbol is shown
+    width = max(width, SERVER_WIDTH) if each.server else width
     return {
         "id": each.id,
         "name": f"! {_label(each)}" if ill else _label(each),
@@ -157,7 +182,11 @@ def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
         "y": each.y,
         "symbol": shape,
         "symbolSize": width,
-        "label": {"show": nodes <= LABELS_MAX or ill or chosen or each.size > 1, "color": ILL if ill else GREY},
+        "label": {
+            "show": nodes <= LABELS_MAX or ill or chosen or each.size > 1 or each.server,
+            "color": ILL if ill else GREY,
+            "position": "left" if beside else "bottom",
+        },
         "itemStyle": {
             "color": colour,
             "borderColor": ILL if ill else "#ffffff" if not chosen else "#e69f00",
@@ -167,11 +196,11 @@ def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
 
 
 def _label(each: Node) -> str:
-    plain = each.size > 1 or each.kind in (each.name, "this dashboard", "endpoint", "original", "gateway")
+    plain = each.size > 1 or each.kind in (each.name, *PLAIN)
     return each.name if plain else f"{each.kind} {each.name}"
 
 
-def _edge(each: Edge) -> dict[str, Any]:
+def _edge(each: Edge, beside: bool) -> dict[str, Any]:
     colour, line = LINKS[each.kind]
     busy = each.there + each.back
     full = each.waiting >= HELD_BACK_MIN
@@ -184,7 +213,7 @@ def _edge(each: Edge) -> dict[str, Any]:
             "type": line,
             "width": min(6.0, 1.0 + (0.6 * len(str(int(busy))) if busy >= 1 else 0)),
             "opacity": 0.55 if each.kind == "introduces" else 0.85,
-            "curveness": 0.06,
+            "curveness": 0.4 if beside and each.kind == "asks" else 0.06,  # around the server between
         },
     }
 

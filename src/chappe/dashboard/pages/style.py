@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+HEXAGON: Final = "path://M25,0 L75,0 L100,50 L75,100 L25,100 L0,50 Z"
+
 # Okabe and Ito's colours; every kind has a shape of its own, too, and every level a word.
 KINDS: Final[dict[str, tuple[str, str]]] = {
     "tower": ("#e69f00", "triangle"),
@@ -17,6 +19,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "gateway": ("#56b4e9", "arrow"),
     "map server": ("#0072b2", "diamond"),
     "chain server": ("#e69f00", "rect"),
+    "witness": ("#8a8f98", HEXAGON),
     "member": ("#8a8f98", "circle"),
     "this dashboard": ("#8a8f98", "diamond"),
 }
@@ -26,7 +29,7 @@ LINKS: Final[dict[str, tuple[str, str]]] = {  # colour, and how the line is draw
     "reads": ("#cc79a7", "dashed"),
     "copies": ("#0072b2", "dashed"),
     "introduces": ("#c9ccd2", "dotted"),
-    "map": ("#0072b2", "solid"),
+    "asks": ("#8a8f98", "dotted"),
 }
 ILL: Final = "#d55e00"
 GREY: Final = "#7a808a"  # readable on white and on black

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe import SharedMap
-from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem
+from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable, witness
 from chappe.security import LogSecurity
 from chappe.system import started
 
@@ -24,6 +24,7 @@ class MapSource:
 
     def __init__(self, maps: Sequence[str], security: LogSecurity = None) -> None:
         self.maps: dict[str, SharedMap[bytes]] = {}
+        self._witnesses: dict[tuple[str, str], str] = {}  # where they are, by map and server; also of silent ones
         try:
             for each in dict.fromkeys(maps):
                 self.maps[each] = SharedMap(*each.split(","), security=security, timeout=0)
@@ -40,11 +41,20 @@ class MapSource:
         for name, each in self.maps.items():
             followed = each.server
             silent = each.member.silent
-            for server in name.split(","):
+            judges: dict[str, Member] = {}
+            for server, beat in zip(name.split(","), each.member.heard, strict=True):
                 at = server.strip()
                 is_followed = followed is not None and _same(followed, at)
-                is_silent = not followed or (not is_followed and at in silent)
+                is_silent = beat is None and (not followed or (not is_followed and at in silent))
                 status = "followed" if is_followed else "does not answer" if is_silent else "not followed"
+                if beat is not None and beat.role:
+                    status = "active" if beat.active else "passive"
+                if beat is not None:
+                    self._witnesses[name, at] = readable(beat.witness)
+                if asked := self._witnesses.get((name, at)):
+                    judge = witness(asked)
+                    judges[judge.id] = judge
+                    links.append(Link((f"map {at}", judge.id), "asks", note=f"map {name}"))
                 level = "failed" if is_silent else "good"
                 members.append(Member(f"map {at}", "map server", at, at, status, level))  # type: ignore[arg-type]
                 if followed and is_silent:
@@ -56,6 +66,7 @@ class MapSource:
                             f"Start it again: {started.command(f'map server {at}', _serve(at))}",
                         )
                     )
+            members += judges.values()
             found = [at.strip() for at in name.split(",")]
             servers = tuple(f"map {at}" for at in found)
             links += [Link((servers[0], other), "copies", note="a pair") for other in servers[1:]]

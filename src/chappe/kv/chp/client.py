@@ -145,6 +145,10 @@ class MapClientCore:
         heard = [each for each in self.sources if each.beat is not None and each.alive(now)]
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
 
+    def heard(self, now: float) -> list[chp.Beat | None]:
+        """What each server told last, in their order; None of programs other than chappe's, and of silent ones."""
+        return [each.beat if each.alive(now) else None for each in self.sources]
+
     def silent(self, now: float) -> list[str]:
         """Servers that were not heard of lately."""
         return [self.servers[each.server] for each in self.sources if not each.alive(now)]

@@ -57,13 +57,21 @@ class Update(msgspec.Struct, frozen=True):
     ttl: bytes = b""
 
 
+BEAT_TEXT_MAX: Final = 300  # characters of a role, or of where a witness is
+
+
 class Beat(msgspec.Struct, frozen=True):
-    """What HUGZ of a server of chappe tells: its epoch, its last sequence, how often it beats, whether it is active."""
+    """What HUGZ of a server of chappe tells: its epoch, its last sequence, how often it beats, whether it is active.
+
+    One of a pair also tells its ``role``, and where the pair's witness is if it has one; others leave both empty.
+    """
 
     epoch: bytes
     sequence: int
     every_ms: int
     active: bool
+    role: str = ""
+    witness: str = ""
 
 
 def is_key(key: bytes) -> bool:
@@ -180,6 +188,8 @@ def hugz(beat: Beat) -> list[bytes]:
     """The heartbeat of a server of chappe."""
     state = b"active" if beat.active else b"passive"
     told = b"chappe=1\nstate=%b\nsequence=%d\nevery=%d\n" % (state, beat.sequence, beat.every_ms)
+    for name, text in ((b"role", beat.role), (b"witness", beat.witness)):
+        told += name + b"=" + text.encode() + b"\n" if text else b""
     return [HUGZ, _ZERO, beat.epoch, told, b""]
 
 
@@ -194,7 +204,8 @@ def beat_of(update: Update) -> Beat | None:
         return None
     if sequence < 0 or not 10 <= every_ms <= 60_000:
         return None
-    return Beat(update.uuid, sequence, every_ms, told.get("state") == "active")
+    role, witness = (told.get(name, "")[:BEAT_TEXT_MAX] for name in ("role", "witness"))
+    return Beat(update.uuid, sequence, every_ms, told.get("state") == "active", role, witness)
 
 
 # -- the UUIDs of chappe's writers -------------------------------------------------------------------------------------

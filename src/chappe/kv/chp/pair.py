@@ -36,7 +36,7 @@ from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.actions import Memory, Persist
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.messages import ACTIVE, BEAT, TERM_MAX
+from chappe.replication.binary_star.messages import ACTIVE, BEAT, NAMES, TERM_MAX
 
 _HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped ...
 _HELD_BYTES_MAX: Final = 32 * MIB  # ... or bytes, of which one message may be more than half
@@ -53,7 +53,7 @@ class PairedMapServer:
         epoch: 16 random bytes, of this life.
         pair: The name of the pair.
         loaded: What the backend has; None without one.
-        witness: Whether there is one.
+        witness: Where it is; empty without one.
         wall_ns: The time of day; later only ``now`` counts.
         name: Of the map; see ``MapServerCore``.
     """
@@ -66,7 +66,7 @@ class PairedMapServer:
         pair: bytes,
         loaded: Loaded | None = None,
         limits: MapLimits = MAP_LIMITS,
-        witness: bool = False,
+        witness: str = "",
         heartbeat_s: float = STAR_HEARTBEAT_S,
         now: float,
         wall_ns: int,
@@ -78,9 +78,10 @@ class PairedMapServer:
             loaded = without_star(loaded)
         self.star = BinaryStar(
             role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=heartbeat_s,
-            memory=memory, witness=witness,
+            memory=memory, witness=bool(witness),
         )  # fmt: skip
         self.core = MapServerCore(epoch, loaded=loaded, limits=limits, now=now, wall_ns=wall_ns, paired=True, name=name)
+        self.core.role, self.core.witness = NAMES[role], witness
         self._mark = crc32c(b"chappe pair " + pair).to_bytes(4)
         self._done: list[Action] = []  # what is to be returned by the next call that returns
         self._decided: deque[star.Action] = deque()

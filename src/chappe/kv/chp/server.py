@@ -62,6 +62,7 @@ class MapServerCore:
         name: str = "",
     ) -> None:
         self.active = not paired
+        self.role = self.witness = ""  # of one of two, for those who look
         self.ledger = Ledger(epoch, loaded, limits, now, wall_ns)
         self.ledger.serving = self.active
         self.engine: Engine = self.ledger.engine
@@ -356,7 +357,9 @@ class MapServerCore:
 
     def _beat(self, now: float, actions: list[Action]) -> None:
         self._beat_at = now + MAP_BEAT_S
-        beat = chp.Beat(self.ledger.epoch, self.ledger.sequence, int(MAP_BEAT_S * 1000), self.active)
+        beat = chp.Beat(
+            self.ledger.epoch, self.ledger.sequence, int(MAP_BEAT_S * 1000), self.active, self.role, self.witness
+        )
         actions.append(Publish(chp.hugz(beat)))
         dropped = self._plain.dropped + self.pending.dropped
         if dropped > self._dropped and now >= self._dropped_at + _DROPPED_S:

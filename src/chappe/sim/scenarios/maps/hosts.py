@@ -132,7 +132,8 @@ class ServerHost(MapHost):
         self.follow((SERVERS[1 - place],))
         self.core = PairedMapServer(
             (PRIMARY, BACKUP)[place], world.random(16), pair=PAIR, loaded=None if backend is None else backend.load(),
-            limits=world.limits, witness=world.witnessed, now=self.now, wall_ns=world.clock.wall_us * 1000,
+            limits=world.limits, witness="witness" if world.witnessed else "", now=self.now,
+            wall_ns=world.clock.wall_us * 1000,
         )  # fmt: skip
         self.table |= {
             chp.Offer: self._offer, chp.Withdraw: self._withdraw, chp.Publish: self._publish,
