@@ -346,7 +346,7 @@ class KeepsForEver(ChannelProducer[Any, Any]):
 
 
 class DropsNobody(ChannelProducer[Any, Any]):
-    def drop(self, consumer: Any, reason: str) -> list[Any]:
+    def drop(self, consumer: Any, reason: str, code: int = 0) -> list[Any]:
         return []
 
     def produce(self, payload: Any, now: float) -> list[Any]:
