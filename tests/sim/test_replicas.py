@@ -148,9 +148,9 @@ class RepeatsWrites(Ordering):
 
 
 class _CountsOn(ChannelProducer[Any, Any]):
-    def drop(self, consumer: Any, reason: str) -> list[Any]:
+    def drop(self, consumer: Any, reason: str, code: int = 0) -> list[Any]:
         seq = self.seq
-        actions = super().drop(consumer, reason)
+        actions = super().drop(consumer, reason, code)
         self.seq = seq
         return actions
 
