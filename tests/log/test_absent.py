@@ -57,7 +57,7 @@ def test_what_is_wanted_no_longer_is_not_missed_and_what_is_wanted_later_is() ->
     rig = ConsumerRig(EARLIEST, "one")
     rig.meet(store_of("other"))
     rig.do(rig.core.subscribe(Filter.parse("two"), rig.now))
-    rig.do(rig.core.unsubscribe(Filter.parse("one")))
+    rig.do(rig.core.unsubscribe(Filter.parse("one"), rig.now))
     rig.wait(5 * ABSENT_S)
     assert rig.events == [TopicAbsent("two")]
     rig.do(rig.core.subscribe(Filter.parse("one"), rig.now))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from chappe.data.topic import Filter
 from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Ask, Deliver, Publish, Subscribe, Unsubscribe
+from chappe.log.actions import Action, Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
@@ -83,25 +84,41 @@ def test_it_subscribes_to_records_batches_and_heads_and_to_what_is_meant_for_it(
     assert not [each for each in rig.start_actions if isinstance(each, Publish)]
 
 
-def test_nobody_takes_it_for_an_original_while_its_subscriptions_come_in() -> None:
+def test_an_original_beside_it_is_never_overlooked_while_its_subscriptions_come_and_go() -> None:
     subscriptions = Subscriptions()
     rig = ConsumerRig(LATEST)
-    for each in [*rig.start_actions, *rig.core.subscribe(Filter("more", prefix=True), 0.0)]:
-        if isinstance(each, Subscribe):
-            subscriptions.change(each.prefix, True)
-        assert not any(subscriptions.originals(topic) for topic in (b"hello", b"more", b"moreover"))
-        assert not subscriptions.original(b"C")
+    wanted = Filter("more", prefix=True)
+    topics = (b"hello", b"more", b"moreover")
+
+    def changes() -> Iterator[Action]:
+        yield from rig.start_actions
+        yield from rig.core.subscribe(wanted, 0.0)
+        assert not any(map(subscriptions.originals, topics)) or original
+        yield from rig.core.unsubscribe(wanted, 0.0)
+        yield from rig.core.unsubscribe(Filter("hello"), 0.0)
+        assert not any(map(subscriptions.originals, topics)) or original
+
+    for original in (False, True):
+        if original:
+            rig = ConsumerRig(LATEST)
+            for each in (b"M", b"H"):
+                subscriptions.change(each, True)
+        for action in changes():
+            if isinstance(action, Subscribe | Unsubscribe):
+                subscriptions.change(action.prefix, isinstance(action, Subscribe))
+            assert not original or all(map(subscriptions.originals, topics))
+            assert not subscriptions.original(b"C")
 
 
 def test_topics_come_and_go_while_it_runs() -> None:
     rig = ConsumerRig(LATEST)
 
     assert [each.prefix for each in rig.core.subscribe(Filter("more"), 0.0) if isinstance(each, Subscribe)] == [
-        *(b"Rmore", b"Mmore", b"Hmore")
+        *(b"Hmore", b"Rmore", b"Mmore")
     ]
     assert rig.core.subscribe(Filter("more"), 0.0) == []
-    assert rig.core.unsubscribe(Filter("more")) == [Unsubscribe(id_ + b"more") for id_ in (b"M", b"R", b"H")]
-    assert rig.core.unsubscribe(Filter("more")) == []
+    assert rig.core.unsubscribe(Filter("more"), 0.0) == [Unsubscribe(id_ + b"more") for id_ in (b"M", b"R", b"H")]
+    assert rig.core.unsubscribe(Filter("more"), 0.0) == []
 
 
 def test_only_wanted_topics_are_delivered() -> None:

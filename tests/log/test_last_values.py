@@ -504,7 +504,10 @@ def random_records(rng: Random) -> list[Given]:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_nothing_is_missed_or_doubled_whatever_happens(seed: int) -> None:
-    """Records come live and to two stores, which answer late, fall silent, forget their tables, and lag behind."""
+    """Records come live and to two stores, which answer late, fall silent, forget their tables, and lag behind.
+
+    The consumer unsubscribes and subscribes again.
+    """
     rng = Random(seed)
     limits = replace(LOG_LIMITS, read_bytes=200, last_piece_bytes=rng.choice((1, 300, 10_000)))
     rigs = [StoreRig(f"S{number}", limits=limits) for number in range(2)]
@@ -542,9 +545,16 @@ def test_nothing_is_missed_or_doubled_whatever_happens(seed: int) -> None:
 
     world.meet()
     for _ in range(rng.randint(5, 40)):
-        match rng.randrange(6):
+        match rng.randrange(7):
             case 0 | 1:
                 publish()
+            case 4:
+                everything = Filter("", prefix=True)
+                world.do(world.core.unsubscribe(everything, world.now))
+                if rng.random() < 0.5:
+                    publish()
+                world.wait(rng.choice((0.0, 0.1, 2.5)))
+                world.do(world.core.subscribe(everything, world.now))
             case 2:
                 world.silent ^= {rng.choice(rigs).endpoint}
             case 3:

@@ -524,7 +524,7 @@ def end(rig: Consuming) -> None:
     """Nobody wants anything any more; all are still there."""
     for core in rig.cores.values():
         for wanted in core.filters:
-            rig.node.carry(core, core.unsubscribe(wanted))
+            rig.node.unsubscribe(core, wanted, NOW)
 
 
 def test_when_all_have_ended_nothing_is_asked_and_who_comes_then_is_asked_for() -> None:
@@ -554,7 +554,43 @@ def test_nothing_is_left_of_one_that_has_ended_and_leaves() -> None:
     rig.add("B", "t")
     end(rig)
 
+    assert (rig.node._exact, rig.node._prefixed) == ({}, {})
     rig.node.remove("A", NOW)
-    assert rig.node._exact == {"t": {"B": rig.cores["B"]}}
     rig.node.remove("B", NOW)
     assert (rig.node._exact, rig.node._named, rig.node._prefixed) == ({}, {}, {})
+
+
+def test_records_go_to_those_who_want_the_topic_by_now() -> None:
+    rig = Consuming()
+    rig.add("A", "t")
+    rig.add("B", "u*")
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("B", 0)]
+
+    told = rig.node.subscribe(rig.cores["A"], Filter("u1"), NOW)
+    rig.node.unsubscribe(rig.cores["B"], Filter("u", prefix=True), NOW)
+
+    assert subscribed(told) == {b"Ru1", b"Mu1", b"Hu1"}
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("A", 0)]
+    rig.node.subscribe(rig.cores["B"], Filter("u", prefix=True), NOW)
+    assert delivered(rig.node.handle_message(batch("u1", 1), NOW, WALL)) == [("A", 1), ("B", 1)]
+
+
+def test_the_other_patterns_of_one_that_unsubscribes_stay() -> None:
+    rig = Consuming()
+    rig.add("A", "t*", "u*", "v", "v*")
+    rig.node.unsubscribe(rig.cores["A"], Filter("t", prefix=True), NOW)
+    rig.node.unsubscribe(rig.cores["A"], Filter("v"), NOW)
+
+    assert delivered(rig.node.handle_message(batch("t1", 0), NOW, WALL)) == []
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("A", 0)]
+    assert delivered(rig.node.handle_message(batch("v", 0), NOW, WALL)) == [("A", 0)]
+
+
+def test_a_node_that_asks_for_all_asks_for_topics_that_are_subscribed_later() -> None:
+    rig = many()
+    core = rig.cores["03"]
+    (own,) = [
+        each for each in asked(rig.node.subscribe(core, Filter("x"), NOW)) if each.request == HeadsRequest(b"x", 0)
+    ]
+    rig.node.handle_answer(own.request_id, HeadsAnswer(rows("x", 6), 7, False), [], NOW)
+    assert {each.request.topic_prefix for each in second(rig, 5) if isinstance(each.request, HeadsRequest)} >= {b""}

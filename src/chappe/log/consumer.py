@@ -85,12 +85,14 @@ class LogConsumer:
         self._last = LastTopics(self._sources)
         self._heard_at = math.inf  # when anything of a wanted partition was heard first
         self._absent = Absent(self._delivery, self._sources)
-        self._ready = False  # without a store, partitions met from now on are read from their beginning
+        # Filters of which, without a store, partitions met from now on are read from their beginning.
+        self._ready: set[Filter] = set()
+        self._subscribed_at = -math.inf
         self._settle_at = 0.0
 
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is wanted and to what is meant for us."""
-        # Batches first, here and in _subscribe: who asks for single records and not for batches seems an original.
+        # Batches first: who asks for single records and not for batches seems an original.
         actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
         if self.clocks is not None:
             actions.append(Subscribe(b"C" + self._raw))
@@ -100,34 +102,40 @@ class LogConsumer:
         return actions
 
     def subscribe(self, wanted: Filter, now: float) -> list[Action]:
-        """Want further topics."""
+        """Want further topics; each partition goes on at its position, if it has one."""
         if wanted in self._filters:
             return []
         self._filters.append(wanted)
         self._matching.clear()
+        self._subscribed_at = now
         self._sources.poll_soon(now)
         return [*self._subscribe(wanted), *self.handle_timeout(now)]
 
-    def unsubscribe(self, wanted: Filter) -> list[Action]:
+    def unsubscribe(self, wanted: Filter, now: float) -> list[Action]:
         """Want these topics no longer; positions are kept."""
         if wanted not in self._filters:
             return []
         self._filters.remove(wanted)
         self._matching.clear()
+        self._ready.discard(wanted)
         if not wanted.prefix:
             self._absent.forget(wanted.name)
+        self._sources.leave(wanted, self.wants)
+        self._last.leave(self.wants)
+        actions = self._begin(now)  # where the newest records that came end
+        self._delivery.leave(self.wants)
+        if any(each.name == wanted.name for each in self._filters):
+            return actions  # ``a`` and ``a*`` are one subscription
         raw = encode_topic(wanted.name)
-        return [Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H")]
+        return [*actions, *(Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H"))]
 
     def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
         """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
-        self._delivery.go_to((topic, partition), offset)
-        return self._gaps.look(now)
+        return self._go_to((topic, partition), offset, now, strict=True)
 
     def go_back(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
         """Deliver a partition again from ``offset`` on; what nobody has of it any more is lost, and told."""
-        self._delivery.go_to((topic, partition), offset, strict=False)
-        return self._gaps.look(now)
+        return self._go_to((topic, partition), offset, now, strict=False)
 
     def taken(self, size: int, now: float) -> list[Action]:
         """The application took ``size`` bytes of what was delivered."""
@@ -237,8 +245,9 @@ class LogConsumer:
         """
         if self._sources.stores:
             return self._listed_since(-math.inf, now)
-        self._ready = self._ready or now >= since + ALONE_S
-        return self._ready
+        if now >= max(since, self._subscribed_at) + ALONE_S:
+            self._ready.update(self._filters)
+        return self._ready.issuperset(self._filters)
 
     @property
     def stores(self) -> int:
@@ -407,7 +416,8 @@ class LogConsumer:
 
     def _subscribe(self, wanted: Filter) -> list[Action]:
         raw = encode_topic(wanted.name)
-        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"R", b"M", b"H")]
+        # Publishers count: between two of these they overlook no original, and send us no single records.
+        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"H", b"R", b"M")]
         return actions + self._ask_heads([wanted])
 
     def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:
@@ -424,11 +434,23 @@ class LogConsumer:
         """The state of a partition; a new one starts where ``reset`` says, seeing ``first_seen`` now."""
         part = self._delivery.find(key)
         if part is None:
-            begins = self._reset.when_heard(first_seen, new=self.synced or self._ready)
+            begins = self._reset.when_heard(first_seen, new=self._is_new(key[0]))
             part = self._delivery.add(key, begins)
             if begins == UNDECIDED and self._reset is LAST:
                 part.gap.next = self._begin_with_last(key, now)
         return part
+
+    def _is_new(self, topic: str) -> bool:
+        """Whether a partition of this topic that is met now did not exist when the topic was subscribed to."""
+        matching = [each for each in self._filters if each.matches(topic)]
+        return any(each in self._ready or self._sources.synced([each]) for each in matching)
+
+    def _go_to(self, key: Key, offset: int, now: float, *, strict: bool) -> list[Action]:
+        if not self.wants(key[0]):
+            self._delivery.keep_position(key, offset)
+            return []
+        self._delivery.go_to(key, offset, strict=strict)
+        return self._gaps.look(now)
 
     def _begin_with_last(self, key: Key, now: float) -> int:
         """Where a partition begins that is met now, by a consumer that wants the newest records first."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from chappe.data.topic import encode_topic
+from chappe.data.topic import Filter, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
@@ -52,7 +52,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._stores_max = limits.stores_max
         self._apart_max = limits.apart_max
         self._exact: dict[str, dict[str, LogConsumer]] = {}  # by the topic that they want
-        self._named: dict[str, list[str]] = {}  # under which topics one is found there, whatever it wants by now
+        self._named: dict[str, dict[str, None]] = {}  # under which topics one is found there
         self._prefixed: dict[str, LogConsumer] = {}  # those that want topics by their beginning
         self._matching: dict[str, list[str]] = {}  # who wants a topic, as found before
         self._stores: dict[str, StoreInfo] = {}  # what a consumer that comes later is told
@@ -74,11 +74,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._matching.clear()
         self._common = None
         for each in part.filters:
-            if each.prefix:
-                self._prefixed[part.address] = part
-            else:
-                self._exact.setdefault(each.name, {})[part.address] = part
-                self._named.setdefault(part.address, []).append(each.name)
+            self._find_by(part, each)
         if len(self._parts) >= self._apart_max:
             for other in (part, *(self._parts.values() if len(self._parts) == self._apart_max else ())):
                 other.listen_for_news()
@@ -94,15 +90,44 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._matching.clear()
         self._common = None
         self._prefixed.pop(address, None)
-        for name in self._named.pop(address, ()):
-            named = self._exact.get(name, {})
-            named.pop(address, None)
-            if not named:
-                self._exact.pop(name, None)
+        for name in self._named.pop(address, {}):
+            self._forget_exact(name, address)
         self._paused.pop(address, None)
         self._gathering.pop(address, None)
         self._waited_for.clear(address)
         return super().remove(address, now) + self._resume()
+
+    def subscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Action]:
+        """A consumer wants further topics."""
+        self._matching.clear()
+        self._common = None
+        self._find_by(part, wanted)
+        return self._tell(part, part.subscribe, wanted, now, now=now)
+
+    def unsubscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Action]:
+        """A consumer wants topics no longer."""
+        self._matching.clear()
+        self._common = None
+        actions = self._tell(part, part.unsubscribe, wanted, now, now=now)
+        if not wanted.prefix:
+            self._named.get(part.address, {}).pop(wanted.name, None)
+            self._forget_exact(wanted.name, part.address)
+        elif not any(each.prefix for each in part.filters):
+            self._prefixed.pop(part.address, None)
+        return actions
+
+    def _find_by(self, part: LogConsumer, wanted: Filter) -> None:
+        if wanted.prefix:
+            self._prefixed[part.address] = part
+        else:
+            self._exact.setdefault(wanted.name, {})[part.address] = part
+            self._named.setdefault(part.address, {})[wanted.name] = None
+
+    def _forget_exact(self, name: str, address: str) -> None:
+        named = self._exact.get(name, {})
+        named.pop(address, None)
+        if not named:
+            self._exact.pop(name, None)
 
     def carry(self, part: LogConsumer, actions: Sequence[Action]) -> list[Action]:
         """See ``Carrying.carry``; a consumer may have had enough by now, or want more again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -159,6 +159,31 @@ class Delivery:
             unlisted = [key for key in self.settled if not listed(key)]
             for key in unlisted[: len(self.settled) - self._limits.settled_max]:
                 del self.settled[key]
+
+    def leave(self, wanted: Callable[[str], bool]) -> None:
+        """Keep only the positions of partitions whose topics are no longer wanted."""
+        for key, part in list(self.partitions.items()):
+            if wanted(key[0]):
+                continue
+            position = part.gap.next
+            # A partition whose beginning was not confirmed decides again where to begin, with the same result.
+            named = part.strict and self._reset == Reset("offset", position)
+            decided = position != UNDECIDED and part.since is None and not named
+            self._drop(key, part)
+            if decided:
+                self.settled[key] = position
+
+    def keep_position(self, key: Key, offset: int) -> None:
+        """Note where a partition of a topic that is not wanted goes on once it is."""
+        part = self.partitions.get(key)
+        if part is not None:
+            self._drop(key, part)
+        self.settled[key] = offset
+
+    def _drop(self, key: Key, part: Partition) -> None:
+        self.gaps.drop_held(part.gap)
+        self.gaps.close(key, part.gap)
+        del self.partitions[key]
 
     def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Action]:
         """Start an undecided partition at ``offset`` and drop held records before it.

@@ -13,9 +13,9 @@ topic is new.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from chappe.core import Report
@@ -86,6 +86,15 @@ class LastTopics:
             found = self._open[key[0]] = _Topic(key[0], self._number, now)
             self._later.set(found.name, now)
         found.partitions[key] = None
+
+    def leave(self, wanted: Callable[[str], bool]) -> None:
+        """Stop asking for topics that are no longer wanted; partitions of which something came go on behind that."""
+        for name in [each for each in self._open if not wanted(each)]:
+            found = self._open.pop(name)
+            self._later.clear(name)
+            self.begins += [((name, partition), offset + 1) for partition, offset in found.came.items()]
+        self._ready = [each for each in self._ready if each[1] in self._open]
+        heapify(self._ready)
 
     def next_timeout(self) -> float:
         """When to look; not while nothing more may be asked."""

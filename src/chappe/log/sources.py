@@ -8,7 +8,7 @@ for many and tells us.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -232,6 +232,20 @@ class Sources:
             return None
         question = self._end(request_id)
         return question, self.stores[question.store]
+
+    def leave(self, wanted: Filter, wants: Callable[[str], bool]) -> None:
+        """Forget what was listed of a filter, and ignore answers to what was asked for it.
+
+        A later subscription lists everything again: only what changes is listed otherwise.
+        """
+        for store in self.stores.values():
+            store.since.pop(wanted, None)
+            store.synced.pop(wanted, None)
+            for key in [each for each in store.heads if not wants(each[0])]:
+                store.forget(key)
+        for request_id, question in list(self.asked.items()):
+            if question.filter == wanted or (question.key is not None and not wants(question.key[0])):
+                self._end(request_id)
 
     def overdue(self, now: float) -> list[Question]:
         """What nobody answered in time, and is under way no longer; the stores asked are passed over for a while."""

@@ -15,8 +15,10 @@ def address_in(prefix: bytes) -> str | None:
 class Subscriptions:
     """Counts of subscribers by prefix.
 
-    A member of chappe that wants a topic subscribes to ``M`` and ``R`` of it, an original only to ``M``;
-    so where ``M`` outnumbers ``R``, an original listens.
+    A member of chappe that wants a topic subscribes to ``H``, ``R`` and ``M`` of it, in this order, and unsubscribes in
+    the opposite one; an original wants ``M`` and ``H``. So where somebody wants ``M``, and ``M`` or ``H`` outnumber
+    ``R``, an original listens. While subscriptions come in one by one an original may be seen that is not there, but
+    none is overlooked.
     """
 
     def __init__(self) -> None:
@@ -70,6 +72,8 @@ class Subscriptions:
         if found is None:
             counts = self._counts
             found = self._originals[topic] = any(
-                counts.get(b"M" + topic[:end], 0) > counts.get(b"R" + topic[:end], 0) for end in range(len(topic) + 1)
+                (records := counts.get(b"M" + topic[:end], 0))
+                and max(records, counts.get(b"H" + topic[:end], 0)) > counts.get(b"R" + topic[:end], 0)
+                for end in range(len(topic) + 1)
             )
         return found

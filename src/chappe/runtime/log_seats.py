@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from chappe.core import Report
-from chappe.data.topic import shown
+from chappe.data.topic import Filter, shown
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
 from chappe.errors import MemberStopped, TimedOut, UsageError
 from chappe.log.actions import Action, Broken, Of
@@ -199,6 +199,20 @@ class Seat(Generic[M]):
         assert isinstance(self._member, ProducingMember)
         assert isinstance(self.part, LogProducers)
         self.node.perform(self._member.add_topic(self.part, partition, time.monotonic()))
+        self.tell()
+
+    def subscribe(self, wanted: Filter) -> None:
+        """Add topics to what the consumer wants; the lock is held."""
+        assert isinstance(self._member, ConsumingMember)
+        assert isinstance(self.part, LogConsumer)
+        self.node.perform(self._member.subscribe(self.part, wanted, time.monotonic()))
+        self.tell()
+
+    def unsubscribe(self, wanted: Filter) -> None:
+        """Take topics from what the consumer wants; the lock is held."""
+        assert isinstance(self._member, ConsumingMember)
+        assert isinstance(self.part, LogConsumer)
+        self.node.perform(self._member.unsubscribe(self.part, wanted, time.monotonic()))
         self.tell()
 
     # -- driving --------------------------------------------------------------------------------------

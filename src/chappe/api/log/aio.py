@@ -252,6 +252,14 @@ class AsyncConsumer(AsyncCloseable):
                 self._ready.clear()
                 await self._woken(LOOK_S)
 
+    async def subscribe(self, *topics: str) -> None:
+        """See ``Consumer.subscribe``."""
+        await _promptly(self._lock, self.consumer.subscribe, *topics)
+
+    async def unsubscribe(self, *topics: str) -> None:
+        """See ``Consumer.unsubscribe``."""
+        await _promptly(self._lock, self.consumer.unsubscribe, *topics)
+
     async def wait_ready(self, timeout: float | None = 10.0) -> None:
         """See ``Consumer.wait_ready``."""
         await asyncio.to_thread(self.consumer.wait_ready, timeout)

@@ -93,15 +93,9 @@ class Consumer(at_exit.Collectable, Closeable):
         own(self)
         self._name = program.label(name)
         check_age(max_age_s, on_stale)
-        if not topics:
-            raise UsageError("a consumer needs at least one topic: Consumer('metrics') or Consumer('metrics.*')")
         where = Where.parse(tower, listen, forwarders, security)
         self._where, self._tower_at = where, math.inf
-        self._topics = topics
-        for each in topics:
-            if not isinstance(each, str):
-                raise UsageError(f"topics are given one by one: Consumer('a', 'b'), or Consumer(*names); not {each!r}")
-        filters = [Filter.parse(each) for each in topics]
+        filters = _filters(topics, "Consumer")
         for wanted in filters:
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
@@ -271,6 +265,51 @@ class Consumer(at_exit.Collectable, Closeable):
         """
         return self._inbox.iterate(batch)
 
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, *topics: str) -> None:
+        """Read further topics, named as in the constructor; one that is subscribed already stays as it is.
+
+        A partition that was read before goes on at its position, also at one committed by an earlier life of the
+        identity; others begin where ``reset`` says. With ``reset="latest"`` wait for ``wait_ready`` before you send
+        what must be delivered.
+
+        Raises:
+            NotPermitted: The permissions do not let this identity consume all of these topics; none is subscribed.
+            Closed: The consumer was closed.
+        """
+        wanted = _filters(topics, "subscribe")
+        for each in wanted:
+            self._where.require(CONSUME, each.name, prefix=each.prefix)
+        with self._lock:
+            self._check()
+            for each in wanted:
+                self._node.subscribe(each)
+
+    def unsubscribe(self, *topics: str) -> None:
+        """Read topics no longer; ``position`` and ``commit`` keep their positions.
+
+        Topics are named as they were subscribed: ``unsubscribe("a*")`` takes back ``"a*"`` and leaves ``"ab"`` if that
+        was subscribed itself. No call that begins after this one returns anything of a topic that nothing else
+        selects; a loop over records in this or another thread goes on with the other topics, and what it had not got
+        yet comes again after ``subscribe``. A consumer may be left without topics: reads wait until there is one.
+
+        Raises:
+            UsageError: One of them is not subscribed; then all stay subscribed.
+            Closed: The consumer was closed.
+        """
+        wanted = _filters(topics, "unsubscribe")
+        with self._lock:
+            self._check()
+            for each in wanted:
+                if each not in self._core.filters:
+                    raise UsageError(f"{str(each)!r} is not subscribed; subscribed are: {self._shown_topics()}")
+            for each in wanted:
+                self._inbox.unsubscribe(each)
+
+    def _shown_topics(self) -> str:
+        return ", ".join(repr(str(each)) for each in self._core.filters) or "no topics"
+
     # -- positions --------------------------------------------------------------------------------------------
 
     def position(self) -> dict[Key, int]:
@@ -383,7 +422,6 @@ class Consumer(at_exit.Collectable, Closeable):
             self.on_ready()  # makes a pending read raise Closed
 
     def __repr__(self) -> str:
-        topics = ", ".join(map(repr, self._topics))
         state = (
             "closed"
             if self._node.closed
@@ -391,7 +429,7 @@ class Consumer(at_exit.Collectable, Closeable):
             if self.tower
             else f"no {self._where.kind}"
         )
-        return f"<Consumer of {topics} at {self._where}, {state}>"
+        return f"<Consumer of {self._shown_topics()} at {self._where}, {state}>"
 
     # -- of the end -------------------------------------------------------------------------------------------
 
@@ -419,9 +457,8 @@ class Consumer(at_exit.Collectable, Closeable):
             return self._where.nobody(when)
         if self._core.stores:
             return f"not all of the {self._core.stores} stores that were found have said {when} what they hold"
-        topics = " and ".join(map(repr, self._topics))
         return (
-            f"{self._where.named} knows no store, and no producer of {topics} was heard {when}; "
+            f"{self._where.named} knows no store, and no producer of {self._shown_topics()} was heard {when}; "
             f"start one with: {self._where.command}"
         )
 
@@ -479,6 +516,16 @@ class Consumer(at_exit.Collectable, Closeable):
             self._inbox.gone_on(event.topic, event.partition)
             if self.on_ready is not None:
                 self.on_ready()
+
+
+def _filters(topics: tuple[str, ...], call: str) -> list[Filter]:
+    """Parse topics given by a user. Raises UsageError."""
+    if not topics:
+        raise UsageError(f"at least one topic is needed: {call}('metrics') or {call}('metrics.*')")
+    for each in topics:
+        if not isinstance(each, str):
+            raise UsageError(f"topics are given one by one: {call}('a', 'b'), or {call}(*names); not {each!r}")
+    return list(dict.fromkeys(Filter.parse(each) for each in topics))
 
 
 def _positions(given: object) -> dict[Key, int]:

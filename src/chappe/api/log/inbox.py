@@ -12,6 +12,7 @@ from typing import Final, Literal
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.sealed import Opening, Waiting
+from chappe.data.topic import Filter
 from chappe.errors import Sealed, TooSlow
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
@@ -270,6 +271,26 @@ class Inbox:
         self._release(gone)
         self._node.call(self._core.seek, topic, partition, offset)
 
+    def unsubscribe(self, wanted: Filter) -> None:
+        """The user wants topics no longer: what waits of them is dropped, and comes again if he subscribes again."""
+        self._node.unsubscribe(wanted)
+        rest = self._end_loop()
+        if rest is not None:
+            self._take_again(rest)
+        kept, gone, positions = deque[ConsumedBatch](), 0, dict[Key, int]()
+        for each in self.queue:
+            if self._core.wants(each.topic):
+                kept.append(each)
+            else:
+                positions.setdefault((each.topic, each.partition), each.first)
+                gone += len(each.batch.raw)
+        self.queue = kept
+        self._undecided, self._recheck_at = False, -math.inf
+        for (topic, partition), offset in positions.items():
+            self.taken[topic, partition] = offset
+            self._node.call(self._core.seek, topic, partition, offset)
+        self._release(gone)
+
     def gone_on(self, topic: str, partition: str) -> None:
         """The core reads a partition elsewhere than it was asked to."""
         self.taken.pop((topic, partition), None)
@@ -322,7 +343,7 @@ class Inbox:
         clocks = [self._core.clock(each.partition, each.batch, now, wall_us()) for each in waiting]
         self.ended = aged.error(list(zip(waiting, clocks, strict=True))), {**self._core.positions(), **self.taken}
         for wanted in self._core.filters:
-            self._node.perform(self._core.unsubscribe(wanted))
+            self._node.unsubscribe(wanted)
         self._release(size)  # or else its node would take it for one that is behind
         return self.ended[0]
 

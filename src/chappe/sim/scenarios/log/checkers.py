@@ -258,7 +258,8 @@ class Bounds(Checker[LogWorld]):
             self._at_most(host, "held", load.held_bytes, limits.held_bytes_max, 0)
             self._at_most(host, "READs", load.reads, limits.reads_max, 1)
             pages = 2 * len(host.core.store_addresses) * len(host.filters)
-            self._at_most(host, "asked", load.questions - load.reads, pages, 0)
+            names = 1  # asked for a topic that may have been unsubscribed since
+            self._at_most(host, "asked", load.questions - load.reads, pages, names)
             queue = limits.consumer_queue_bytes + limits.held_bytes_max
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)

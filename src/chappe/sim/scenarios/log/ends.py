@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chappe.data.topic import Filter
 from chappe.log.sources import Key
 from chappe.sim.scenarios.log.members import ConsumerHost
 from chappe.sim.scenarios.log.stores import StoreHost
@@ -22,6 +23,7 @@ class Sought:
     """One consumer seeks the end."""
 
     since: float
+    filters: tuple[Filter, ...]
     stores: list[StoreHost]  # those that it knew
     had: dict[Key, int]  # what they had of what was acknowledged
     end: dict[Key, int] | None = None
@@ -58,11 +60,13 @@ class Ends(Checker[LogWorld]):
             if host.wants_topic(key[0]) and not sent.lost:
                 parts = [part for store in stores if (part := store.disk.parts.get(key)) is not None]
                 had[key] = min(sent.acknowledged, max((part.next for part in parts), default=0))
-        return Sought(self.world.now, stores, had)
+        return Sought(self.world.now, host.filters, stores, had)
 
     def _over(self, host: ConsumerHost, sought: Sought) -> bool:
-        """Whether the end was reached, or those who told of it are not there any more."""
+        """Whether the end was reached, the consumer changed its topics, or those who told of the end are gone."""
         core = host.core
+        if host.filters != sought.filters:
+            return True
         if not all(store.alive and store.address in core.store_addresses for store in sought.stores):
             return True
         if sought.end is None:

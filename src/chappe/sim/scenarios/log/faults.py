@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
+from chappe.data.topic import Filter
 from chappe.sim.disk import SimDisk
 from chappe.sim.faults import Schedule
 from chappe.sim.host import Member
 from chappe.sim.journals import Journal
-from chappe.sim.scenarios.log.members import ProducerHost
+from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.originals import OriginalHost
 from chappe.sim.scenarios.log.population import PopulatedLog
@@ -24,6 +25,7 @@ BESIDE_LATE = 0.3  # of the worlds have one that is restored when a store has le
 SOMETHING_SENT_S = (
     6.0  # by then a producer is restored, whether it has sent something since its journal was copied or not
 )
+CHANGED_TOPICS = 0.3  # of the worlds have consumers that unsubscribe from topics and subscribe to them again
 MORE_OF_EACH = 0.3  # of the worlds have each of the faults that were added last
 HEALED_DISK_S = 0.01  # and at most when all faults are over
 
@@ -43,6 +45,7 @@ class LogFaults(Schedule):
         self.rng = world.rng
         self._usual_disk_s = world.slow_disk_s
         self._slow_until = -math.inf
+        self._left: list[tuple[ConsumerHost, Filter]] = []  # who unsubscribed from what
 
     def plan(self, until: float) -> None:
         """Draw what happens up to ``until``."""
@@ -66,6 +69,10 @@ class LogFaults(Schedule):
             self.at(1.5, self.restore_alone)
         elif not self.world.settings.plain and self.world.restore_rng.random() < BESIDE_LATE:
             self.at(1.5, self.restore_beside_late)
+        rng = self.world.topic_rng
+        if not self.world.settings.plain and rng.random() < CHANGED_TOPICS:
+            for _ in range(rng.choice((1, 3, 10))):
+                self.at(rng.uniform(0.0, until), self.change_topics)
         for kind in (self.bad_disk, self.lose_messages, self.leave_when_asked):
             if self.world.more(MORE_OF_EACH):
                 for _ in range(self.world.more_rng.choice((1, 3))):
@@ -92,6 +99,9 @@ class LogFaults(Schedule):
             disk.refusing = 0.0
         for journal in world.journals:
             journal.refusing = 0.0
+        for host, wanted in self._left:
+            self._come_back(host, wanted)
+        self._left.clear()
         world.slow_disk_s = self._usual_disk_s = min(self._usual_disk_s, HEALED_DISK_S)
         for member in world.members:
             member.host.stalled_until = min(member.host.stalled_until, world.now)
@@ -147,6 +157,25 @@ class LogFaults(Schedule):
         member = self.world.more_rng.choice(members)
         node(member).doomed = True
         self.world.clock.after(self.world.more_rng.uniform(2.0, 6.0), member.restart)
+
+    def change_topics(self) -> None:
+        """A consumer unsubscribes from what it consumes, or subscribes to what it had."""
+        rng = self.world.topic_rng
+        if self._left and rng.random() < 0.5:
+            self._come_back(*self._left.pop(rng.randrange(len(self._left))))
+            return
+        hosts = [host for host in self.world.alive(ConsumerHost) if host.filters]
+        if hosts:
+            host = rng.choice(hosts)
+            wanted = rng.choice(host.filters)
+            host.unsubscribe(wanted)
+            self.world.trace(host, "unsubscribes from %s", wanted)
+            self._left.append((host, wanted))
+
+    def _come_back(self, host: ConsumerHost, wanted: Filter) -> None:
+        if host.alive:
+            host.subscribe(wanted)
+            self.world.trace(host, "subscribes to %s", wanted)
 
     def stall(self) -> None:
         """A member stands still for a while."""

@@ -379,6 +379,16 @@ class ConsumerHost(NodeHost):
         """Whether a topic is consumed."""
         return any(each.matches(topic) for each in self.filters)
 
+    def subscribe(self, wanted: Filter) -> None:
+        """Consume further topics."""
+        self.filters = (*self.filters, wanted)
+        self.home.call(self.member.subscribe, self.core, wanted, self.world.now)
+
+    def unsubscribe(self, wanted: Filter) -> None:
+        """Consume topics no longer."""
+        self.home.call(self.member.unsubscribe, self.core, wanted, self.world.now)
+        self.filters = tuple(each for each in self.filters if each != wanted)
+
     def call(self, method: Any, *args: object, **options: object) -> None:
         """As every host's, and note which stores are known by it."""
         super().call(method, *args, **options)

@@ -165,6 +165,7 @@ class LogWorld(World):
         self.answer_rng = Random(f"answers {seed}")
         self.beginnings: set[tuple[str, Key]] = set()  # whose answer, of which partition, has lost its beginning
         self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
+        self.topic_rng = Random(f"topics {seed}")  # of consumers that change them
         self.last_rng = Random(f"newest records {seed}")
         self.lasts = not self.settings.plain and self.last_rng.random() < LASTS
         self.keyed = 0.6 if self.lasts else KEYED  # of the records have a key
