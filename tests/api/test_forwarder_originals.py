@@ -321,7 +321,9 @@ def test_beside_keys_originals_come_in_nowhere_else(stack: ExitStack, tmp_path: 
     permissions.add(home, "originals", "member")
     where = ForwarderAddress.parse(with_keys(stack, tmp_path / "kept", home).address)
     with Consumer("hello", forwarders=f"127.0.0.1:{where.in_port}:{where.out_port}:{where.query_port}") as stranger:
-        wait_until(lambda: any("one of us has keys" in str(each) for each in stranger.events()))
+        wait_until(
+            lambda: any("it asks for keys, and this program has none" in str(each) for each in stranger.events())
+        )
 
 
 def test_without_it_no_port_is_taken_and_a_taken_one_is_told(stack: ExitStack, tmp_path: Path) -> None:

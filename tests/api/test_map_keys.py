@@ -139,8 +139,11 @@ def test_whoever_may_no_more_follows_no_more(server: MapServer, home: Path) -> N
 def test_who_has_no_keys_is_told_that_the_server_has_some(server: MapServer) -> None:
     plain = server.address.partition("@")[2]
     with SharedMap(plain, security="plain", timeout=0) as stranger:
-        until(lambda: any("one of us has keys" in str(each) for each in stranger.events()), "what is wrong")
-        with pytest.raises(NoMaster, match=r"no map server answered at .*one of us has keys"):
+        until(
+            lambda: any("it asks for keys, and this program has none" in str(each) for each in stranger.events()),
+            "what is wrong",
+        )
+        with pytest.raises(NoMaster, match=r"no map server answered at .*it asks for keys, and this program has none"):
             stranger.wait_ready(0.01)
 
 

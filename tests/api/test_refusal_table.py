@@ -400,7 +400,7 @@ def test_whoever_is_nobody_comes_in_nowhere(tmp_path: Path, monkeypatch: pytest.
             assert holder._node.gate is not None
             holder._node.gate.look()
         for kind, endpoint in listeners(network):
-            for keys, why in ((None, "one of us has keys"), (gone, "it refused us")):
+            for keys, why in ((None, "it asks for keys, and this program has none"), (gone, "it refused us")):
                 told: list[object] = []
                 gate = gate_of(keys)
                 sock = open_socket(kind, gate)

@@ -328,7 +328,7 @@ def test_with_keys_who_may_administer_looks_and_nobody_else(stack: ExitStack, tm
         with pytest.raises(ChappeError, match="reader may not administer all topics that begin with 'o'"):
             look(port, keys["reader"], "open/", "o", host=host)
         with closing(Tap("127.0.0.1", port, security="plain")) as stranger:
-            wait_until(lambda: "one of us has keys" in refusal(stranger))
+            wait_until(lambda: "it asks for keys, and this program has none" in refusal(stranger))
     with pytest.raises(UsageError, match="has keys, and we have none"):
         look(port, "plain", host="hub@127.0.0.1")
     with pytest.raises(UsageError, match="give the tap an identity"):

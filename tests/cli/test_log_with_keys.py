@@ -66,10 +66,14 @@ def test_those_with_keys_take_part_and_those_without_get_nothing(shell: Shell, h
     assert shell.run("consume", "orders", "--count", "2", "--output", "raw").stdout == b"one\ntwo\n"
     (shell.directory / "chappe.toml").unlink()
 
-    assert discover(tower, 0.5) == []  # a stranger
+    with pytest.raises(TimedOut, match=NO_KEYS):
+        discover(tower, PATIENCE_S)
     stranger = Producer("orders", tower=tower)
     stranger.send(b"forged")
-    until(lambda: any("one of us has keys" in str(each) for each in stranger.events()), "what is wrong")
+    until(
+        lambda: any("it asks for keys, and this program has none" in str(each) for each in stranger.events()),
+        "what is wrong",
+    )
     with pytest.raises(TimedOut):
         stranger.close(0.5)
     permissions.init(shell.directory / "other", "hub", "server")
@@ -127,6 +131,28 @@ def test_a_revoked_identity_is_cut_off_while_all_run(shell: Shell, home: Path) -
         del os.environ["CHAPPE_IDENTITY"]
 
 
+NO_KEYS = "it asks for keys, and this program has none: give it an identity, with --as"
+
+
+def test_every_command_without_keys_says_first_that_the_tower_asks_for_some(shell: Shell, home: Path) -> None:
+    network(shell)
+    commands = (["topics"], ["consume", "orders", "--until-end"], ["produce", "orders", "--timeout", "10"])
+    for command in commands:
+        first, *_ = shell.run(*command, stdin=b"one\n").stderr.decode().splitlines()
+        assert NO_KEYS in first, command
+
+
+def test_each_consumer_of_a_process_without_keys_is_told_that_the_tower_asks_for_some(shell: Shell, home: Path) -> None:
+    tower = network(shell)
+    with Consumer("orders", tower=tower) as first, Consumer("orders", tower=tower) as second:
+        until(lambda: any(NO_KEYS in str(each) for each in first.events()), "what is wrong")
+        with Consumer("orders", tower=tower) as late:
+            for each in (second, late):
+                assert any(NO_KEYS in str(event) for event in each.events())
+                with pytest.raises(TimedOut, match=NO_KEYS):
+                    each.wait_ready(0)
+
+
 def test_forwarders_have_keys_too(shell: Shell, home: Path) -> None:
     where = facts(shell, "forward", "data", "--at", "127.0.0.1:0", "--as", "keys/hub")["forwarder"]
     shell.env["CHAPPE_FORWARDERS"] = where
@@ -137,7 +163,10 @@ def test_forwarders_have_keys_too(shell: Shell, home: Path) -> None:
     stranger = shell.run("consume", "orders", "--count", "1", "--timeout", "1")
     assert (stranger.returncode, stranger.stdout) == (1, b"")
     with Consumer("orders", forwarders=where) as consumer:
-        until(lambda: any("one of us has keys" in str(each) for each in consumer.events()), "what is wrong")
+        until(
+            lambda: any("it asks for keys, and this program has none" in str(each) for each in consumer.events()),
+            "what is wrong",
+        )
 
 
 def test_whoever_has_no_keys_gets_in_nowhere(shell: Shell, home: Path) -> None:

@@ -23,7 +23,7 @@ from chappe.errors import MemberStopped, TimedOut, UsageError
 from chappe.log.actions import Action, Broken, Of
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
-from chappe.log.events import IdentityClash, Stopped
+from chappe.log.events import ConnectionRefused, IdentityClash, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
@@ -54,6 +54,7 @@ class _Shared(Generic[M]):
         self.member: M = member
         self.seats: dict[str, Seat[M]] = {}  # by their parts' addresses
         self.taken: set[str] = set()  # addresses of those that have a seat, or are about to
+        self.refused: ConnectionRefused | None = None  # told once, also to seats that come later
         self.node = Node(
             member,
             where.meeting(),
@@ -72,6 +73,8 @@ class _Shared(Generic[M]):
             if seat is not None:
                 seat.on_report(event)
             return
+        if isinstance(event, ConnectionRefused):
+            self.refused = event
         for seat in list(self.seats.values()):
             seat.on_report(event)
 
@@ -163,6 +166,8 @@ class Seat(Generic[M]):
             else:
                 assert isinstance(part, LogConsumer)
                 actions = self._member.add(part, now)
+            if self._shared.refused is not None and not self.discovery.tower:
+                on_report(self._shared.refused)
             if (told := self.discovery.told) is not None:
                 on_report(told)
             self.node.run(self.node.perform, actions)
@@ -395,8 +400,10 @@ class Where:
             return f"is one of {self.named} running?" if len(self.forwarders) > 1 else f"is {self.named} running?"
         return "is a store running and connected to the same tower?"
 
-    def nobody(self, when: str) -> str:
-        """The sentence for a member that cannot meet anybody."""
+    def nobody(self, when: str, refused: ConnectionRefused | None = None) -> str:
+        """The sentence for a member that cannot meet anybody; ``refused`` if it lacks the right keys."""
+        if refused is not None:
+            return str(refused)
         command = "chappe forward" if self.forwarders else "chappe up"
         return f"no {self.kind} answers at {self} {when}; start one with: {command}"
 

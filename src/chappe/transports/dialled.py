@@ -31,9 +31,17 @@ _HEARD: Final = (
 _EVENT: Final = struct.Struct("=hi")  # zmq_socket_monitor: which event, and a number; pyzmq's parser imports asyncio
 _WHY: Final[dict[int, str]] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it refused us: its permissions do not have {own}, or it expired or was revoked",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "one of us has keys and the other has none: give both ends an identity",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "it ended the handshake: it has no keys, or another key than {name} has here",
 }
+_KEYLESS: Final = (
+    "it asks for keys, and this program has none: give it an identity, with --as DIRECTORY/NAME, CHAPPE_IDENTITY or "
+    "security=Keys(...)"
+)
+# A server that has keys reads our greeting first, or we read its: then it hangs up before ZeroMQ tells us why.
+_HUNG_UP: Final = f"it ends every handshake, most likely as {_KEYLESS}"
+HUNG_UP_MIN: Final = 3  # handshakes that ended so: a server that stops may end one
+_KEYED: Final = "it has no keys, and this program has some: give both ends an identity"
+_STRANGE: Final = "the handshake failed: does another program listen there?"
 
 
 class Dialled:
@@ -56,6 +64,7 @@ class Dialled:
         self._places: dict[str, list[str]] = {}  # connected addresses by endpoint
         self._again_at: dict[str, float] = {}  # what is connected to: when it is dialled again
         self._told_at: dict[tuple[str, str], float] = {}
+        self._hung_up: dict[str, int] = {}  # without keys, by address: handshakes in a row that ended without a word
         self._changes = 0 if gate is None else gate.changes
         self._monitor = None if gate is None else monitor_of(sock, _HEARD)
 
@@ -87,7 +96,7 @@ class Dialled:
         """Hear of refusals without keys, too: what to watch, and when to ``look``. None where there is a gate."""
         if self._gate is not None:
             return None
-        self._monitor = monitor_of(self._sock, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._monitor = monitor_of(self._sock, _HEARD | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         return self._monitor
 
     def look(self) -> bool:
@@ -143,17 +152,31 @@ class Dialled:
         refused = False
         while self._monitor is not None and self._monitor.poll(0):
             what, endpoint = self._monitor.recv_multipart()
-            event, _ = _EVENT.unpack(what)
-            if event not in _WHY:
+            event, number = _EVENT.unpack(what)
+            at = endpoint.decode()
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._hung_up.pop(at, None)
+            if not event & _HEARD:
                 continue
             refused = True
-            at = endpoint.decode()
+            if self._gate is None and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                self._hung_up[at] = self._hung_up.get(at, 0) + 1
+                if self._hung_up[at] < HUNG_UP_MIN:
+                    continue
             where = next((each for each, places in self._places.items() if at in places), at)
             name = next((identity_of(each)[1] for each, to in self._wanted.items() if to == where), "")
             self._again_at.setdefault(where, time.monotonic() + AGAIN_S)
-            own = "" if self._gate is None else self._gate.name
-            self._tell(where, _WHY[event].format(own=own, name=name))
+            self._tell(where, self._why(event, number, name))
         return refused
+
+    def _why(self, event: int, number: int, name: str) -> str:
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            if number != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                return _STRANGE
+            return _KEYLESS if self._gate is None else _KEYED
+        if self._gate is None:
+            return _HUNG_UP
+        return _WHY[event].format(own="" if self._gate is None else self._gate.name, name=name)
 
     def _tell(self, where: str, why: str) -> None:
         now = time.monotonic()

@@ -25,7 +25,7 @@ from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
 from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Record
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
-from chappe.log.events import ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
+from chappe.log.events import ConnectionRefused, ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
 from chappe.log.sources import Key
 from chappe.log.traffic import Reading, reading_of
 from chappe.permissions.rules import CONSUME
@@ -110,6 +110,7 @@ class Consumer(at_exit.Collectable, Closeable):
         self._events: deque[object] = deque(maxlen=1000)
         self._error: OffsetOutOfRange | None = None
         self._forbidden: UsageError | None = None
+        self._refused: ConnectionRefused | None = None
         self._aged = None if max_age_s is None else Aged(max_age_s, on_stale, weakly(self._report))
         self._opening = Opening(where.keys, weakly(self._report))
         self.on_ready: Callable[[], None] | None = None  # called from the node's thread when records came
@@ -454,7 +455,7 @@ class Consumer(at_exit.Collectable, Closeable):
     def _missing(self, when: str) -> str:
         """Why it is not known what there is, in a sentence."""
         if not self.tower:
-            return self._where.nobody(when)
+            return self._where.nobody(when, self._refused)
         if self._core.stores:
             return f"not all of the {self._core.stores} stores that were found have said {when} what they hold"
         return (
@@ -507,6 +508,8 @@ class Consumer(at_exit.Collectable, Closeable):
         self._events.append(event)
         if isinstance(event, TowerFound | ForwarderFound):
             self._tower_at = time.monotonic()
+        if isinstance(event, ConnectionRefused):
+            self._refused = event
         if isinstance(event, PermissionsChanged):
             self._look_at_permissions()
         if isinstance(event, Stopped) and self.on_ready is not None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from chappe.api.identity import new_address
 from chappe.defaults import TOWER_HOST
+from chappe.errors import TimedOut
+from chappe.log.events import ConnectionRefused
 from chappe.log.scouting import Scout
 from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Where
@@ -35,15 +37,23 @@ def discover(
 ) -> list[StoreAddress]:
     """The stores that answer within ``timeout`` seconds, sorted by id; empty if there is no tower or no store.
 
+    Raises TimedOut if there is none because whoever makes stores known asks for keys that we lack.
+
     After one answered, it waits for others ``settle_s`` at most: no longer than until all that a tower knows have, some
     0.15 s, or all forwarders. Several towers, and programs of the original, are waited for as long as that.
     """
     where = Where.parse(tower, listen, forwarders, security)
     scout = Scout(new_address(), settle_s, towers=len(where.towers), forwarders=len(where.forwarders))
-    node = Node(scout, where.meeting(), on_report=lambda event: None)
+    refusals: list[ConnectionRefused] = []
 
-    def seen() -> tuple[int, bool, int]:
-        return len(scout.stores), node.discovery.tower, node.discovery.peers
+    def hear(event: object) -> None:
+        if isinstance(event, ConnectionRefused):
+            refusals.append(event)
+
+    node = Node(scout, where.meeting(), on_report=hear)
+
+    def seen() -> tuple[int, bool, int, int]:
+        return len(scout.stores), node.discovery.tower, node.discovery.peers, len(refusals)
 
     node.start()
     deadline = time.monotonic() + timeout
@@ -53,11 +63,14 @@ def discover(
                 now, known = time.monotonic(), seen()
                 met = [address for address, _ in node.discovery.met]
                 until = min(deadline, scout.until(node.discovery.tower, met, now))
-            if until <= now:
+            nobody = not scout.stores and len(refusals) >= len(where.towers or where.forwarders)
+            if until <= now or nobody:
                 break
             node.turns.wait(lambda known=known: seen() != known, until - now)  # type: ignore[misc]
         with node.lock:
             found = [StoreAddress(each.store_id, each.endpoint) for each in scout.stores.values()]
+        if refusals and not found:
+            raise TimedOut(str(refusals[0]))
         return sorted(found, key=lambda store: (store.store_id, store.endpoint))
     finally:
         node.close()

@@ -29,7 +29,7 @@ from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_batch, as_headers
-from chappe.log.events import IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
+from chappe.log.events import ConnectionRefused, IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
@@ -116,6 +116,7 @@ class Producer(Closeable):
         self._min_acks = min_acks
         self._error: ChappeError | None = None
         self._error_said = False
+        self._refused: ConnectionRefused | None = None
         self._events: deque[object] = deque(maxlen=1000)
         try:
             address = new_address() if self._journals is None else self._journals.address
@@ -365,7 +366,7 @@ class Producer(Closeable):
 
         def missing(when: str) -> str:
             if not self.tower:
-                return self._where.nobody(when)
+                return self._where.nobody(when, self._refused)
             if not self._min_acks:
                 topics = " or ".join([f"topic {each!r}" for each in self._writers]) or "any topic"
                 return f"nobody listened to {topics} {when}: is a consumer connected to the same tower?"
@@ -528,6 +529,8 @@ class Producer(Closeable):
             event = replace(event, identity=self._identity)
         log_event(event)
         self._events.append(event)
+        if isinstance(event, ConnectionRefused):
+            self._refused = event
         if isinstance(event, Stopped):
             self._topics.look_again()
             self._node.later(self._deliveries.fail(lambda topic, offset: MemberStopped(event.reason)))
