@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 import zmq
 from tests.interop.network import Network, silent, take, wait_for_listener, wait_until_stored
-from tests.interop.originals import eventually, settle
+from tests.interop.originals import PATIENCE_S, eventually, settle
 
 from chappe.errors import TimedOut
 from chappe.log.batch import Batch
@@ -38,6 +41,30 @@ def test_an_original_consumer_fetches_what_it_missed(network: Network, topic: st
     producer.send("the next record")
     consumer.expect(1001)
     assert consumer.contents(topic) == [*MANY[:1000], "the next record"]
+
+
+def test_an_original_consumer_begins_at_once_with_what_is_kept(network: Network, topic: str) -> None:
+    """It asks when it subscribes, and neither a store, nor another record, nor the HEAD of each second tells it.
+
+    It asks once, a second after its start. If its first beacon was lost our producer has not met it by then, and HEAD
+    tells it in earnest; here the next consumer asks.
+    """
+    producer = network.producer(topic)
+    producer.send_many(MANY[:1000])
+    eventually(lambda: producer._core.partitions()[0].published == 1000, "all is published")
+    with producer.lock:
+        producer._core.partitions()[0]._head_at = math.inf
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        consumer = network.original_consumer(topic, from_beginning=True)
+        try:
+            consumer.expect(1000, timeout=5.0)
+        except AssertionError:
+            assert time.monotonic() < deadline, "no consumer was answered"
+            assert consumer.printed == 0
+        else:
+            break
+    assert consumer.contents(topic) == MANY[:1000]
 
 
 def test_stored_by_an_original_store(network: Network, topic: str) -> None:

@@ -63,7 +63,7 @@ def batch(base: int, *values: bytes, to: str | None = None) -> Publish:
 
 
 def test_it_subscribes_to_acknowledgements_and_to_questions_of_those_who_missed_something() -> None:
-    assert made().start(NOW) == [Subscribe(b"AP"), Subscribe(b"TP"), Subscribe(b"FP"), Subscribe(b"KP")]
+    assert made().start(NOW) == [Subscribe(each) for each in (b"AP", b"TP", b"FP", b"KP", b"Ghello")]
 
 
 def test_offsets_are_given_at_once_and_records_leave_together() -> None:

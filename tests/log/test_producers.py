@@ -34,7 +34,7 @@ class Rig:
     def add(self, topic: str, min_acks: int) -> None:
         part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions, kept=self.all.kept)
         self.parts[topic] = part
-        assert self.node.add_topic(self.all, part, NOW) == []
+        assert self.node.add_topic(self.all, part, NOW) == [Subscribe(b"G" + topic.encode())]
 
     def publish(self, topic: str, *values: bytes) -> list[Action]:
         for value in values:

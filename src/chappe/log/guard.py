@@ -208,6 +208,8 @@ class Guard:
                 return [kind + encode_topic(text) + (b"\0" if exact else b"") for text, exact in scopes]
             case b"S" | b"D" | b"E" | b"A" | b"K" | b"L" | b"C" | b"Q" | b"U":
                 return [prefix] if rest else []
+            case b"G" if rest:
+                return [prefix + b"\0"] if decisions.may(who, GIVERS, decode_topic(rest)) else []
             case b"W" | b"G":
                 return [prefix] if decisions.may_somewhere(who, STORES) else []
             case b"F" | b"T":

@@ -37,7 +37,7 @@ from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Tr
 from chappe.log.answering import Answering, KeptBatches, KeptBytes
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
-from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
+from chappe.log.messages import Ack, BatchMessage, Fetch, GetHeads, Head, Message, RecordMessage, Stored
 from chappe.log.resuming import Resuming
 from chappe.log.subscriptions import Subscriptions
 
@@ -61,10 +61,18 @@ class _Persisting:
 
 
 def subscriptions_of(address: str) -> list[Action]:
-    """What a producer with this address listens to."""
+    """What a producer with this address listens to, beside questions for its topics."""
     raw = encode_topic(address)
     # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
     return [Subscribe(id_ + raw) for id_ in (b"A", b"T", b"F", b"K")]
+
+
+def questions_for(topic: str) -> Action:
+    """The subscription to questions for the ends of a topic's partitions.
+
+    It follows the one to FETCH: who is heard to ask for the end is also heard when it fetches what comes before.
+    """
+    return Subscribe(b"G" + encode_topic(topic))
 
 
 class LogProducer:
@@ -108,6 +116,7 @@ class LogProducer:
         self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
         self._kept = KeptBatches(topic, address, kept, limits)
         self._answering = Answering(self._piece, limits)
+        self._asking: dict[str, None] = {}  # who asked for the end, and does not listen to the answer yet
         self._persisting: _Persisting | None = None
         self.refused = False  # the journal refused the last batch
         self.stored = next_offset  # everything before it is held by min_acks stores
@@ -152,7 +161,7 @@ class LogProducer:
     def start(self, now: float) -> list[Action]:
         """Subscribe to what is meant for us."""
         self.begin(now)
-        return subscriptions_of(self.address)
+        return [*subscriptions_of(self.address), questions_for(self.topic)]
 
     def begin(self, now: float) -> None:
         """As ``start``, where the member has subscribed."""
@@ -339,6 +348,8 @@ class LogProducer:
             self._resuming.store_left()
         elif on and prefix[:1] == b"W" and ORIGINAL_STORES in self._acks:
             return self._count()
+        elif prefix[:1] == b"E":
+            return self._tell_end(now) if on and self._asking else []
         ours = prefix in (b"M", b"") or (prefix[:1] == b"R" and self._raw_topic.startswith(prefix[1:]))
         if on and ours and self.next_offset:
             # Not a single original consumer: its first FETCH may go nowhere so early, and it never repeats it.
@@ -354,7 +365,20 @@ class LogProducer:
                 return self._acknowledged(ORIGINAL_STORES, sequence + 1)
             case Fetch(topic, _, subject, _, _) if topic == self.address and subject == self.topic:
                 return self._fetched(message, now)
+            case GetHeads(prefix, requester) if self.topic.startswith(prefix):
+                if len(self._asking) >= self._limits.answers_max:
+                    del self._asking[next(iter(self._asking))]
+                self._asking[requester] = None
+                return self._tell_end(now)
         return []
+
+    def _tell_end(self, now: float) -> list[Action]:
+        """Tell where the partition ends, to those who asked and listen by now."""
+        told = self._told(now)
+        listening = [each for each in self._asking if self._subscriptions.has(b"E" + encode_topic(each))]
+        for each in listening:
+            del self._asking[each]
+        return [Publish(Head(each, self.address, self.topic, told - 1, direct=True)) for each in listening if told]
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Send HEAD when it is due, and the next piece of an answer."""

@@ -11,8 +11,8 @@ import math
 
 from chappe.log.actions import Action, Publish
 from chappe.log.answering import KeptBytes
-from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, Message, Stored
-from chappe.log.producer import STORES, LogProducer, subscriptions_of
+from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, GetHeads, Message, Stored
+from chappe.log.producer import STORES, LogProducer, questions_for, subscriptions_of
 from chappe.log.subscriptions import Subscriptions
 
 
@@ -55,6 +55,7 @@ class LogProducers:
         self._parts[part.topic] = part
         if self._started:
             part.begin(now)
+            return [questions_for(part.topic)]
         return []
 
     def start(self, now: float) -> list[Action]:
@@ -62,7 +63,7 @@ class LogProducers:
         self._started = True
         for part in self._parts.values():
             part.begin(now)
-        return list(subscriptions_of(self.address))
+        return [*subscriptions_of(self.address), *map(questions_for, self._parts)]
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """An acknowledgement, a request for what somebody missed, or a question for the time here."""
@@ -72,6 +73,10 @@ class LogProducers:
             case Stored() | Ack() | Fetch():
                 part = self._parts.get(message.subject)
                 return [] if part is None else part.handle_message(message, now, wall_us)
+            case GetHeads():
+                return [
+                    action for part in self._parts.values() for action in part.handle_message(message, now, wall_us)
+                ]
         return []
 
     def handle_timeout(self, now: float) -> list[Action]:

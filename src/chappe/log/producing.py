@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
 
 from chappe.data.topic import encode_topic
 from chappe.log.actions import Action, Claim, Disclaim
 from chappe.log.beacon import PRODUCING
 from chappe.log.member import Carrying
-from chappe.log.messages import Ack, AskClock, Fetch, Message, Stored
+from chappe.log.messages import Ack, AskClock, Fetch, GetHeads, Message, Stored
 from chappe.log.producer import STORES, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
@@ -66,15 +67,11 @@ class ProducingMember(Carrying[LogProducers]):
         self.subscriptions.change(prefix, on)
         if prefix[:1] == b"R" and on:
             concerned = self._starting(prefix[1:])
-        elif prefix in (b"", b"M", STORES) or (prefix[:1] == b"W" and on):
+        elif prefix in (b"", b"M", STORES) or (prefix[:1] in (b"W", b"E") and on):
             concerned = self._starting(b"")
         else:
             return []
-        actions: list[Action] = []
-        for partition in concerned:
-            part = self._parts[partition.address]
-            actions += self._tell(part, partition.handle_listener, prefix, on, now, now=now)
-        return actions
+        return self._tell_each(concerned, lambda each: each.handle_listener(prefix, on, now), now)
 
     def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
         """An acknowledgement, or a question."""
@@ -82,11 +79,22 @@ class ProducingMember(Carrying[LogProducers]):
             case Stored() | Ack() | Fetch() | AskClock():
                 part = self._parts.get(message.topic)
                 return [] if part is None else self._tell(part, part.handle_message, message, now, wall_us, now=now)
+            case GetHeads(prefix):
+                concerned = self._starting(encode_topic(prefix))
+                return self._tell_each(concerned, lambda each: each.handle_message(message, now, wall_us), now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A node left: its subscriptions end by themselves."""
         return []
+
+    def _tell_each(
+        self, partitions: Iterable[LogProducer], method: Callable[[LogProducer], list[Action]], now: float
+    ) -> list[Action]:
+        actions: list[Action] = []
+        for partition in partitions:
+            actions += self._tell(self._parts[partition.address], method, partition, now=now)
+        return actions
 
     def _starting(self, prefix: bytes) -> list[LogProducer]:
         """All partitions of topics that start so."""
