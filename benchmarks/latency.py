@@ -37,6 +37,8 @@ NUMBERS = ("p50_us", "p99_us", "p999_us", "max_us", "rate")
 KEPT_RATE = 0.99  # of the rate wanted; a sender that falls behind measures something else
 RAW = "raw pyzmq"
 WITHOUT = "without a store"
+STORED = "records that a store has on its disk (stored=True)"
+STORED_TIMES = 10.0, math.inf  # p50, of the same with records as they are published: a sync and two hops more
 EARLY = "a consumer sees records before they are on disk"
 
 
@@ -84,12 +86,19 @@ class Contestant:
 
 
 def chappe_paced(
-    children: Children, settings: Settings, *, stored: bool, where: Path | None = None, sync_s: float = 0.0
+    children: Children,
+    settings: Settings,
+    *,
+    stored: bool,
+    where: Path | None = None,
+    sync_s: float = 0.0,
+    awaits: bool = False,
 ) -> Contestant:
     """A producer and a consumer that have met, perhaps with a new store, whose syncs may be slow.
 
     Args:
         where: The store lies in there; in the run's directory by default.
+        awaits: Whether the consumer takes only what the store has on its disk.
     """
     address = tower(children)
     servers = {}
@@ -97,7 +106,7 @@ def chappe_paced(
         directory = tempfile.mkdtemp(prefix="store-", dir=where or settings.work)
         servers["store"] = start_store(children, settings, address, "latency", directory=directory, sync_s=sync_s)
     sender = children.member("paced_producer", tower=address, acks=int(stored))
-    receiver = children.member("timing_consumer", tower=address)
+    receiver = children.member("timing_consumer", tower=address, stored=awaits)
     sender.hear()
     receiver.hear()
     return Contestant("chappe with a store" if stored else "chappe", sender, receiver, servers)
@@ -219,4 +228,12 @@ def latency(settings: Settings) -> list[Line]:
     for rate in SLOW_RATES:
         found = measure_in_turn(settings, {RAW: _raw, WITHOUT: plain}, rate)
         lines.append(_line(rate, WITHOUT, found[WITHOUT], Beside(RAW, found[RAW], (RAW_TIMES, math.inf))))
-    return lines
+    return [*lines, _stored_line(settings)]
+
+
+def _stored_line(settings: Settings) -> Line:
+    """A consumer that waits for the store's disk beside one that does not, both with a store."""
+    rate, published = SLOW_RATES[0], "with a store"
+    plain = partial(chappe_paced, settings=settings, stored=True)
+    found = measure_in_turn(settings, {published: plain, "stored": partial(plain, awaits=True)}, rate)
+    return _line(rate, STORED, found["stored"], Beside(published, found[published], STORED_TIMES))

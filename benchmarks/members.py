@@ -267,7 +267,7 @@ def _ages(found: Consumer) -> Iterator[int]:
 
 def timing_consumer(options: Options) -> None:
     """Order ``count``: take so many stamped records and say how old they were."""
-    with Consumer(TOPIC, tower=options["tower"], reset="earliest") as found:
+    with Consumer(TOPIC, tower=options["tower"], reset="earliest", stored=options.get("stored", False)) as found:
         say(ready=True)
         ages = _ages(found)
         for order in orders():

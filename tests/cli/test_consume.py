@@ -116,3 +116,14 @@ def test_records_that_are_too_old(shell: Shell) -> None:
     assert b"dropped 2 records that were older than 0.001 s when they were taken" in done.stderr
     assert shell.run("consume", "t", "--until-end", "--max-age", "1h", "--output", "raw").stdout == b"one\ntwo\n"
     assert shell.run("consume", "t", "--max-age", "old").returncode == 2
+
+
+def test_what_is_stored_alone_is_printed(shell: Shell, tmp_path: Path) -> None:
+    with Tower("127.0.0.1:0") as tower, Store(tmp_path / "s", tower=tower.address):
+        assert shell.run("produce", "t", "--tower", tower.address, stdin=b"one\ntwo\n").returncode == 0
+        options = ("--stored", "--until-end", "--output", "raw", "--tower", tower.address)
+        assert shell.run("consume", "t", *options).stdout == b"one\ntwo\n"
+    with Tower("127.0.0.1:0") as tower, Producer("t", tower=tower.address, min_acks=0) as producer:
+        producer.send("never stored")
+        found = shell.run("consume", "t", "--stored", "--count", "1", "--timeout", "2", "--tower", tower.address)
+        assert (found.returncode, found.stdout) == (1, b"")

@@ -46,10 +46,16 @@ class ConsumerRig(Clocked):
     """Everything that the core wants done ends here: ``delivered``, ``events`` and ``published``."""
 
     def __init__(
-        self, reset: Reset, *topics: str, positions: dict[Key, int] | None = None, limits: LogLimits = LOG_LIMITS
+        self,
+        reset: Reset,
+        *topics: str,
+        positions: dict[Key, int] | None = None,
+        limits: LogLimits = LOG_LIMITS,
+        stored: bool = False,
     ) -> None:
         self.now = 1000.0
-        self.core = LogConsumer("C", [Filter.parse(each) for each in topics or ("hello",)], reset, positions, limits)
+        filters = [Filter.parse(each) for each in topics or ("hello",)]
+        self.core = LogConsumer("C", filters, reset, positions, limits, stored=stored, hears_acks=stored)
         self.stores: dict[str, StoreRig] = {}
         self.deaf: set[str] = set()  # endpoints of stores that do not answer
         self.late: list[Ask] | None = None  # not None: questions are kept here instead of answered

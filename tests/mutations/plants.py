@@ -2807,6 +2807,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "who expects an offset appends there or not at all",
     ),
     Plant(
+        "what-is-published-goes-to-who-wants-what-is-stored",
+        "log",
+        "log/consuming.py",
+        "taken = _told_of(message) if part.paused or part.stored else message",
+        "taken = _told_of(message) if part.paused else message",
+        "who wants what is stored alone gets nothing that no disk has",
+    ),
+    Plant(
         "a-chain-commits-a-batch-again",
         "homes",
         "log/ordered/homes.py",

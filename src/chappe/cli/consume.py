@@ -75,6 +75,9 @@ def consume(
     max_age: options.MaxAge = None,
     on_stale: options.OnStale = "end",
     name: options.Name = None,
+    stored: Annotated[
+        bool, Option("--stored", help="Print only what a store has on its disk: nothing of it can be lost any more.")
+    ] = False,
 ) -> None:
     """Print the records of topics, or have workers do them: all, from an offset or a time, once or following."""
     from chappe import Consumer
@@ -93,7 +96,8 @@ def consume(
         ends = None
     if count == 0 or ends == {}:
         return
-    more: dict[str, Any] = {"max_age_s": None if max_age is None else parse_age(max_age), "on_stale": on_stale}
+    age_s = None if max_age is None else parse_age(max_age)
+    more: dict[str, Any] = {"max_age_s": age_s, "on_stale": on_stale, "stored": stored}
     form = "json" if as_json else output
     if working.program is not None:
         more |= {"timeout": timeout, "form": "json" if form == "text" else form}  # text is for people

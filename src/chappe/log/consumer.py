@@ -38,6 +38,7 @@ from chappe.log.messages import (
     Head,
     Message,
     RecordMessage,
+    Stored,
     StoreHello,
     StoreInfo,
 )
@@ -59,6 +60,9 @@ class LogConsumer:
         reset: Where to start in partitions without a position.
         positions: Next offsets from an earlier life, by (topic, partition).
         ages: Whether it is asked how old records are (``judge``).
+        stored: Whether it takes records from disks of stores alone: what producers publish only tells that there is
+            more, and acknowledgements that it can be read.
+        hears_acks: Whether it listens to the acknowledgements of stores; else it asks once a second what they have.
     """
 
     def __init__(
@@ -70,8 +74,12 @@ class LogConsumer:
         limits: LogLimits = LOG_LIMITS,
         *,
         ages: bool = False,
+        stored: bool = False,
+        hears_acks: bool = False,
     ) -> None:
         self._limits = limits
+        self.stored = stored
+        self._hears_acks = hears_acks
         self.address = address
         self.clocks = Clocks(address) if ages else None
         self._raw = encode_topic(address)
@@ -79,7 +87,7 @@ class LogConsumer:
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
-        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits)
+        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits, fetches=not stored)
         self._gaps = self._delivery.gaps
         self._beyond = Beyond(positions or {}, self._delivery, self._sources)
         self._last = LastTopics(self._sources)
@@ -97,6 +105,8 @@ class LogConsumer:
         if self.clocks is not None:
             actions.append(Subscribe(b"C" + self._raw))
         actions.append(Subscribe(b"I"))
+        if self._hears_acks:
+            actions.append(Subscribe(b"A"))
         for each in self._filters:
             actions += self._subscribe(each)
         return actions
@@ -127,7 +137,7 @@ class LogConsumer:
         if any(each.name == wanted.name for each in self._filters):
             return actions  # ``a`` and ``a*`` are one subscription
         raw = encode_topic(wanted.name)
-        return [*actions, *(Unsubscribe(id_ + raw) for id_ in (b"M", b"R", b"H"))]
+        return [*actions, *(Unsubscribe(id_ + raw) for id_ in reversed(self._kinds))]
 
     def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
         """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
@@ -313,11 +323,34 @@ class LogConsumer:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
                 self._sources.ever = True
                 return [self._hello(store)]
-            case StoreInfo(_, store, _, endpoint):
-                return self.handle_timeout(now) if self._sources.found(store, endpoint, now) else []
+            case StoreInfo(_, store, store_id, endpoint):
+                return self.handle_timeout(now) if self._sources.found(store, endpoint, now, store_id) else []
+            case Stored(_, _, subject) if self.stored and self.wants(subject):
+                return self._written(message, now)
             case ClockTold() if self.clocks is not None:
                 return self.clocks.told(message, now)
         return []
+
+    def _written(self, told: Stored, now: float) -> list[Action]:
+        """A store has acknowledged what it has on disk: read it."""
+        store = next((each for each in self._sources.stores.values() if each.store_id == told.address), None)
+        key, next_ = (told.subject, told.topic), told.sequence + 1
+        if store is None:
+            return []
+        part = self._delivery.find(key)
+        known = store.heads.get(key)
+        if part is None or known is None:  # it says where the partition begins
+            self._sources.poll_soon(now, store.address)
+            return self.handle_timeout(now)
+        if next_ <= known[1]:
+            return []
+        gap = part.gap
+        gap.head = max(gap.head, next_)
+        self._gaps.listed(store, key, gap, known[0], next_)
+        if gap.next == UNDECIDED or gap.complete:
+            return []
+        self._gaps.want(key, gap)
+        return self._gaps.pursue(key, gap, now)
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
         """A member left."""
@@ -417,8 +450,12 @@ class LogConsumer:
     def _subscribe(self, wanted: Filter) -> list[Action]:
         raw = encode_topic(wanted.name)
         # Publishers count: between two of these they overlook no original, and send us no single records.
-        actions: list[Action] = [Subscribe(id_ + raw) for id_ in (b"H", b"R", b"M")]
+        actions: list[Action] = [Subscribe(id_ + raw) for id_ in self._kinds]
         return actions + self._ask_heads([wanted])
+
+    @property
+    def _kinds(self) -> tuple[bytes, ...]:
+        return (b"H",) if self.stored else (b"H", b"R", b"M")
 
     def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:
         """Ask original stores, which do not list what they have."""
@@ -551,8 +588,9 @@ class LogConsumer:
             return []  # its producer speaks of it again
         gap = self._partition(key, sequence + 1, now).gap
         if live:
-            gap.heard_at = now
-            gap.said = max(gap.said, sequence + 1)
+            if not self.stored:  # else nothing comes live that is to be waited for
+                gap.heard_at = now
+                gap.said = max(gap.said, sequence + 1)
             self._beyond.heard(key, sequence + 1, sequence + 1, now)
         gap.head = max(gap.head, sequence + 1)
         if gap.next == UNDECIDED or gap.next >= gap.head:

@@ -17,7 +17,17 @@ from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.consumer import LogConsumer
 from chappe.log.inquiries import Inquiries
 from chappe.log.member import REQUESTS, Carrying
-from chappe.log.messages import BatchMessage, ClockTold, GetHeads, Head, Message, RecordMessage, StoreHello, StoreInfo
+from chappe.log.messages import (
+    BatchMessage,
+    ClockTold,
+    GetHeads,
+    Head,
+    Message,
+    RecordMessage,
+    Stored,
+    StoreHello,
+    StoreInfo,
+)
 from chappe.log.queries import Answer, HeadsAnswer, HeadsRequest
 from chappe.log.sources import ANSWER_S
 from chappe.log.subscriptions import address_in
@@ -175,6 +185,8 @@ class ConsumingMember(Carrying[LogConsumer]):
             if message.direct and not isinstance(message, Head):
                 return self._hand([message.topic], message, now, wall_us)
             return self._hand(self._who_wants(message.subject), message, now, wall_us)
+        if isinstance(message, Stored):
+            return self._hand(self._who_wants(message.subject), message, now, wall_us)
         if isinstance(message, StoreHello | ClockTold):
             return self._hand([message.topic], message, now, wall_us)
         if not isinstance(message, StoreInfo):
@@ -305,7 +317,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         for address in addresses:
             part = self._parts.get(address)
             if part is not None:
-                taken = _told_of(message) if part.paused else message
+                taken = _told_of(message) if part.paused or part.stored else message
                 actions += self._tell(part, part.handle_message, taken, now, wall_us, now=now)
         return actions
 

@@ -99,12 +99,19 @@ class Delivery:
     """All partitions of a consumer, with its positions from an earlier life; the ``GapOwner`` of their gaps."""
 
     def __init__(
-        self, address: str, reset: Reset, sources: Sources, positions: Mapping[Key, int], limits: LogLimits = LOG_LIMITS
+        self,
+        address: str,
+        reset: Reset,
+        sources: Sources,
+        positions: Mapping[Key, int],
+        limits: LogLimits = LOG_LIMITS,
+        *,
+        fetches: bool = True,
     ) -> None:
         self._reset = reset
         self._sources = sources
         self._limits = limits
-        self.gaps = Gaps(address, sources, limits, eager=True)
+        self.gaps = Gaps(address, sources, limits, eager=True, fetches=fetches)
         self.gaps.owner = self
         self.partitions = {
             key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()

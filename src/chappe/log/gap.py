@@ -147,10 +147,12 @@ class Gaps:
     """All open gaps of the member with this address.
 
     ``eager``: whether stores are asked again what they have before everybody is asked for long. A store has time, and a
-    partition that was only spoken of is no reason to ask all others.
+    partition that was only spoken of is no reason to ask all others. ``fetches``: whether producers and original stores
+    are asked, too.
     """
 
-    def __init__(self, address: str, sources: Sources, limits: LogLimits, *, eager: bool) -> None:
+    def __init__(self, address: str, sources: Sources, limits: LogLimits, *, eager: bool, fetches: bool = True) -> None:
+        self._fetches = fetches
         self.address = address
         self._sources = sources
         self.owner: GapOwner  # who made it says so
@@ -304,7 +306,7 @@ class Gaps:
         gap.retry_at = now + (RETRY_S if gap.tries else RETRY_S / 10)
         gap.tries += 1
         count = min(gap.end - gap.next, self._limits.fetch_records_max)
-        if count <= 0:
+        if count <= 0 or not self._fetches:
             return []
         gap.state = GapState.FETCHING
         gap.fetched = gap.next + count

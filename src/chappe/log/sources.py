@@ -31,6 +31,7 @@ class Source:
 
     address: str
     endpoint: str
+    store_id: str = ""  # which acknowledgements carry
     since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
     synced: dict[Filter, float] = field(default_factory=dict)  # whose partitions are all known, as was asked when
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next; ``note`` and ``forget`` change it
@@ -101,7 +102,7 @@ class Sources:
         self._late: Deadlines[int] = Deadlines()  # by request: who has not answered by then
         self._last_id = 0
 
-    def found(self, address: str, endpoint: str, now: float) -> bool:
+    def found(self, address: str, endpoint: str, now: float, store_id: str = "") -> bool:
         """A store said where it answers; returns whether that is news."""
         store = self.stores.get(address)
         if store is not None and store.endpoint == endpoint:
@@ -114,7 +115,7 @@ class Sources:
             self.gone(silent, now)
         self.met_at = now if not self.stores else min(self.met_at, now)
         asked = 0 if store is None else store.polling  # at its endpoint before this one
-        self.stores[address] = Source(address, endpoint, polling=asked, poll_at=now)
+        self.stores[address] = Source(address, endpoint, store_id, polling=asked, poll_at=now)
         self._polls.set(address, now)
         return True
 

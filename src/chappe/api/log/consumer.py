@@ -66,6 +66,9 @@ class Consumer(at_exit.Collectable, Closeable):
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
         name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
+        stored: Whether only records come that a store has on its disk, so that nothing that you got is lost if its
+            producer dies and the machines of stores lose power. They come a sync and a read later than otherwise; with
+            keys up to a second later. Without a store nothing comes.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if one does.
 
@@ -88,6 +91,7 @@ class Consumer(at_exit.Collectable, Closeable):
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
         name: str | None = None,
+        stored: bool = False,
         security: LogSecurity = None,
     ) -> None:
         own(self)
@@ -104,7 +108,7 @@ class Consumer(at_exit.Collectable, Closeable):
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
             new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed),
-            ages=max_age_s is not None,
+            ages=max_age_s is not None, stored=stored, hears_acks=stored and where.keys is None,
         )  # fmt: skip
         self._ahead_of_all = beginning is LAST
         self._events: deque[object] = deque(maxlen=1000)

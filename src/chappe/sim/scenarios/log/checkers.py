@@ -92,6 +92,36 @@ class Order(Checker[LogWorld]):
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
 
 
+class StoredOnly(Checker[LogWorld]):
+    """A consumer that wants what is stored alone gets nothing that no disk had safe, and none of it is lost after."""
+
+    name = "stored"
+
+    def __init__(self, world: LogWorld) -> None:
+        super().__init__(world)
+        self._given: dict[Key, set[int]] = {}
+
+    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+        """Look at the disks themselves."""
+        if not host.stored:
+            return
+        key = (action.topic, action.partition)
+        flags = [disk.ever[key] for disk in self.world.disks if key in disk.ever]
+        for offset in range(action.start, action.batch.next):
+            if not any(offset < len(ever) and ever[offset] for ever in flags):
+                self.fail(f"{host.name} was given {key} offset {offset}, which no disk had safe")
+        self._given.setdefault(key, set()).update(range(action.start, action.batch.next))
+
+    def unsettled(self) -> str | None:
+        """Every record that was given is on a disk, but for what the faults took from the disks themselves."""
+        for key, given in self._given.items():
+            lost = self.world.truth.of(key).lost
+            for offset in self.world.missing_within(key, self.world.retained_from(key), max(given) + 1):
+                if offset in given and offset not in lost:
+                    self.fail(f"{key} offset {offset} was given as stored, and is on no disk")
+        return None
+
+
 class Acknowledged(Checker[LogWorld]):
     """No acknowledged record is lost while one store that acknowledged it survives."""
 
@@ -202,9 +232,9 @@ class Convergence(Checker[LogWorld]):
         ends = [len(parts.get(host.key, ())) for parts in self.world.originals.values()]
         return any(not any(True for _ in self.world.missing_within(host.key, end, host.core.stored)) for end in ends)
 
-    def _ends(self) -> dict[Key, int]:
-        """The offset after the last one that any running store has, by partition."""
-        found = self._original_ends()
+    def _ends(self, host: ConsumerHost) -> dict[Key, int]:
+        """The offset after the last one that any running store has which a consumer reads from, by partition."""
+        found = {} if host.stored else self._original_ends()
         for store in self.world.alive(StoreHost):
             for key, part in store.disk.parts.items():
                 found[key] = max(found.get(key, 0), part.next)
@@ -224,7 +254,7 @@ class Convergence(Checker[LogWorld]):
             unmet = [store.name for store in self.world.alive(StoreHost) if store.address not in known]
             if unmet:
                 return f"{host.name} does not know {unmet}"
-            for key, end in self._ends().items():
+            for key, end in self._ends(host).items():
                 reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
                 if host.wants_topic(key[0]) and reached < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
@@ -294,5 +324,5 @@ class Bounds(Checker[LogWorld]):
 
 def all_checkers(world: LogWorld) -> list[Checker[Any]]:
     """Every checker; identity is checked where offsets are given (``Truth.sent``), spinning where timers run."""
-    kinds = (Order, Contents, Convergence, Bounds, Acknowledged)
+    kinds = (Order, Contents, Convergence, Bounds, Acknowledged, StoredOnly)
     return [kind(world) for kind in kinds]

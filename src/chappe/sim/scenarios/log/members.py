@@ -334,9 +334,12 @@ class ConsumerHost(NodeHost):
         self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int],
         home: ConsumerHost | None = None, reset: Reset = EARLIEST, ages: bool = False,
     ) -> None:  # fmt: skip
+        stored = world.stored > 0.0 and world.stored_rng.random() < world.stored
         self.core: LogConsumer = world.cores.consumer(
-            world.address(), filters, reset, positions, world.limits, ages=ages
+            world.address(), filters, reset, positions, world.limits, ages=ages, stored=stored,
+            hears_acks=stored and world.stored_rng.random() < 0.7,
         )  # fmt: skip
+        self.stored = stored
         self.reset = reset
         self.home = home or self
         self.lodgers = {self.core.address: self}  # consumers in its node

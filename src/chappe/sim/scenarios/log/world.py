@@ -64,6 +64,7 @@ def small_limits(rng: Random, sink_rng: Random, news_rng: Random, more_rng: Rand
 
 AGES = 0.1  # of the worlds have consumers that take nothing too old, and clocks that differ
 LASTS = 0.15  # of the worlds have consumers that begin with the newest record of each key
+STORED = 0.2  # of the worlds have consumers that take records from disks of stores alone
 KEYED = 0.1
 SEALED = 0.12  # of the worlds without originals have producers that seal
 ALONE = 0.06  # of the worlds have a producer that is restored where it reaches nobody for long
@@ -166,6 +167,8 @@ class LogWorld(World):
         self.beginnings: set[tuple[str, Key]] = set()  # whose answer, of which partition, has lost its beginning
         self.restore_rng = Random(f"restored {seed}")  # of journals that are restored at bad moments
         self.topic_rng = Random(f"topics {seed}")  # of consumers that change them
+        self.stored_rng = Random(f"stored {seed}")
+        self.stored = 0.0 if self.settings.plain or self.stored_rng.random() > STORED else 0.5  # of the consumers
         self.last_rng = Random(f"newest records {seed}")
         self.lasts = not self.settings.plain and self.last_rng.random() < LASTS
         self.keyed = 0.6 if self.lasts else KEYED  # of the records have a key
