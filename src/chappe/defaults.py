@@ -296,6 +296,7 @@ MAP_STEP_BYTES_MAX: Final = 15 * MIB  # of a step of several keys, each with 64 
 MAP_BEAT_S: Final = 0.25  # HUGZ of a server of chappe; the Guide's is a second
 MAP_BEATS_LOST: Final = 3  # so many missed, and the server is lost
 MAP_SILENT_S: Final = 5.0  # the same for other servers, as in the Guide
+MAP_SESSION_S: Final = 10.0  # values that end with their client are deleted when it was silent for so long
 
 # -- pairs of servers (Binary Star) -----------------------------------------------------------------
 STAR_HEARTBEAT_S: Final = 0.25  # of each server of a pair; the original's is 1 s

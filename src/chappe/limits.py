@@ -161,6 +161,7 @@ class MapLimits:
     listened_max: int = 1_024  # subtrees that subscribers are asked about; of more, all updates are published
     sessions_max: int = 100_000  # writers whose last step is remembered; the one not heard of for longest goes
     outcomes_max: int = 131_072  # steps of all writers of which it is remembered that they failed, or may be told soon
+    session_values_max: int = 65_536  # values that end with the client that wrote them; a further one is refused
     steps_max: int = 65_536  # steps of one writer that are not confirmed yet; beyond it the stream ends
     undurable_max: int = 262_144  # changes of all that a backend has not committed; then writers are not read ...
     undurable_bytes: int = 256 * MIB  # ... or so many bytes

@@ -14,6 +14,8 @@ from chappe.errors import InvalidOperation
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.client import PLAIN_WINDOW
 from chappe.kv.chp.events import MapActive
+from chappe.kv.chp.session_values import SESSION
+from chappe.kv.chp.stream import Step
 from chappe.limits import MAP_LIMITS
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "clone"
@@ -329,6 +331,21 @@ def test_a_write_is_confirmed_when_it_comes_back(client: Client) -> None:
     rig.run(6)
 
     assert type(client.outcomes[lost]).__name__ == "WriteUnknown"
+
+
+def test_a_value_that_ends_with_its_client_is_not_written_where_it_would_stay(client: Client) -> None:
+    rig = client.rig
+    server = rig.server()
+    server.up = False
+    client.published(0, hugz(3))
+    client.answered(0, chp.kthxbai(3, b""))
+    server.up = True
+    client.act(client.core.write(Step(((b"/c/a", b"1", 0, SESSION),)), 1, rig.now))
+    rig.run()
+
+    assert type(client.outcomes[1]) is InvalidOperation
+    assert "not one of chappe" in str(client.outcomes[1])
+    assert server.contents() == {}
 
 
 def test_few_writes_are_under_way_at_once_and_say_that_they_stay(client: Client) -> None:

@@ -10,6 +10,7 @@ from chappe.kv.chp import pair
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.session_values import SessionValues
 from chappe.replication.binary_star.actions import Memory
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.witness import WitnessCore
@@ -67,6 +68,14 @@ def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pair, "memory_of", lambda loaded: Memory())
 
 
+def hears_no_client(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionValues, "heard", lambda self, name, now: None)
+
+
+def ends_no_session(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "end_session", lambda self, name, actions: None)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -77,6 +86,8 @@ def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
         keeps_what_it_told_of_a_history_that_is_void,
         keeps_no_writers,
         keeps_no_term,
+        hears_no_client,
+        ends_no_session,
     ],
 )
 def test_a_broken_server_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapServerFound
 from chappe.kv.chp.ledger import key_of, raw_key
 from chappe.kv.chp.messages import SESSION_BYTES, Beat, properties_of
+from chappe.kv.chp.session_values import SESSION, without_session
 from chappe.kv.chp.stream import ENTRY_BYTES, Step, step_size
 from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
 from chappe.kv.engine import Entry, index_of
@@ -136,7 +137,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         entry = self.find(key)
         if entry is None:
             raise KeyError(key)
-        return properties_of(self._opened(entry)[1])
+        return properties_of(without_session(self._opened(entry)[1]))
 
     def entries(self) -> list[Entry]:
         """All entries at one moment; of a sealed map those whose keys somebody of the group has written."""
@@ -170,7 +171,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
     def raw(self, entry: Entry) -> tuple[bytes, bytes, dict[str, str]]:
         """Key and value in bytes, and the properties, of an entry."""
         body, properties = self._opened(entry)
-        return self._raw_key(raw_key(entry.key)), body, properties_of(properties)
+        return self._raw_key(raw_key(entry.key)), body, properties_of(without_session(properties))
 
     def left_s(self, entry: Entry) -> float | None:
         """Seconds until the server deletes an entry, as far as it has told; None: it stays."""
@@ -225,12 +226,13 @@ class MapMember(at_exit.Collectable, Generic[V]):
         expected: Mapping[str, V | None] | None = None,
         ttl_s: Seconds = None,
         properties: Mapping[str, str] | None = None,
+        session: bool = False,
     ) -> Step:
         """A step as the core takes it; None deletes, and is expected where nothing is. Raises UsageError."""
         ttl_ms, raw = encode_ttl(ttl_s), encode_properties(properties)
         encode = self._encode
         made = Step(
-            tuple([self.entry_set(key, body := encode(value), ttl_ms if body else 0, raw if body else b"")
+            tuple([self.entry_set(key, body := encode(value), ttl_ms if body else 0, raw if body else b"", session)
                    for key, value in sets.items()]),
             tuple([self._expected(key, encode(value)) for key, value in (expected or {}).items()]),
         )  # fmt: skip
@@ -240,10 +242,12 @@ class MapMember(at_exit.Collectable, Generic[V]):
             )
         return made
 
-    def single_step(self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None) -> Step:
+    def single_step(
+        self, key: str, value: V, ttl_s: Seconds, properties: Mapping[str, str] | None, session: bool
+    ) -> Step:
         """As ``step`` of one key that is set."""
         raw = encode_properties(properties) if properties else b""
-        return Step((self.entry_set(key, self._encode_set(value), encode_ttl(ttl_s), raw),))
+        return Step((self.entry_set(key, self._encode_set(value), encode_ttl(ttl_s), raw, session),))
 
     def single_steps(self, items: object, ttl_s: Seconds) -> Iterator[Step]:
         """A step for each key that is set."""
@@ -253,16 +257,21 @@ class MapMember(at_exit.Collectable, Generic[V]):
             key, value = two(each, "an item is a key and a value")
             yield Step((self.entry_set(key, encode(value), ttl_ms, b""),))
 
-    def entry_set(self, key: str, body: bytes, ttl_ms: int, properties: bytes) -> tuple[bytes, bytes, int, bytes]:
-        """What is written of one key, as it goes to the server. Raises Sealed."""
+    def entry_set(
+        self, key: str, body: bytes, ttl_ms: int, properties: bytes, session: bool = False
+    ) -> tuple[bytes, bytes, int, bytes]:
+        """What is written of one key, as it goes to the server. Raises Sealed.
+
+        The mark of a session value is for the server, so it stays plain in a sealed map, as the ttl does.
+        """
         raw = encode_key(key)
-        if self.sealing is None:
-            return raw, body, ttl_ms, properties
+        mark = SESSION if session and body else b""
         if self._sealed is None:
-            self.sealing.check_plain(raw)
-            return raw, body, ttl_ms, properties
+            if self.sealing is not None:
+                self.sealing.check_plain(raw)
+            return raw, body, ttl_ms, mark + properties
         wire = encode_key(decode_key(self._sealed.key(raw)))  # which may be too long
-        return wire, self._sealed.seal(wire, body, properties) if body else b"", ttl_ms, b""
+        return wire, self._sealed.seal(wire, body, properties) if body else b"", ttl_ms, mark
 
     def _expected(self, key: str, body: bytes) -> tuple[bytes, bytes]:
         """What a server is to compare: of a sealed map with what is here, as it has the value in no other form."""

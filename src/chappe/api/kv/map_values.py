@@ -12,6 +12,7 @@ import msgspec
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_NAME_CHARACTERS_MAX
 from chappe.errors import InvalidData, RecordTooLarge, UsageError
 from chappe.kv.chp import messages as chp
+from chappe.kv.chp.session_values import SESSION_NAME
 from chappe.security import LogSecurity
 
 V = TypeVar("V")
@@ -132,6 +133,8 @@ def encode_properties(properties: Mapping[str, str] | None) -> bytes:
     for name, value in properties.items():
         if not name or "=" in name or any(each in f"{name}{value}" for each in "\n\0") or name == "ttl":
             raise UsageError(f"{name!r}={value!r} is not a property: no newline, no zero, no '=' in its name, not ttl")
+        if f"{name}=".encode() == SESSION_NAME:
+            raise UsageError(f"{name!r} is the server's own property: write session=True")
     if not chp.are_properties(raw):
         raise UsageError("the properties are too long")
     return raw

@@ -174,15 +174,24 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         value: V,
         *,
         ttl: Seconds = None,
+        session: bool = False,
         properties: Mapping[str, str] | None = None,
         wait: bool = True,
         timeout: Seconds = WAIT_S,
     ) -> None:
         """Set a value. With ``ttl`` the server deletes the key so many seconds later, unless it is set again.
 
+        With ``session`` the value ends with this map: the server deletes it when the map is closed, or was not heard of
+        for 10 s, as its process was killed. It stays if the map was only cut off and comes back within that time, and
+        if servers take over from each other. Once anybody sets the key without ``session`` the value stays.
+
         For the rest, and for what all writes raise, see the class.
+
+        Raises:
+            InvalidOperation: With ``session``: the server is not one of chappe, which alone can do this; or 65,536
+                values of the map end with their clients already.
         """
-        step = self.member.single_step(key, value, ttl, properties)
+        step = self.member.single_step(key, value, ttl, properties, session)
         return self._run(self._done(step, wait, timeout))
 
     def delete(self, key: str, *, wait: bool = True, timeout: Seconds = WAIT_S) -> None:
@@ -202,12 +211,14 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         *,
         expected: Mapping[str, V | None] | None = None,
         ttl: Seconds = None,
+        session: bool = False,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds = WAIT_S,
     ) -> bool:
         """Write several keys in one step: everybody sees all of it or nothing. None deletes a key.
 
         Args:
+            session: The values end with this map, as with ``set``.
             expected: What must be there, None where nothing is to be: if anything else is, nothing is done.
 
         Returns:
@@ -216,18 +227,28 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
         """
-        return self._run(self.member.writing(self.member.step(sets, expected, ttl, properties), True, timeout))
+        step = self.member.step(sets, expected, ttl, properties, session)
+        return self._run(self.member.writing(step, True, timeout))
 
     def compare_and_set(
-        self, key: str, expected: V | None, value: V | None, *, ttl: Seconds = None, timeout: Seconds = WAIT_S
+        self,
+        key: str,
+        expected: V | None,
+        value: V | None,
+        *,
+        ttl: Seconds = None,
+        session: bool = False,
+        timeout: Seconds = WAIT_S,
     ) -> bool:
         """Set a value if another one is there, None for nothing; whether it was done. Of all who try one does.
+
+        With ``session`` the value ends with this map, as with ``set``: so nobody waits for a lock whose owner is dead.
 
         Raises:
             InvalidOperation: The server is not one of chappe, which alone can do this.
         """
         key = as_text(key, "a key")
-        step = self.member.step({key: value}, {key: expected}, ttl)
+        step = self.member.step({key: value}, {key: expected}, ttl, session=session)
         return self._run(self.member.writing(step, True, timeout))
 
     def wait_for(

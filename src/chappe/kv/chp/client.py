@@ -33,6 +33,7 @@ from chappe.kv.chp.events import (
     MapWritesLost,
 )
 from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
+from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.source import Source
 from chappe.kv.engine import Change, Engine, Entry, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
@@ -125,7 +126,7 @@ class MapClientCore:
     def close(self) -> list[Action]:
         """Leave."""
         actions: list[Action] = []
-        self._current.leave(actions)
+        self._current.leave(actions, ends=True)
         return actions
 
     @property
@@ -410,6 +411,13 @@ class MapClientCore:
                 self._resolve(number, problem, actions)
                 continue
             key, body, left, properties = step.sets[0]
+            if properties.startswith(SESSION):
+                problem = InvalidOperation(
+                    f"the server at {self.servers[self._current.server]} is not one of chappe: no value ends with its "
+                    "client there; give it a ttl, and set it again before that is over"
+                )
+                self._resolve(number, problem, actions)
+                continue
             # The Guide's model 5 server may delete what has no ttl at all when something else expires: 0 is for ever.
             ttl = chp.ttl_seconds(left) if left else b"0"
             uuid = chp.uuid_of(self.session, number)

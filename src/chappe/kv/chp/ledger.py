@@ -23,6 +23,7 @@ from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.actions import Action, Publish
 from chappe.kv.chp.recent import Recent
+from chappe.kv.chp.session_values import SessionValues
 from chappe.kv.chp.sessions import Session, shorten_some
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.stream import Step, WriterState, step_size
@@ -110,6 +111,7 @@ class Ledger:
         self.commits: Committing[Doing] = Committing(limits.kv)
         self.recent = Recent(limits)
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self.session_values = SessionValues(limits, now)
         self.sequence = wall_ns // 1000
         self.alone = True  # steps are confirmed that no other server has
         self.serving = True
@@ -127,6 +129,7 @@ class Ledger:
         self._expired = 0
         self._order = 0
         self._load(loaded or Loaded())
+        self._note_all(now)
         self.recent.begin(self.sequence)
 
     def _load(self, loaded: Loaded) -> None:
@@ -183,6 +186,7 @@ class Ledger:
                     self.commits.forget(_entity(forgotten))
         self.sessions.move_to_end(name)
         found.heard_ns = self.ns(now)
+        self.session_values.heard(name, now)
         return found
 
     def confirm(self, session: Session, position: int) -> int:
@@ -222,12 +226,12 @@ class Ledger:
                     plain.append((key, body, name + number.to_bytes(chp.NUMBER_BYTES, "big"), b"", 0))
                     continue
             if plain:
-                self._do_plain(plain, actions)
+                self._do_plain(plain, now, actions)
                 self._done(name, number - 1, plain, now)
                 plain = []
             self.do_step(name, number, step, now, actions)
         if plain:
-            self._do_plain(plain, actions)
+            self._do_plain(plain, now, actions)
             self._done(name, first + len(steps) - 1, plain, now)
 
     def _done(self, name: bytes, number: int, told: Sequence[Told], now: float) -> None:
@@ -239,9 +243,10 @@ class Ledger:
         session.waiting.append((number, self.sequence))
         self._remember(1)
 
-    def _do_plain(self, told: Sequence[Told], actions: list[Action]) -> None:
+    def _do_plain(self, told: Sequence[Told], now: float, actions: list[Action]) -> None:
         """Updates, each a step of its own that stays, where nothing is to become durable."""
         self.engine.put_all(pairs_of(told))
+        self._note(told, now)
         sequence = self.sequence
         self.sequence = sequence + len(told)
         if self.listened:
@@ -255,7 +260,7 @@ class Ledger:
     def do_update(self, told: Told, now: float, actions: list[Action]) -> None:
         """An update of another client."""
         if told[1] and not told[4] and not self.durable:
-            self._do_plain((told,), actions)
+            self._do_plain((told,), now, actions)
             return
         self._finish(Doing(self._apply((told,), now), (told,), order=self._order), actions)
 
@@ -290,6 +295,7 @@ class Ledger:
         else:  # nobody asks what was there before
             changes = ()
             self.engine.put_all(pairs_of(told))
+            self._note(told, now)
         doing = Doing(changes, tuple(told), name, number, sequence=sequence, copied=True, order=self._order)
         self._finish(doing, actions)
 
@@ -306,6 +312,7 @@ class Ledger:
         self._order += 1
         self.followed = False
         changes = self.engine.replace(staged, tell=self.durable)
+        self._note_all(now)
         if self.durable:
             for name in self.sessions:
                 self.commits.forget(_entity(name))
@@ -325,9 +332,27 @@ class Ledger:
     def expire(self, now: float, actions: list[Action]) -> None:
         """What has lived its time goes, as a delete with a UUID of its own."""
         for change in self.engine.expire(self.ns(now)):
-            self._expired += 1
-            told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
-            self._finish(Doing((change,), (told,), order=self._order), actions)
+            self.session_values.drop(raw_key(change.key))
+            self._delete(change, actions)
+
+    def end_silent_sessions(self, now: float, actions: list[Action]) -> None:
+        """Delete the values of clients that were silent for too long; call it several times a second."""
+        for name in self.session_values.ended(now):
+            self.end_session(name, actions)
+
+    def end_session(self, name: bytes, actions: list[Action]) -> None:
+        """Delete the values that end with a client, each as ``expire`` does."""
+        for key in self.session_values.keys(name):
+            self.session_values.drop(key)
+            change = self.engine.erase(key_of(key))
+            if change is not None:
+                self._delete(change, actions)
+
+    def _delete(self, change: Change, actions: list[Action]) -> None:
+        """Tell of a key that this server has removed."""
+        self._expired += 1
+        told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
+        self._finish(Doing((change,), (told,), order=self._order), actions)
 
     def at(self, ns: int) -> float:
         """The other way round: the moment of a time of day."""
@@ -375,6 +400,8 @@ class Ledger:
                 return INVALID, _too_large(body)
             if properties and not chp.are_properties(properties):
                 return INVALID, "properties that are not name=value, each ended by a newline"
+        if not self.session_values.fits(step.sets):
+            return INVALID, f"{self._limits.session_values_max:,} values of the map end with their clients already"
         if len(step.sets) > 1 and step_size(step) > MAP_STEP_BYTES_MAX:
             return INVALID, f"a step of {step_size(step):,} bytes: at most {MAP_STEP_BYTES_MAX:,} are taken"
         return None
@@ -386,11 +413,34 @@ class Ledger:
             if body:
                 expires_ns = self.ns(now) + left * MS if left else None
                 changes.append(engine.put(key_of(key), (body, uuid, properties), expires_ns))
+                self.session_values.note(key, uuid, properties, now)
             else:
+                self.session_values.drop(key)
                 change = engine.erase(key_of(key))
                 if change is not None:
                     changes.append(change)
         return tuple(changes)
+
+    def _note(self, told: Sequence[Told], now: float) -> None:
+        """Take note of values that were set, of which some may be session values, or have replaced some."""
+        values = self.session_values
+        if len(values) or any(each[3] for each in told):
+            for key, _, uuid, properties, _ in told:
+                values.note(key, uuid, properties, now)
+
+    def _note_all(self, now: float) -> None:
+        """Take note of everything that is there."""
+        entries: Any = self.engine.entries.values()
+        self.session_values.replace(((raw_key(each.key), *each.value[1:]) for each in entries if each.value[2]), now)
+
+    def _note_again(self, key: Value, now: float) -> None:
+        """Take note of a key whose change was undone."""
+        entry = self.engine.find(key)
+        if entry is None:
+            self.session_values.drop(raw_key(key))
+        else:
+            value: Any = entry.value
+            self.session_values.note(raw_key(key), value[1], value[2], now)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -421,10 +471,14 @@ class Ledger:
             self._release(doing, actions)
         self.start_commit(actions)
 
-    def failed(self, number: int, text: str, actions: list[Action]) -> int:
+    def failed(self, number: int, text: str, now: float, actions: list[Action]) -> int:
         """The commit was refused; how many updates of others than writers of chappe are lost."""
         lost = 0
-        for doing in self.commits.failed(number, self.engine):
+        undone = self.commits.failed(number, self.engine)
+        for doing in undone:
+            for change in doing.changes:
+                self._note_again(change.key, now)
+        for doing in undone:
             session = self.sessions.get(doing.session)
             if doing.copied:
                 if session is not None:

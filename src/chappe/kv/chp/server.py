@@ -190,7 +190,9 @@ class MapServerCore:
             return actions
         message = say.from_client(frames)
         if isinstance(message, say.Goodbye):
-            self._streams.goodbye(client)
+            session = self._streams.goodbye(client, message.stream)
+            if message.ends and self.active and session:
+                self.ledger.end_session(session, actions)
         elif not self.active:
             self._streams.refuse(client, message.stream, "passive", actions)
         elif isinstance(message, say.Hello):
@@ -211,7 +213,7 @@ class MapServerCore:
     def handle_unroutable(self, client: bytes, now: float) -> list[Action]:
         """A client to which something was offered is not there any more."""
         self._plain.forget(client)
-        self._streams.goodbye(client)
+        self._streams.lost(client)
         return []
 
     def handle_update(self, frames: Sequence[bytes], now: float) -> list[Action]:
@@ -326,7 +328,7 @@ class MapServerCore:
         if error is None:
             self.ledger.committed(number, actions)
             return actions
-        lost = self.ledger.failed(number, str(error), actions)
+        lost = self.ledger.failed(number, str(error), now, actions)
         actions.append(Report(MapCommitFailed(str(error), lost if self.active else 0)))
         if not self.active and self.peer is not None:  # what was undone is to come again
             self.position = (b"", 0)
@@ -338,6 +340,7 @@ class MapServerCore:
         """When ``handle_timeout`` is to be called."""
         due = min(self._beat_at, self._plain.next_timeout(), self._streams.next_timeout())
         if self.active:
+            due = min(due, self.ledger.session_values.next)
             expiry_ns = self.engine.next_expiry_ns()
             return due if expiry_ns is None else min(due, self.ledger.at(expiry_ns))
         return due if self.peer is None else min(due, self.peer.next_timeout())
@@ -347,6 +350,7 @@ class MapServerCore:
         actions: list[Action] = []
         if self.active:
             self.ledger.expire(now, actions)
+            self.ledger.end_silent_sessions(now, actions)
         elif self.peer is not None and self.peer.handle_timeout(now, actions):
             self.peer.engage(now, actions)  # there is no other one
         self._streams.silent(now, actions)
@@ -372,7 +376,7 @@ class MapServerCore:
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
-        found = self.engine.invariants()
+        found = [*self.engine.invariants(), *self.ledger.session_values.invariants()]
         if self.active and self.peer is not None and self.peer.state != "idle":
             found.append("active, and follows the other server")
         return found

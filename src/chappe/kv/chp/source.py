@@ -142,10 +142,10 @@ class Source:
             self._has_beat = False
             self._listen(True, actions)
 
-    def leave(self, actions: list[Action]) -> None:
-        """Follow it no more."""
+    def leave(self, actions: list[Action], *, ends: bool = False) -> None:
+        """Follow it no more; ``ends``: nobody else either, as the client is closed."""
         if self.chappe and self.state not in ("idle", "joining"):
-            actions.append(Ask(self.server, say.encode(say.Goodbye(self._stream))))
+            actions.append(Ask(self.server, say.encode(say.Goodbye(self._stream, ends))))
         self.state = "idle"
         self._staged = None
         self._queued.clear()
@@ -184,6 +184,8 @@ class Source:
         due = min(due, self._knock_at, self._ask_at, self._known_at)
         if self.state == "joining":
             return min(due, self._join_at)
+        if self.chappe and self.state == "asked" and not self.refused:
+            due = min(due, self._taken_at + BUSY_S)
         if self.chappe and self.state in ("taking", "following"):
             due = min(due, self._taken_at + (PEER_TAKEN_S if self._peer else TAKEN_S))
         return due
@@ -217,6 +219,9 @@ class Source:
     def flush(self, now: float, actions: list[Action]) -> None:
         """Say how far we are, if it is time."""
         if not self.chappe or self.state not in ("taking", "following"):
+            if self.chappe and self.state == "asked" and not self.refused and now >= self._taken_at + BUSY_S:
+                self._taken_at = now  # over a slow link an answer takes longer than a session waits for its client
+                actions.append(Ask(self.server, say.encode(say.Taken(self._stream, 0, self._target.done, 0))))
             return
         # Before the snapshot is whole it would be that of an order of our own, which may be far ahead of theirs.
         sequence = self._target.confirmed if self.state == "following" else 0
@@ -463,7 +468,7 @@ class Source:
         self._stream += 1
         self._number = self._told = 0
         self._epoch = b""
-        self._stream_heard_at = now
+        self._stream_heard_at = self._taken_at = now
         self._knock_at = now + max(ANSWER_S, self._lag_s)
         epoch, sequence = target.position
         hello = say.Hello(

@@ -98,9 +98,10 @@ class Steps(msgspec.Struct, frozen=True, array_like=True, tag=_STEPS):
 
 
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The stream ends."""
+    """The stream ends; ``ends``: the client, too, and with it the values of its session."""
 
     stream: Number
+    ends: bool = False
 
 
 # -- server to client ------------------------------------------------------------------------------------------------

@@ -200,8 +200,22 @@ class Streams:
         done = session.taken + 1 - steps.first
         ledger.do_steps(stream.session, session.taken + 1, steps.steps[done:] if done else steps.steps, now, actions)
 
-    def goodbye(self, client: bytes) -> None:
-        """A client ends its stream, or cannot be reached any more."""
+    def goodbye(self, client: bytes, number: int) -> bytes:
+        """A client ends its stream; its session, if nobody else has a stream of that.
+
+        Sessions are told to all readers in UUIDs, so one that only names another's must not end it.
+        """
+        stream = self._streams.get(client)
+        self._end(client)
+        if stream is None or stream.number != number:
+            return b""
+        name = stream.session
+        if not self._ledger.session_values.has(name) or any(each.session == name for each in self._streams.values()):
+            return b""
+        return name
+
+    def lost(self, client: bytes) -> None:
+        """A client cannot be reached any more."""
         self._end(client)
 
     def refuse(self, client: bytes, number: int, reason: str, actions: list[Action]) -> None:

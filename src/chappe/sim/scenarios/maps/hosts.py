@@ -15,6 +15,7 @@ from chappe.kv.chp import actions as chp
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
@@ -92,6 +93,8 @@ class MapHost(ClockedHost):
         number = self.connections[place]
 
         def deliver(host: Any) -> None:
+            if host.core.active:
+                self.world.heard[client] = self.world.now
             host.call(host.core.handle_request, f"{client}/{place}/{number}/{host.life}".encode(), frames, host.now)
 
         self.world.lines.send(client, self.servers[place], chp.Ask, deliver, kept=True)
@@ -128,6 +131,7 @@ class ServerHost(MapHost):
         self.life = world.next_life()
         self.backend = backend
         self._boxes: dict[bytes, _Box] = {}
+        self._sessions: set[ClientHost] = set()  # that live and have session values here
         place = SERVERS.index(name)
         self.follow((SERVERS[1 - place],))
         self.core = PairedMapServer(
@@ -145,6 +149,17 @@ class ServerHost(MapHost):
         self.call(self.core.start, self.now)
         self.world.clock.after(SUBSCRIBED_S, self._found)
         self.world.lines.begun(self.name)
+
+    def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
+        """Make one call into the core; tell the world whose session values it has ended."""
+        super().call(method, *args, **options)
+        if self.world.sessions and self.alive:
+            values = self.core.ledger.session_values if self.core.active else None
+            clients = self.world.alive(ClientHost) if values is not None else []
+            now = {each for each in clients if values is not None and values.has(each.core.session)}
+            for client in self._sessions.intersection(clients) - now:
+                self.world.see("on_session_ended", self, client)
+            self._sessions = now
 
     def _found(self) -> None:
         for host in self.world.alive(MapHost):
@@ -345,6 +360,8 @@ class ClientHost(MapHost):
         self.core.watched = True
         self.shown: dict[bytes, bytes] = {}  # what who watches has been told
         self.written: dict[int, Written] = {}
+        self.session_keys: set[bytes] = set()  # that were confirmed
+        self._session_writes: dict[int, bytes] = {}
         self._tickets = 0
         self.table |= {Resolve: self._resolve, chp.Told: self._told, chp.Write: self._write}
 
@@ -363,7 +380,20 @@ class ClientHost(MapHost):
         step = Step(((key, value, 0, b""),), () if expected is None else ((key, expected),))
         self.call(self.core.write, step, self._tickets, self.now)
 
+    def write_session(self, key: bytes) -> None:
+        """Set a key that ends with this client."""
+        if self.frozen or not self.core.room:
+            return
+        self._tickets += 1
+        self._session_writes[self._tickets] = key
+        self.call(self.core.write, Step(((key, b"here", 0, SESSION),)), self._tickets, self.now)
+
     def _resolve(self, action: Resolve) -> None:
+        key = self._session_writes.pop(action.ticket, None)
+        if key is not None:
+            if action.outcome is True:
+                self.session_keys.add(key)
+            return
         written = self.written.pop(action.ticket)
         written.outcome = action.outcome  # type: ignore[assignment]
         self.world.see("on_outcome", self, written)

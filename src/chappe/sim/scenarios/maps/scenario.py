@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from chappe.errors import WriteUnknown
+from chappe.kv.chp.messages import SESSION_BYTES
 from chappe.replication.binary_star.messages import PASSIVE
 from chappe.sim.host import Member
 from chappe.sim.scenarios.maps.hosts import (
@@ -34,6 +35,7 @@ VOID_WRITTEN_S: Final = 0.5  # and clients write so long of it
 STALLS: Final = 0.3  # of the worlds with disks have one that stalls
 ALONE_S: Final = 1.5  # by then a server goes on without the other one
 STALLED_S: Final = 3.5
+SESSION_S: Final = 8.5  # at least so long they stay, by the world's clock: those of servers drift
 
 
 class Terms(Checker[MapWorld]):
@@ -129,6 +131,41 @@ class Convergence(Checker[MapWorld]):
         return None
 
 
+class Sessions(Checker[MapWorld]):
+    """Values end with the client that wrote them: not before, and soon after."""
+
+    name = "session values"
+
+    def __init__(self, world: MapWorld) -> None:
+        super().__init__(world)
+        self._ended: set[ClientHost] = set()  # clients that were silent for too long
+
+    def on_session_ended(self, server: ServerHost, client: ClientHost) -> None:
+        """A server has removed the values of a client that lives."""
+        silent_s = self.world.now - self.world.heard.get(client.name, 0.0)
+        if silent_s < SESSION_S:
+            self.fail(f"{server.name} took {client.name} for dead, which was heard {silent_s:.1f} s ago")
+        self._ended.add(client)
+
+    def unsettled(self) -> str | None:
+        """Whether a value has outlived its client, or is gone before it."""
+        world = self.world
+        server = world.active()
+        if server is None:
+            return "nobody is active"
+        found = {entry.key.encode(): entry.value[1] for entry in server.core.engine.items()}
+        sessions = {each.core.session for each in world.alive(ClientHost)}
+        for key, uuid in found.items():
+            if key.startswith(b"/session/") and uuid[:SESSION_BYTES] not in sessions:
+                return f"{key!r} has outlived its client"
+        if not world.excused:
+            for client in world.alive(ClientHost):
+                lost = client.session_keys - found.keys()
+                if lost and client not in self._ended:
+                    self.fail(f"{client.name} lives, and its values {sorted(lost)} are gone")
+        return None
+
+
 def _contents(host: Any) -> dict[bytes, bytes]:
     return {entry.key.encode(): entry.value[0] for entry in host.core.engine.items()}
 
@@ -138,9 +175,10 @@ class Maps(MapWorld):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.watch(Terms(self), Survival(self), Convergence(self))
+        self.watch(Terms(self), Survival(self), Convergence(self), Sessions(self))
         self.parts = self.rng.random() < 0.3
         self._quiet_until = 0.0  # nobody writes until then
+        self._began: set[ClientHost] = set()  # that only live, and have written their one value
 
     def begin(self) -> None:
         """Make everybody."""
@@ -177,14 +215,25 @@ class Maps(MapWorld):
             self.clock.at(self._quiet_until, self._work)
             return
         for client in self.alive(ClientHost):
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 or (self.sessions and self._only_lives(client)):
                 continue
             number = len(self.written)
             if rng.random() < 0.5:
                 client.write(b"/set/%d" % number, b"%d" % number)
             else:
                 client.write(b"/counter/%d" % rng.randrange(COUNTERS), b"%d" % number, compare=True)
+            if self.sessions and self.session_rng.random() < 0.1 and not isinstance(client, GuideHost):
+                client.write_session(b"/session/%b/%d" % (client.name.encode(), self.session_rng.randrange(3)))
         self.clock.after(rng.expovariate(30.0), self._work)
+
+    def _only_lives(self, client: ClientHost) -> bool:
+        """Whether a client writes nothing but one value that ends with it: so its heartbeats alone keep that."""
+        if isinstance(client, GuideHost) or client.life % 3:
+            return False
+        if client.core.state == "active" and client not in self._began:
+            self._began.add(client)
+            client.write_session(b"/session/%b" % client.name.encode())
+        return True
 
     # -- faults ----------------------------------------------------------------------------------------------------
 

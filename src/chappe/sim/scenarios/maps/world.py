@@ -21,6 +21,7 @@ from chappe.sim.world import Settings, World
 
 DRIFTS: Final = (0.0, 0.01, 0.1)
 ALL: Final = 10**9  # more than is ever written
+SESSIONS: Final = 0.3  # of the worlds have values that end with their clients
 
 
 class MapWorld(World):
@@ -58,6 +59,12 @@ class MapWorld(World):
         self.stuffed: dict[tuple[str, str], float] = {}  # server and client, and until when that takes nothing
         self.stalled: dict[str, float] = {}  # server: until when its disk takes nothing
         self.more_rng = Random(f"more {seed}")  # for what was added later: worlds without it are what they were
+        self.session_rng = Random(f"sessions of {seed}")  # likewise
+        self.sessions = self.session_rng.random() < SESSIONS
+        if self.sessions and not self.settings.plain:
+            most = self.session_rng.choice((5, MAP_LIMITS.session_values_max))
+            self.limits = replace(self.limits, session_values_max=most)
+        self.heard: dict[str, float] = {}  # clients: when an active server heard of them last
 
     def running(self) -> list[ServerHost]:
         """The servers that run."""
