@@ -241,6 +241,22 @@ class NoSuchKey(StoreError):
     code: int = ErrorCode.NO_SUCH_KEY
 
 
+class WrongRevision(StoreError):
+    """The key was changed, or is there or gone, against what was expected; nothing is done.
+
+    ``revision`` is the one that the key has now, None if it is not there.
+    """
+
+    code = 200  # the original has none
+
+    def __init__(self, text: str, revision: int | None = None) -> None:
+        super().__init__(text)
+        self.revision = revision
+
+    def __reduce__(self) -> tuple[type[WrongRevision], tuple[str, int | None]]:
+        return type(self), (str(self), self.revision)
+
+
 class TypeClash(StoreError):
     """The operation does not fit the type of the value that is stored."""
 

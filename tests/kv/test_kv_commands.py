@@ -48,8 +48,10 @@ def pack(message: Message) -> bytes:
 
 def read(payload: bytes) -> Message:
     message = decode_message(payload)
-    if isinstance(message.command, cmd.AckClone | cmd.SnapshotPiece):
+    if isinstance(message.command, cmd.AckClone):
         message.command.pairs()  # they are read only when asked for
+    if isinstance(message.command, cmd.SnapshotPiece):
+        message.command.rows()
     return message
 
 
@@ -73,11 +75,13 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
     seen = {type(decode_message(bytes.fromhex(vector["payload_hex"])).command) for vector in COMMANDS}
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
-    of_chappe |= {cmd.PositionAsked, cmd.Position}
+    of_chappe |= {cmd.PositionAsked, cmd.Position, cmd.Expiring, cmd.ExpiresAt, cmd.PutIf, cmd.EraseIf}
     assert set(wire._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
 
 
-PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
+PIECE = cmd.piece(
+    3, 40, cmd.encode_pairs([cmd.encode_row(b"\x05\x01a\x00", 7, None), cmd.encode_row(b"\x05\x01b\x00", 8, 9)])
+)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +91,8 @@ PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
         cmd.WriterState(7, 9, ()),
         cmd.Settled(4),
         cmd.Leave(3),
-        cmd.SnapshotOffer(3, 7, 10, 42),
-        cmd.ChangesOffer(3, 7, 10, 42, 2, MASTER, 2**64 - 1),
+        cmd.SnapshotOffer(3, 7, 10, 42, 5),
+        cmd.ChangesOffer(3, 7, 10, 42, 5, 2, MASTER, 2**64 - 1),
         PIECE,
         cmd.SnapshotTaken(3, 42),
         cmd.SnapshotTaken(3, 40, again=True),
@@ -96,6 +100,12 @@ PIECE = cmd.piece(3, 40, cmd.encode_pairs([b"\x05\x01a\x00", b"\x05\x01b\x00"]))
         cmd.TAKES_SEVERAL,
         cmd.PositionAsked(2**64 - 1),
         cmd.Position(3, 42),
+        cmd.Expiring(2**62, cmd.Put("a", 1, SECOND, CLONE)),
+        cmd.Expiring(-1, cmd.Add("b", "c", 5, None, CLONE)),
+        cmd.ExpiresAt("a", 2**64 - 1, 2**62),
+        cmd.PutIf("a", 1, SECOND, 2**63, CLONE),
+        cmd.EraseIf("a", 0, CLONE),
+        cmd.Several((cmd.Expiring(5, cmd.Subtract("a", 1, None, CLONE)), cmd.Erase("b", CLONE))),
         cmd.Several((cmd.Put("a", 1, None, CLONE), cmd.Put("b", 2, SECOND, MASTER), cmd.Clear(MASTER))),
         cmd.Several(
             (cmd.Erase("a", CLONE), cmd.Add("b", "c", 5, None, CLONE), cmd.PutUniqueResult(True, CLONE, 1, CLONE))
@@ -117,6 +127,7 @@ def test_what_chappe_adds_comes_back_and_is_refused_when_cut(command: cmd.Comman
     [
         cmd.Keepalive(3),  # no change
         cmd.Several((cmd.Clear(MASTER),)),  # nor are several one
+        cmd.PutIf("a", 1, None, 0, CLONE),  # which clones alone say
     ],
     ids=repr,
 )
@@ -135,8 +146,8 @@ def test_more_changes_than_there_are_bytes_for_are_not_looked_for() -> None:
 
 def test_a_piece_with_a_flipped_bit_is_no_piece() -> None:
     wire = pack(Message(0, MASTER, chappe_entity(CLONE.endpoint, 3), PIECE))
-    assert PIECE.pairs() == [("a", None), ("b", None)]
-    for place in range(8 * (len(wire) - len(PIECE.raw_pairs) - 4), 8 * len(wire)):
+    assert PIECE.rows() == [("a", None, 7, None), ("b", None, 8, 9)]
+    for place in range(8 * (len(wire) - len(PIECE.raw_rows) - 4), 8 * len(wire)):
         flipped = bytearray(wire)
         flipped[place // 8] ^= 1 << place % 8
         with pytest.raises(ProtocolError):

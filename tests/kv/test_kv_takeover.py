@@ -187,7 +187,7 @@ def test_changes_of_another_state_than_the_clone_has_are_declined() -> None:
     assert clone.master is not None
     entity = chappe_entity(b"n" * 16, 77)
     for master, event, gone in ((entity, 51, 0), (clone.master, 50, 0), (clone.master, 51, 1)):
-        offer = cmd.ChangesOffer(1, 1, 5, 0, gone, master, event)
+        offer = cmd.ChangesOffer(1, 1, 5, 0, 0, gone, master, event)
         payload = encode_message(0, entity, clone.entity, encode_command(offer))
         chain.do("c", clone.handle_messages([payload], chain.now))
         assert not clone.connected
@@ -300,8 +300,8 @@ def test_a_chain_outlives_whatever_is_asked_and_a_clone_whatever_is_offered(seed
         for name in ("a", "b"):
             chain.do(name, chain.roles[name].hears[b"s/<$>/data/master"]([payload], **chain.times()))
         offer = cmd.ChangesOffer(
-            rng.choice(numbers), rng.choice(numbers), 5, rng.choice(numbers), rng.choice(numbers), rng.choice(masters),
-            rng.choice(numbers),
+            rng.choice(numbers), rng.choice(numbers), 5, rng.choice(numbers), rng.choice(numbers), rng.choice(numbers),
+            rng.choice(masters), rng.choice(numbers),
         )  # fmt: skip
         payload = encode_message(0, rng.choice(masters), clone.entity, encode_command(offer))
         chain.do("c", clone.handle_messages([payload], chain.now))

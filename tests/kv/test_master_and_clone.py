@@ -875,6 +875,7 @@ def test_errors_of_a_store_have_the_originals_numbers() -> None:
     assert {each.__name__: each.code for each in StoreError.__subclasses__()} == {
         "NoSuchKey": 9, "TypeClash": 11, "InvalidOperation": 12, "BackendFailure": 13, "StaleData": 14, "NoMaster": 8,
         "WriteUnknown": 10, "MasterExists": 7, "BrokenClone": 27,
+        "WrongRevision": 200,  # which the original has not
     }  # fmt: skip
 
 

@@ -125,9 +125,9 @@ def test_a_store_of_any_size_comes_in_pieces_with_few_on_their_way(wire: Wire) -
         pieces = [each for each in wire.waiting if isinstance(decode_message(each[2]).command, cmd.SnapshotPiece)]
         under_way = max(under_way, len(pieces))
     assert contents(clone) == contents(wire.master)
-    assert len(wire.said(cmd.SnapshotPiece)) == 20
+    assert len(wire.said(cmd.SnapshotPiece)) == 29
     assert under_way == STORE_PIECES_AHEAD
-    assert max(len(each.raw_pairs) for each in wire.said(cmd.SnapshotPiece)) < 1_100
+    assert max(len(each.raw_rows) for each in wire.said(cmd.SnapshotPiece)) < 1_100
     assert wire.reported(CloneAttached) == [CloneAttached("s", clone.entity)]
     assert wire.reported(MasterFound) == [MasterFound("s", MASTER)]
     assert wire.master._followers._snapshots._views == []

@@ -61,6 +61,7 @@ class ChannelProducer(Generic[H, P]):
             consumer, repeat the handshake until it is acknowledged, and send at most ``window`` events ahead of what
             is acknowledged (a window below ``CHANNEL_ACK_EVENTS`` moves on with the heartbeats only).
         counting: Number every event, and nothing else, whether somebody listens or not; see ``pass_over``.
+        first: The number before that of the first event.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class ChannelProducer(Generic[H, P]):
         bytes_max: int = CHANNEL_BYTES_MAX,
         lasting: bool = False,
         counting: bool = False,
+        first: int = FIRST,
         window: int = CHANNEL_EVENTS_MAX,
     ) -> None:
-        self.seq = FIRST  # of the last event
+        self.seq = first  # of the last event
         self._counting = counting
         self._size = size
         self.calm_s = calm_s

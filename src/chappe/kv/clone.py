@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from chappe.core import Report
 from chappe.data.convert import to_value
+from chappe.data.values import Value
 from chappe.defaults import (
     CHANNEL_HEARTBEAT_S,
     CHANNEL_NACK_S,
@@ -26,10 +27,11 @@ from chappe.defaults import (
     CLONE_RESYNC_S,
     CLONE_STALE_S,
 )
-from chappe.errors import ProtocolError, StaleData, UsageError
+from chappe.errors import InvalidOperation, ProtocolError, StaleData, UsageError
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
 from chappe.kv.clone_writes import CloneWrites, Uplink
+from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.following import Following
@@ -83,6 +85,7 @@ class KvClone(KvRole):
             name, entity, uplink, self.engine, notices, self._writes, limits,
             now=now, resync_s=resync_s, stale_s=stale_s,
         )  # fmt: skip
+        self._writes.pending.revision_of = self._shown_revision
         self._unready: dict[int, float] = {}  # await_ready: until when
         self._questions: dict[int, int] = {}  # await_idle: the question whose answer each ticket waits for
         self._tick_at = now  # when to look after everything; what happens brings it forward
@@ -133,6 +136,24 @@ class KvClone(KvRole):
     def coming(self) -> tuple[int, int] | None:
         """Of a master's snapshot that comes: how many of its entries are here, and how many there are."""
         return self._following.coming
+
+    def revision_of(self, entry: Entry) -> int:
+        """See ``KvRole``."""
+        self.check_master()
+        return max(entry.revision, self._following.base)
+
+    def check_master(self) -> None:
+        """Raise InvalidOperation if its master, now or last, is one of the original: it tells too little."""
+        master = self._following.master
+        if master is not None and not master.is_chappe:
+            raise InvalidOperation(
+                f"the master of store {self.name!r} is not one of chappe: it tells clones neither revisions nor when "
+                "entries expire"
+            )
+
+    def _shown_revision(self, key: Value) -> int | None:
+        entry = self.engine.find(key)
+        return None if entry is None else max(entry.revision, self._following.base)
 
     @property
     def room(self) -> bool:
@@ -198,6 +219,7 @@ class KvClone(KvRole):
     def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
         """Command messages have come on the clones' topic."""
         actions: list[Action] = []
+        self._following.wall_ns = wall_ns
         for payload in payloads:
             try:
                 message = cmd.decode_message(payload)
@@ -266,6 +288,8 @@ class KvClone(KvRole):
         return self._following.questions.answered >= self._questions[ticket]
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+        if isinstance(command, cmd.PutIf | cmd.EraseIf):
+            self.check_master()
         if self._tick_at > now + CHANNEL_TICK_S:
             self._tick_at = now + CHANNEL_TICK_S
         return self._writes.write(command, ticket, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from chappe.channel import (
@@ -17,6 +18,7 @@ from chappe.channel import (
 )
 from chappe.compiled import Frozen
 from chappe.core import Report
+from chappe.data.values import Value
 from chappe.defaults import CLONE_WRITES_BYTES_MAX, STORE_ENTRY_BYTES_MAX
 from chappe.errors import (
     BackendFailure,
@@ -28,6 +30,7 @@ from chappe.errors import (
     StoreError,
     TypeClash,
     WriteUnknown,
+    WrongRevision,
 )
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve, Send
@@ -37,6 +40,7 @@ from chappe.kv.sizes import entry_fits
 from chappe.kv.topics import check_name, master_topic
 from chappe.limits import KvLimits
 
+NO_CONDITIONS: Final = "its master is not one of chappe, and knows no revisions; nothing was sent"
 _STATES_MAX: Final = 64  # confirmations that wait for the master's events; a further one takes the last one's place
 _REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
     kind.code: (kind, reason)
@@ -50,12 +54,23 @@ _REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
 }
 
 
+def wrong_revision(key: Value, present: int | None) -> str:
+    """What a refused condition says."""
+    now = "nothing is there now" if present is None else f"it has revision {present} now"
+    return f"key {key!r:.60} is not as it was expected to be: {now}"
+
+
 class Pending(Frozen, frozen=True):
-    """One write; ``request`` is set for a put_unique, whose answer an original sends apart."""
+    """One write; ``request`` is set for a put_unique, whose answer an original sends apart.
+
+    ``compares``: it has a condition that a master of the original cannot look at.
+    """
 
     ticket: int | None
     what: str
     request: int | None = None
+    key: Value = None
+    compares: bool = False
 
 
 class State(Frozen, frozen=True):
@@ -73,6 +88,7 @@ class PendingWrites:
         self._store = store
         self._writes: dict[int, Pending] = {}
         self._states: deque[State] = deque()
+        self.revision_of: Callable[[Value], int | None] = lambda key: None  # of what is shown here
 
     def __len__(self) -> int:
         return len(self._writes)
@@ -126,11 +142,19 @@ class PendingWrites:
             actions += self._failed(write, kind(f"{write.what}: {reason}"))
         return actions
 
+    @property
+    def last_condition(self) -> int:
+        """The number of the last write that has a condition; 0 if there is none."""
+        return max([seq for seq, write in self._writes.items() if write.compares], default=0)
+
     def _resolve(self, write: Pending, code: int) -> list[Action]:
         if write.request is not None and code in (cmd.DONE, cmd.NOT_INSERTED):
             return [] if write.ticket is None else [Resolve(write.ticket, code == cmd.DONE)]
         if code == cmd.DONE:
             return [] if write.ticket is None else [Resolve(write.ticket, None)]
+        if code == WrongRevision.code:
+            present = self.revision_of(write.key)
+            return self._failed(write, WrongRevision(wrong_revision(write.key, present), present))
         kind, reason = _REASONS.get(code, (StoreError, f"error {code}"))
         return self._failed(write, kind(f"the master refused {write.what}: {reason}"))
 
@@ -241,14 +265,23 @@ class CloneWrites:
             self._full_at = float(len(self.pending))
             raise
         request = getattr(command, "request", None)  # of a put_unique
-        self.pending.add(self.channel.seq, Pending(ticket, f"{type(command).__name__} of {key!r:.60}", request))
+        compares = isinstance(command, cmd.PutIf | cmd.EraseIf)
+        what = f"{type(command).__name__} of {key!r:.60}"
+        self.pending.add(self.channel.seq, Pending(ticket, what, request, key, compares))
         self._apply(produced, actions)
         return actions
 
     # -- masters come and go ----------------------------------------------------------------------------------------
 
     def begin(self, master: Entity, now: float, actions: list[Action]) -> None:
-        """Send a master all that is not confirmed, in order, and what is written from now on."""
+        """Send a master all that is not confirmed, in order, and what is written from now on.
+
+        To one of the original nothing goes that has a condition, nor what was written before that and waits.
+        """
+        last = 0 if master.is_chappe else self.pending.last_condition
+        if last:
+            actions += self.pending.fail(last, InvalidOperation, NO_CONDITIONS)
+            self.channel.skip_to(last)
         self._apply(self.channel.add(master, now, replay=True), actions)
 
     def doubt(self, actions: list[Action]) -> None:

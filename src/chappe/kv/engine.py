@@ -43,6 +43,7 @@ class Entry(Leaf, eq=False, gc=False):
     expires_ns: int | None
     version: int
     weight: Weight | None = None  # of a container that has grown
+    revision: int = 0  # the master's number of the write, for owners that know one
 
 
 class Change(Frozen, frozen=True):
@@ -132,6 +133,10 @@ class Engine:
     def keys(self) -> list[Value]:
         """All keys, the oldest first."""
         return [entry.key for entry in self.entries.values()]
+
+    def beginning(self, prefix: str) -> list[Entry]:
+        """All entries whose keys are strings that begin so, the oldest first."""
+        return [each for each in self.entries.values() if type(each.key) is str and each.key.startswith(prefix)]
 
     def items(self) -> Iterator[Entry]:
         """All entries as they are now, the oldest first."""
@@ -296,6 +301,14 @@ class Engine:
         self._changes.extend(changes)
         return changes
 
+    def set_expiry(self, entry: Entry, expires_ns: int) -> None:
+        """Note when an entry that is there expires; nothing else of it changes."""
+        index = index_of(entry.key)
+        assert self.entries[index] is entry
+        made = Entry(entry.key, entry.value, expires_ns, entry.version, entry.weight, entry.revision)
+        self.entries[index] = made
+        self._expires(index, made)
+
     # -- inside -----------------------------------------------------------------------------------------------
 
     def _keep_few(self, version: int, value: Any) -> None:
@@ -330,17 +343,18 @@ class Staged:
         self.deadlines: list[tuple[int, int, Index]] = []  # as the engine's
         self._engine = engine
 
-    def add(self, key: Value, value: Value, expires_ns: int | None = None) -> None:
+    def add(self, key: Value, value: Value, expires_ns: int | None = None, revision: int = 0) -> None:
         """One more; what the engine has already stays the same entry. Of one key twice the last value stays."""
         index = index_of(key)
         twice = self.entries.get(index)
         if twice is not None and twice.version > self._engine.version:
-            self._put(index, Entry(key, value, expires_ns, twice.version))
+            self._put(index, Entry(key, value, expires_ns, twice.version, None, revision))
             return
         found = self._engine.entries.get(index)
         if found is None or found.expires_ns != expires_ns or not same(found.value, value):
             self.version += 1
             found = Entry(key, value, expires_ns, self.version)
+        found.revision = revision
         self._put(index, found)
 
     def add_all(self, pairs: Iterable[tuple[Value, Value]]) -> None:

@@ -48,13 +48,13 @@ class Followers:
         heartbeat_s: Longest silence towards the clones, while they may lack something, or there are originals among
             them. Then it is ``CHANNEL_CALM_S``, unless heartbeats more frequent than usual are asked for: whoever does
             wants to notice silence.
-        counting: Whether what happens while there are no clones has numbers, too.
+        base: The number before that of the first event. Events have numbers whether there are clones or not.
     """
 
     def __init__(
         self, name: str, entity: Entity, writers: Writers, frozen: Callable[[], list[Entry]],
         since: Callable[[Entity, int], Changes | None], limits: KvLimits, *, now: float, heartbeat_s: float,
-        counting: bool = False,
+        base: int,
     ) -> None:  # fmt: skip
         self.has_clones = False  # whether there are clones; asked with every write
         self.tick_at = now + heartbeat_s  # when to look after all channels of the master; an event brings it forward
@@ -69,9 +69,15 @@ class Followers:
         self._heartbeat_s = heartbeat_s
         self._calm_s = CHANNEL_CALM_S if heartbeat_s >= CHANNEL_HEARTBEAT_S else heartbeat_s
         self.output: ChannelProducer[Entity, bytes] = ChannelProducer(
-            len, now=now, heartbeat_s=heartbeat_s, calm_s=self._calm_s, events_max=limits.events_max, counting=counting
+            len,
+            now=now,
+            heartbeat_s=heartbeat_s,
+            calm_s=self._calm_s,
+            events_max=limits.events_max,
+            counting=True,
+            first=base,
         )
-        self._counting = counting
+        self.base = base
         self._beat_at = now + heartbeat_s
         self._take_several: set[Entity] = set()  # those that said so
         self._together = False  # whether all have
@@ -127,9 +133,18 @@ class Followers:
                     self._hold(event.message, actions)
                 if produced:
                     self._apply(produced, now, actions)
+                if self._originals and isinstance(command, cmd.Changed) and isinstance(command.change, cmd.Expiring):
+                    self._tell_expiry(command.change, actions)
             self.tick_at = min(self.tick_at, now + CHANNEL_TICK_S)
-        elif self._counting:
+        else:
             self.output.pass_over(len(commands))
+
+    def _tell_expiry(self, change: cmd.Expiring, actions: list[Action]) -> None:
+        """The last event does not say when its key expires, as originals read it: tell clones of chappe."""
+        told = cmd.ExpiresAt(change.change.key, self.output.seq, change.expires_ns)
+        for clone in self.output.consumers:
+            if clone.is_chappe:
+                self.send(clone, told, actions)
 
     def let_go(self, actions: list[Action]) -> None:
         """Send what was told and is held; before anything else is said it is, so that all stays in order."""
@@ -286,8 +301,8 @@ class Followers:
     def _offer(self, view: View, state: tuple[Entity, int] | None) -> cmd.Offer:
         ticks, entries = cmd.ticks(self._heartbeat_s), len(view.entries)
         if view.changes is None or state is None:
-            return cmd.SnapshotOffer(view.number, view.offset, ticks, entries)
-        return cmd.ChangesOffer(view.number, view.offset, ticks, entries, view.changes.gone, *state)
+            return cmd.SnapshotOffer(view.number, view.offset, ticks, entries, self.base)
+        return cmd.ChangesOffer(view.number, view.offset, ticks, entries, self.base, view.changes.gone, *state)
 
     def _forget(self, clone: Entity) -> None:
         self._snapshots.close(clone)

@@ -34,6 +34,7 @@ _ORIGINAL_KEEPS_S: Final = 40.0  # an original forgets a silent clone after 50 s
 # time, however old that is then. Its heartbeat, every half second, tells that it is there; so we listen first.
 _ORIGINAL_LISTEN_S: Final = 1.2
 _ORIGINAL_FORGETS_S: Final = 52.0
+_NS_MAX: Final = 2**63 - 1
 
 
 class Following:
@@ -54,6 +55,8 @@ class Following:
         self.connected = False
         self.unreadable: str | None = "it has not found a master yet"
         self.questions = Questions(uplink)
+        self.base = 0  # the revision of what was there before its master
+        self.wall_ns = 0  # the time of day
         self._name = name
         self._entity = entity
         self._uplink = uplink
@@ -180,7 +183,7 @@ class Following:
             self._resume(now, actions)
         if not sender.is_chappe:
             self._answered(message)
-        if isinstance(command, cmd.ACTIONS):
+        if isinstance(command, cmd.EVENTS):
             self._take(self._input.handle_event(message.seq, command, now), now, actions)
         elif isinstance(command, cmd.Several):
             for seq, change in enumerate(command.changes, message.seq):
@@ -195,7 +198,7 @@ class Following:
         """Check whether a message of an original answers a question."""
         if isinstance(message.command, cmd.RetransmitFailed):
             self.questions.handle_event(message.command.seq)
-        elif isinstance(message.command, cmd.ACTIONS):
+        elif isinstance(message.command, cmd.EVENTS):
             self.questions.handle_event(message.seq)
 
     def handle_gone(self, endpoint: bytes, now: float, actions: list[Action]) -> None:
@@ -452,11 +455,12 @@ class Following:
         self._input = receiving.input
         self._heard_at = now
         self._heartbeat_s = receiving.offer.ticks * CHANNEL_TICK_S
+        self.base = receiving.offer.base
         self._become(master, receiving.become(tell=self._notices.wanted), actions)
         if not again:
             actions += self._writes.pending.settle(None)[1]  # shown by now
-        for command in receiving.events:
-            self._do(command, now, actions)
+        for seq, event in receiving.events:
+            self._do(seq, event, now, actions)
         self._take_several(master, actions)
         self._writes.begin(master, now, actions)
 
@@ -478,6 +482,10 @@ class Following:
             self.questions.handle_position(command.question)
             self._input.hear_of(command.output, now)
             self._is_current(command.output, actions)
+        elif isinstance(command, cmd.ExpiresAt):
+            entry = self._engine.find(command.key)
+            if entry is not None and entry.revision == command.revision and not self._syncing:
+                self._engine.set_expiry(entry, command.expires_ns)
         elif isinstance(command, cmd.CumulativeAck):
             self._writes.handle_ack(master, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
@@ -487,11 +495,11 @@ class Following:
         else:
             actions.append(Report(CommandRefused(self._name, f"{master} sent a clone's {type(command).__name__}")))
 
-    def _take(self, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Action]) -> None:
+    def _take(self, taken: list[ConsumerAction[cmd.Event]], now: float, actions: list[Action]) -> None:
         for each in taken:
             if isinstance(each, Consume):
                 if not self._syncing:  # otherwise it is in the snapshot that is to come
-                    self._do(each.payload, now, actions)
+                    self._do(each.seq, each.payload, now, actions)
             elif isinstance(each, Lost):
                 self._abort(BrokenClone(f"change {each.seq} of its master is gone for good"), now, actions)
             elif isinstance(each, ConsumerClosed):
@@ -499,7 +507,8 @@ class Following:
             elif isinstance(each, ToProducer) and self.master is not None:
                 self._uplink.send(each.message, self.master, actions)
 
-    def _do(self, command: cmd.Action, now: float, actions: list[Action]) -> None:
+    def _do(self, seq: int, event: cmd.Event, now: float, actions: list[Action]) -> None:
+        command: cmd.Action = event.change if isinstance(event, cmd.Expiring) else event
         if type(command) is cmd.PutUniqueResult:
             if command.who == self._entity:
                 self._writes.handle_answer(command, actions)
@@ -507,16 +516,26 @@ class Following:
         if self._syncing:
             return
         try:
-            changes = self._change(command)
+            changes = self._change(command, self._expires_ns(event))
         except StoreError as problem:  # the master did it, so this is no copy of what it has
             self._abort(BrokenClone(f"a change does not fit what is here: {problem}"), now, actions)
             return
         expiry_ns = command.expiry_ns if isinstance(command, cmd.Put) else None
         for change in changes:
             if change is not None:
+                if change.entry is not None:
+                    change.entry.revision = seq
                 self._notices.tell(change, expiry_ns, command.publisher, actions)
 
-    def _change(self, command: cmd.Action) -> Sequence[Change | None]:
+    def _expires_ns(self, event: cmd.Event) -> int | None:
+        """When a key expires that an event sets; as the original tells it, about, which ``ExpiresAt`` mends."""
+        if isinstance(event, cmd.Expiring):
+            return event.expires_ns
+        if isinstance(event, cmd.Put) and event.expiry_ns is not None:
+            return min(self.wall_ns + event.expiry_ns, _NS_MAX)
+        return None
+
+    def _change(self, command: cmd.Action, expires_ns: int | None) -> Sequence[Change | None]:
         """Do what the master has done.
 
         Raises:
@@ -525,16 +544,16 @@ class Following:
         """
         engine = self._engine
         if isinstance(command, cmd.Put):
-            return (engine.put(command.key, command.value),)
+            return (engine.put(command.key, command.value, expires_ns),)
         if isinstance(command, cmd.Erase | cmd.Expire):
             kind: Literal["erase", "expire"] = "erase" if isinstance(command, cmd.Erase) else "expire"
             return (engine.erase(command.key, kind),)
         if isinstance(command, cmd.Clear):
             return engine.clear()
         if isinstance(command, cmd.Add):
-            return (engine.add(command.key, command.value, command.init),)
+            return (engine.add(command.key, command.value, command.init, expires_ns),)
         if isinstance(command, cmd.Subtract):
-            return (engine.subtract(command.key, command.value),)
+            return (engine.subtract(command.key, command.value, expires_ns),)
         raise ProtocolError(f"a master sent {type(command).__name__}, which only clones do")
 
     def _abort(self, error: BrokenClone, now: float, actions: list[Action]) -> None:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from chappe.channel import FIRST
 from chappe.core import Report
 from chappe.data.convert import to_value
+from chappe.data.values import Value
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
 from chappe.kv.backend import Loaded, WriterRow
-from chappe.kv.engine import Engine, Entry
+from chappe.kv.engine import Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
@@ -48,6 +50,8 @@ class KvMaster(KvRole):
         loaded: What the backend had.
         engine: The data, if they are in memory already; of ``loaded`` only the writers are taken then.
         recent: What has changed lately, which the owner keeps.
+        base: Where the numbers of its events begin, which are the revisions of entries too: above those of any former
+            master. Without one it is the time of day in microseconds.
         notify: Whether changes are told to watchers.
     """
 
@@ -64,6 +68,7 @@ class KvMaster(KvRole):
         loaded: Loaded | None = None,
         engine: Engine | None = None,
         recent: Recent | None = None,
+        base: int | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
         limits: KvLimits = KV_LIMITS,
@@ -75,7 +80,7 @@ class KvMaster(KvRole):
         self._writers = Writers(loaded.writers if loaded is not None else (), limits)
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), lambda *state: self._ordering.since(*state),
-            limits, now=now, heartbeat_s=heartbeat_s, counting=recent is not None,
+            limits, now=now, heartbeat_s=heartbeat_s, base=max(FIRST, wall_ns // 1000) if base is None else base,
         )  # fmt: skip
         self._ordering = Ordering(
             name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable,
@@ -104,6 +109,18 @@ class KvMaster(KvRole):
         """What is known of a key, for people."""
         pending = f"; {self.waiting} operations are not durable yet" if self.waiting else ""
         return f"{self.engine.story(to_value(key))}; {len(self.clones)} clones, at event {self.position}{pending}"
+
+    def revision_of(self, entry: Entry) -> int:
+        """See ``KvRole``."""
+        return max(entry.revision, self._followers.base)
+
+    def durable(self, key: Value) -> Entry | None:
+        """See ``KvRole``."""
+        entry = self.engine.find(key)
+        if self.settled:
+            return entry
+        index = index_of(key)
+        return next((each.before for each in self._ordering.commits.changes() if index_of(each.key) == index), entry)
 
     @property
     def clones(self) -> tuple[Entity, ...]:

@@ -20,9 +20,18 @@ from chappe.core import Report
 from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
-from chappe.errors import BackendFailure, InvalidOperation, RecordTooLarge, StorageError, StoreError, WriteUnknown
+from chappe.errors import (
+    BackendFailure,
+    InvalidOperation,
+    RecordTooLarge,
+    StorageError,
+    StoreError,
+    WriteUnknown,
+    WrongRevision,
+)
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
+from chappe.kv.clone_writes import wrong_revision
 from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
@@ -63,6 +72,7 @@ class Ordering:
         self._writers = writers
         self._followers = followers
         self._recent = recent
+        self._planned = followers.output.seq  # the number of the last event, with those that are not told yet
         self._expire_from = now  # not before, since the disk was full
 
     def frozen(self) -> list[Entry]:
@@ -117,7 +127,11 @@ class Ordering:
             raise RecordTooLarge(_TOO_LARGE)
         actions: list[Action] = []
         self.expire(now, wall_ns, actions)
-        self._engine.put(key, value)
+        change = self._engine.put(key, value)
+        self._planned += 1
+        assert change.entry is not None
+        change.entry.revision = self._planned
+        self._followers.output.pass_over(1)
         return actions
 
     def do_for(
@@ -172,6 +186,7 @@ class Ordering:
     def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
         """A commit was refused: everything that waits is undone and refused."""
         undone = self.commits.failed(number, self._engine)
+        self._planned = self._followers.output.seq
         self._expire_from = now + DISK_RETRY_S
         actions.append(Report(CommitFailed(self._name, len(undone), str(error))))
         failure = BackendFailure(f"the write is not done: {error}")
@@ -216,11 +231,20 @@ class Ordering:
         expires_ns = None if expiry_ns is None else min(wall_ns + expiry_ns, _NS_MAX)
         told: list[cmd.Told] = []
         if isinstance(command, cmd.Put):
-            return (engine.put(command.key, command.value, expires_ns),), (command,), None
+            return (engine.put(command.key, command.value, expires_ns),), (_told(command, expires_ns),), None
+        if isinstance(command, cmd.PutIf):
+            self._check(command.key, command.revision)
+            put = cmd.Put(command.key, command.value, expiry_ns, command.publisher)
+            return (engine.put(command.key, command.value, expires_ns),), (_told(put, expires_ns),), None
+        if isinstance(command, cmd.EraseIf):
+            self._check(command.key, command.revision)
+            removed = engine.erase(command.key)
+            return () if removed is None else (removed,), (cmd.Erase(command.key, command.publisher),), None
         if isinstance(command, cmd.PutUnique):
             unique = engine.put_unique(command.key, command.value, expires_ns)
             if unique is not None:
-                told.append(cmd.Put(command.key, command.value, expiry_ns, command.publisher))
+                put = cmd.Put(command.key, command.value, expiry_ns, command.publisher)
+                told.append(_told(put, expires_ns))
             if command.who != NOBODY:
                 told.append(cmd.PutUniqueResult(unique is not None, command.who, command.request, self._entity))
             return () if unique is None else (unique,), tuple(told), unique is not None
@@ -238,8 +262,18 @@ class Ordering:
         assert change.entry is not None
         whole = cmd.Put(change.entry.key, change.entry.value, None, command.publisher)  # as the original sends it
         if type(whole.value) not in _GROWING:
-            return (change,), (whole,), None
-        return (change,), (cmd.Changed(msgspec.structs.replace(command, expiry_ns=None), whole),), None
+            return (change,), (_told(whole, expires_ns),), None
+        part = msgspec.structs.replace(command, expiry_ns=None)
+        if expires_ns is None:
+            return (change,), (cmd.Changed(part, whole),), None
+        return (change,), (cmd.Changed(cmd.Expiring(expires_ns, part), whole),), None
+
+    def _check(self, key: Value, revision: int) -> None:
+        """Raise WrongRevision if a key was changed since a revision; 0: if it is there."""
+        entry = self._engine.find(key)
+        present = None if entry is None else max(entry.revision, self._followers.base)
+        if revision != 0 if present is None else present > revision:
+            raise WrongRevision(wrong_revision(key, present), present)
 
     def _due(self, now: float, wall_ns: int) -> Sequence[Change]:
         """Take out of the engine what is due to expire; nobody is told yet."""
@@ -254,7 +288,15 @@ class Ordering:
             self._finish(Done(command, (change,), (command,), None), now, actions)
 
     def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
-        """An operation was done in memory; with a backend it is told later."""
+        """An operation was done in memory; with a backend it is told later.
+
+        What it set has the number of the event that tells it, the operation's first. If a commit fails, all that
+        follows is undone too, so that numbers come as they were planned.
+        """
+        for change in done.changes:
+            if change.entry is not None:
+                change.entry.revision = self._planned + 1
+        self._planned += len(done.broadcast)
         if self.durable:
             self.commits.add(done)
         else:
@@ -282,6 +324,11 @@ class Ordering:
                 writer.outcomes[done.seq] = int(error.code)
             elif done.result is False:
                 writer.outcomes[done.seq] = cmd.NOT_INSERTED
+
+
+def _told(put: cmd.Put, expires_ns: int | None) -> cmd.Told:
+    """What is told of a put."""
+    return put if expires_ns is None else cmd.Changed(cmd.Expiring(expires_ns, put), put)
 
 
 def _fits(command: cmd.Action) -> bool:

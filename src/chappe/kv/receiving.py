@@ -51,8 +51,8 @@ class Receiving:
         self.offer = offer
         self._engine = engine
         self._staged = Staged(engine)  # of all that there is
-        self._changed: list[cmd.Pair] = []  # of what has changed since a state that is here
-        self.events: list[cmd.Action] = []  # behind the snapshot, in order
+        self._changed: list[cmd.Row] = []  # of what has changed since a state that is here
+        self.events: list[tuple[int, cmd.Event]] = []  # with their numbers, behind the snapshot, in order
         self.input = new_input(limits, now, CHANNEL_CALM_S)
         self.taken = 0  # entries
         self._uplink = uplink
@@ -84,15 +84,15 @@ class Receiving:
         if piece.first > self.taken:
             self._ask_at = min(self._ask_at, now + CHANNEL_NACK_S)  # one is missing, or takes another way
             return False
-        pairs = piece.pairs()
-        if not pairs or self.taken + len(pairs) > self.offer.entries:
-            raise ProtocolError(f"a piece has {len(pairs)} entries of a snapshot of {self.offer.entries}")
+        rows = piece.rows()
+        if not rows or self.taken + len(rows) > self.offer.entries:
+            raise ProtocolError(f"a piece has {len(rows)} entries of a snapshot of {self.offer.entries}")
         if isinstance(self.offer, cmd.ChangesOffer):
-            self._changed += pairs
+            self._changed += rows
         else:
-            for key, value in pairs:
-                self._staged.add(key, value)
-        self.taken += len(pairs)
+            for key, value, revision, expires_ns in rows:
+                self._staged.add(key, value, expires_ns, revision)
+        self.taken += len(rows)
         self._ask_s = min(max(_ASK_S, _PIECES * (now - self._came_at)), _ASK_MAX_S)
         self._came_at = now
         self._ask_at = now + self._ask_s
@@ -105,17 +105,21 @@ class Receiving:
             return engine.replace(self._staged, tell=tell)  # in one step for those who read
         changes: list[Change] = []
         there = offer.entries - offer.gone
-        for key, value in self._changed[:there]:
+        for key, value, revision, expires_ns in self._changed[:there]:
             entry = engine.find(key)
-            if entry is None or not same(entry.value, value):
-                changes.append(engine.put(key, value))
-        changes += [change for key, _ in self._changed[there:] if (change := engine.erase(key)) is not None]
+            if entry is None or entry.expires_ns != expires_ns or not same(entry.value, value):
+                made = engine.put(key, value, expires_ns)
+                changes.append(made)
+                entry = made.entry
+                assert entry is not None
+            entry.revision = revision
+        changes += [change for row in self._changed[there:] if (change := engine.erase(row[0])) is not None]
         return changes
 
     def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
         """Something else for the channel has come, of so many bytes. Raises GivenUp."""
         command = message.command
-        if isinstance(command, cmd.ACTIONS):
+        if isinstance(command, cmd.EVENTS):
             if message.seq >= self.input.next:
                 self._events_bytes += size
             self._gather(self.input.handle_event(message.seq, command, now), actions)
@@ -149,11 +153,11 @@ class Receiving:
         """When ``handle_timeout`` is due."""
         return min(self._heard_at + MASTER_SILENT_S, self._ask_at, self.input.next_timeout())
 
-    def _gather(self, taken: list[ConsumerAction[cmd.Action]], actions: list[Action]) -> None:
+    def _gather(self, taken: list[ConsumerAction[cmd.Event]], actions: list[Action]) -> None:
         said: list[Action] = []
         for each in taken:
             if isinstance(each, Consume):
-                self.events.append(each.payload)
+                self.events.append((each.seq, each.payload))
             elif isinstance(each, Lost):
                 raise GivenUp("changes that followed it can no longer be had")
             elif isinstance(each, ToProducer):

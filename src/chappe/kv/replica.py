@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from chappe.core import Report
+from chappe.data.values import Value
 from chappe.errors import ProtocolError, StaleData
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Send
 from chappe.kv.author import Author
+from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.master import KvMaster
@@ -46,6 +48,8 @@ class Replica(KvRole):
         self._master_topic = master_topic(raw)
         self.hears = {self._master_topic: self._hear_clones, self._clone_topic: self._hear_masters}
         self._own = Author(name, entity, limits, now)
+        self._own.writes.pending.revision_of = self._shown_revision
+        self._base = 0  # the revision of what was there before the master that is elsewhere
         self._voters = Voters()
         self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
@@ -117,6 +121,18 @@ class Replica(KvRole):
     def unconfirmed(self) -> int:
         """Writes that the master elsewhere has not confirmed."""
         return len(self._own.writes.pending)
+
+    def revision_of(self, entry: Entry) -> int:
+        """See ``KvRole``. Of what is not master here it may be that of a later write in the same commit."""
+        return max(entry.revision, self._base) if self.master is None else self.master.revision_of(entry)
+
+    def durable(self, key: Value) -> Entry | None:
+        """See ``KvRole``."""
+        return self.engine.find(key) if self.master is None else self.master.durable(key)
+
+    def _shown_revision(self, key: Value) -> int | None:
+        entry = self.engine.find(key)
+        return None if entry is None else self.revision_of(entry)
 
     # -- application --------------------------------------------------------------------------------------------
 

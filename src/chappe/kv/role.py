@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from chappe.channel import ChannelConsumer
 from chappe.data.convert import to_value
@@ -14,7 +14,7 @@ from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
 from chappe.errors import StaleData, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Notify, Resolve
-from chappe.kv.engine import Change, Engine
+from chappe.kv.engine import Change, Engine, Entry
 from chappe.kv.entity import Entity
 from chappe.limits import KvLimits
 
@@ -22,7 +22,7 @@ Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # comma
 Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an endpoint
 
 
-def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsumer[cmd.Action]:
+def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsumer[Any]:
     """The receiving end of a channel that has not begun: a master has one for each writing clone, a clone has one."""
     return ChannelConsumer(
         now=now, search_max_s=math.inf, held_max=limits.held_max, ack_events=limits.ack_events,
@@ -111,6 +111,14 @@ class KvRole(ABC):
         """Why it may not be read."""
         return None
 
+    @abstractmethod
+    def revision_of(self, entry: Entry) -> int:
+        """The master's number of the write that an entry is from. Raises InvalidOperation if the master has none."""
+
+    def durable(self, key: Value) -> Entry | None:
+        """The entry of a key as it is told to others, if there is one."""
+        return self.engine.find(key)
+
     @property
     @abstractmethod
     def room(self) -> bool:
@@ -175,6 +183,20 @@ class KvRole(ABC):
         key, value = to_value(key), to_value(value)
         command = cmd.PutUnique(key, value, expiry_ns, self._author, self._requests, self.entity)
         return self._write(command, ticket, now, wall_ns)
+
+    def put_if(
+        self, key: object, value: object, revision: int | None, *, now: float, wall_ns: int = 0,
+        expiry_ns: int | None = None, ticket: int | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Set a value if nobody has changed it since a revision, None: if there is none. WrongRevision otherwise."""
+        command = cmd.PutIf(to_value(key), to_value(value), expiry_ns, revision or 0, self.entity)
+        return self._write(command, ticket, now, wall_ns)
+
+    def erase_if(
+        self, key: object, revision: int, *, now: float, wall_ns: int = 0, ticket: int | None = None
+    ) -> list[Action]:  # fmt: skip
+        """Remove a key if nobody has changed it since a revision. WrongRevision otherwise."""
+        return self._write(cmd.EraseIf(to_value(key), revision, self.entity), ticket, now, wall_ns)
 
     def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
         """Remove a key, if it is there."""

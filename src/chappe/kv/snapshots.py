@@ -76,10 +76,10 @@ class View:
         if found is None:
             found = self._encode(first)
             self._pieces[first] = found
-            self._kept_bytes += len(found[0].raw_pairs)
+            self._kept_bytes += len(found[0].raw_rows)
             while self._kept_bytes > self._limits.pieces_kept_bytes and len(self._pieces) > 1:
                 _, (oldest, _) = self._pieces.popitem(last=False)
-                self._kept_bytes -= len(oldest.raw_pairs)
+                self._kept_bytes -= len(oldest.raw_rows)
         return found
 
     def _encode(self, first: int) -> tuple[cmd.SnapshotPiece, int]:
@@ -87,7 +87,7 @@ class View:
         size = 0
         for place in range(first, len(self.entries)):
             entry = self.entries[place]
-            pairs.append(encode(entry.key) + encode(entry.value))
+            pairs.append(cmd.encode_row(encode(entry.key) + encode(entry.value), entry.revision, entry.expires_ns))
             size += len(pairs[-1])
             if size >= self._limits.piece_bytes:
                 break

@@ -31,6 +31,8 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
 
     put_unique = awaited(DataStore.put_unique)
     put_many = awaited(DataStore.put_many)
+    put_if = awaited(DataStore.put_if)
+    erase_if = awaited(DataStore.erase_if)
     increment = awaited(DataStore.increment)
     decrement = awaited(DataStore.decrement)
     append = awaited(DataStore.append)

@@ -14,7 +14,7 @@ from chappe.api.mesh.arguments import MISSING, OnFull, as_policy, check_bounds
 from chappe.data.convert import to_value
 from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, sort_key
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
-from chappe.errors import BufferFull
+from chappe.errors import BufferFull, UsageError
 
 WAIT_S: Final = 10.0  # a write waits this long for its outcome
 _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
@@ -82,6 +82,31 @@ class DataStore(Closeable, ReadableStore):
     def put_unique(self, key: object, value: object, *, expiry_s: Seconds = None, timeout: Seconds = WAIT_S) -> bool:
         """Set a value if there is none; whether it did. Of all who try at the same time one does."""
         return self._write(self.core.put_unique, (key, value), expiry_s, True, timeout)  # type: ignore[no-any-return]
+
+    def put_if(
+        self,
+        key: object,
+        value: object,
+        revision: int | None,
+        *,
+        expiry_s: Seconds = None,
+        timeout: Seconds = WAIT_S,
+    ) -> None:
+        """Set a value if nobody has changed the key since it had a revision, as ``entry`` told it.
+
+        None: if there is no value. Of all who try at the same time one does. After a refusal read the entry again.
+
+        Raises:
+            WrongRevision: It was changed or removed, or is there; nothing is done. Its ``revision`` is the present one.
+            InvalidOperation: The master is not one of chappe, and knows no revisions.
+        """
+        args = (key, value, _checked(revision) if revision is not None else None)
+        return self._write(self.core.put_if, args, expiry_s, True, timeout)  # type: ignore[no-any-return]
+
+    def erase_if(self, key: object, revision: int, *, timeout: Seconds = WAIT_S) -> None:
+        """Remove a key if nobody has changed it since it had a revision. Raises as ``put_if``."""
+        args = (key, _checked(revision))
+        return self._write(self.core.erase_if, args, None, True, timeout)  # type: ignore[no-any-return]
 
     def put_many(self, items: Items, *, expiry_s: Seconds = None, timeout: Seconds = None) -> None:
         """Set many values, much faster than one by one; returns when all are done, or raises the first error then."""
@@ -230,6 +255,13 @@ class DataStore(Closeable, ReadableStore):
 
     def _run(self, steps: Steps[T]) -> T:
         return run(steps, self._turns.wait)
+
+
+def _checked(revision: int) -> int:
+    """A revision. Raises UsageError."""
+    if type(revision) is not int or not 1 <= revision < 2**64:
+        raise UsageError(f"a revision is a number from 1 on, as an entry has it, not {revision!r}")
+    return revision
 
 
 def _number_tag(by: object) -> int:

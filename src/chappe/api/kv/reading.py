@@ -13,6 +13,7 @@ from chappe.api.kv.watch import DataStoreEntry, DataStoreEvent, event_of_change
 from chappe.api.log.lines import iso_time
 from chappe.api.mesh.arguments import MISSING
 from chappe.data.convert import to_python, to_value
+from chappe.data.given import as_text
 from chappe.data.markup import ROWS_MAX, many, table
 from chappe.data.scalars import Count, EnumValue, Port
 from chappe.data.text import to_text
@@ -85,7 +86,7 @@ class ReadableStore(ABC):
         if entries is None:
             raise self.attached.unreadable()
         entry = entries.get(key if type(key) is str else index_of(to_value(key)))
-        if entry is None or (entry.expires_ns is not None and entry.expires_ns <= time.time_ns()):
+        if entry is None or (entry.expires_ns is not None and self._is_over(entry.expires_ns)):
             return default
         value = entry.value
         return value if type(value) in _PLAIN else to_python(value)
@@ -108,22 +109,43 @@ class ReadableStore(ABC):
         """Whether there is a value under a key."""
         return self.attached.engine().exists(to_value(key))
 
-    def keys(self) -> list[Any]:
-        """All keys, the oldest first."""
+    def entry(self, key: object) -> DataStoreEntry | None:
+        """The value under a key with its revision, and when it expires, of one moment; None if there is none.
+
+        A durable master shows what is on its disk: ``get`` shows a write a moment earlier.
+
+        Raises:
+            InvalidOperation: This is a clone whose master is not one of chappe: that tells neither.
+        """
+        index = to_value(key)
         with self._lock:
-            found = self.attached.engine().keys()
-        return [to_python(key) for key in found]
+            self.attached.engine()  # removes expired entries, and says if it cannot be read
+            found = self.core.durable(index)
+            return None if found is None else self._told(found, self.core.revision_of(found))
 
-    def items(self) -> list[tuple[Any, Any]]:
-        """All keys and values, the oldest first."""
-        return [(to_python(each.key), to_python(each.value)) for each in self._entries()]
+    def expires_ns(self, key: object) -> int | None:
+        """When the entry of a key expires, in nanoseconds since 1970; None if it never does.
 
-    def snapshot(self) -> list[DataStoreEntry]:
-        """All entries, of one moment."""
-        return [
-            DataStoreEntry(to_python(each.key), to_python(each.value), each.expires_ns, each.version, each)
-            for each in self._entries()
-        ]
+        Raises:
+            NoSuchKey: Nothing is stored under the key.
+            InvalidOperation: As ``entry``.
+        """
+        found = self.entry(key)
+        if found is None:
+            raise NoSuchKey(f"nothing is stored under {key!r}")
+        return found.expires_ns
+
+    def keys(self, prefix: str | None = None) -> list[Any]:
+        """All keys, the oldest first; with ``prefix`` those that are strings and begin so."""
+        return [to_python(each.key) for each in self._entries(prefix)]
+
+    def items(self, prefix: str | None = None) -> list[tuple[Any, Any]]:
+        """All keys and values, the oldest first; with ``prefix`` as ``keys``."""
+        return [(to_python(each.key), to_python(each.value)) for each in self._entries(prefix)]
+
+    def snapshot(self, prefix: str | None = None) -> list[DataStoreEntry]:
+        """All entries, of one moment; with ``prefix`` as ``keys``. Their ``revision`` is None: see ``entry``."""
+        return [self._told(each, None) for each in self._entries(prefix)]
 
     @property
     def version(self) -> int:
@@ -167,9 +189,21 @@ class ReadableStore(ABC):
         title = f"data store {self.name}, {self.role}: {many(len(found), 'entry', 'entries')}"
         return table(title, ENTRY_COLUMNS, rows, len(found))
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, prefix: str | None = None) -> list[Entry]:
+        if prefix is not None:
+            prefix = as_text(prefix, "a prefix of keys")
         with self._lock:
-            return list(self.attached.engine().items())
+            engine = self.attached.engine()
+            return list(engine.items()) if prefix is None else engine.beginning(prefix)
+
+    def _told(self, entry: Entry, revision: int | None) -> DataStoreEntry:
+        return DataStoreEntry(
+            to_python(entry.key), to_python(entry.value), entry.expires_ns, entry.version, entry, revision
+        )
+
+    def _is_over(self, expires_ns: int) -> bool:
+        """True if an entry has expired: a master knows by its clock, a clone is told."""
+        return self.role == "master" and expires_ns <= time.time_ns()
 
 
 def _until(expires_ns: int | None) -> str | None:

@@ -47,8 +47,10 @@ class DataStoreEvent:
 
 @dataclass(frozen=True, slots=True)
 class DataStoreEntry:
-    """One key and its value. ``expires_ns`` is nanoseconds since 1970, known at the master only; see
-    ``DataStoreEvent``.
+    """One key and its value. ``expires_ns`` is nanoseconds since 1970; None if it never expires.
+
+    A clone knows it if its master is one of chappe. ``revision`` is the master's number of the write, the same at all
+    clones and above those of all writes before; None if it was not asked for. For the rest see ``DataStoreEvent``.
     """
 
     key: Any
@@ -56,6 +58,7 @@ class DataStoreEntry:
     expires_ns: int | None
     version: int
     typed: Entry = field(repr=False, compare=False)
+    revision: int | None = None
 
 
 def event_of(notify: Notify) -> DataStoreEvent:

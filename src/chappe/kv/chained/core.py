@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, assert_never
 
 from crc32c import crc32c
 
-from chappe.channel import FIRST as _FIRST_EVENT
+from chappe.channel import FIRST
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.actions import Action, Commit, Propose
 from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
@@ -41,6 +41,7 @@ from chappe.limits import KV_LIMITS, KvLimits
 PAUSE_S: Final = 0.4  # who stood still for so long may have been replaced: the chain takes it for dead then
 DOUBT_S: Final = 0.5  # who is not told for so long that it is master still is it no more
 FED_S: Final = 1.0  # who hears no majority and of commits all the same is in the chain
+_AHEAD: Final = 1 << 32  # more events than a former head can have on their way
 FORMER_MAX: Final = 16  # masters whose last words are not taken for a second master's
 
 
@@ -78,6 +79,7 @@ class ChainedMaster(Replica):
         self._writers: dict[Entity, WriterRow] = {}  # while there is no master here
         self._recent = Recent(limits)
         self._leader: Entity | None = None
+        self._event = FIRST  # the last event of any master that is known
         self._former: deque[Entity] = deque(maxlen=FORMER_MAX)
         self._doubts = 0  # the question whether it is still the master; 0: there is none
         self._doubts_until = now
@@ -200,15 +202,17 @@ class ChainedMaster(Replica):
         self._whole = True
         self._leader = None if whole.master == NOBODY else whole.master
         self._recent.begin(whole.master, whole.event)
+        self._event = self._base = max(self._event, whole.event)
 
     def _led(self, led: Led, now: float) -> None:
         """Somebody is master from here on."""
         before, self._leader = self._leader, led.master
+        self._event = self._base = max(self._event, led.event)
         if before is not None:
             self._former.append(before)
         if self._asked == led.master:
             self._asked = None
-            self._lead(led.master, before, now)
+            self._lead(led, before, now)
             return
         self._recent.name(led.master, led.event)
         self._step_down(now)
@@ -216,21 +220,25 @@ class ChainedMaster(Replica):
     def _did(self, did: Did, now: float) -> None:
         """A commit counts."""
         active = self.active
+        self._event = max(self._event, did.event)
         operations = [row for row, _, _ in did.rows]
         if active is None or did.master != active.entity:
             self._recent.add(did.master, did.event, operations)
             for row in did.rows:
-                self._do(row)
+                self._do(row, did.event)
             return
         actions = active.handle_committed(did.number, now, self._wall(now))
         self._recent.add(did.master, did.event, operations)
         self._by_master(actions, now)
 
-    def _do(self, done: Row) -> None:
-        """Do here what another master did."""
+    def _do(self, done: Row, event: int) -> None:
+        """Do here what another master did in a commit, of which this is the last event."""
         row, key, value = done
         if isinstance(row, PutRow):
-            self._tell(self.engine.put(key, value, row.expires_ns))
+            change = self.engine.put(key, value, row.expires_ns)
+            assert change.entry is not None
+            change.entry.revision = event
+            self._tell(change)
         elif isinstance(row, EraseRow):
             self._tell(self.engine.erase(key))
         elif isinstance(row, ClearRows):
@@ -253,16 +261,18 @@ class ChainedMaster(Replica):
             return
         self._terms += 1
         self._asked = chappe_entity(self.entity.endpoint, crc32c(b"%d %d" % (self._life, self._terms)))
-        self._done.append(Propose((encode(Lead(self._asked, _FIRST_EVENT)),)))
+        base = max(self._event + _AHEAD, self._wall(self._seen_at) // 1000)  # above all revisions that there were
+        self._done.append(Propose((encode(Lead(self._asked, base)),)))
 
-    def _lead(self, entity: Entity, before: Entity | None, now: float) -> None:
+    def _lead(self, led: Led, before: Entity | None, now: float) -> None:
         """Be master, with all that the chain has."""
+        entity = led.master
         self.active = active = KvMaster(
             self.name, entity, now=now, wall_ns=self._wall(now), durable=True,
             loaded=Loaded((), tuple(self._writers.values())), engine=self.engine, recent=self._recent,
-            heartbeat_s=STAR_HEARTBEAT_S, notify=self.notify, limits=self._limits,
+            heartbeat_s=STAR_HEARTBEAT_S, notify=self.notify, limits=self._limits, base=led.event,
         )  # fmt: skip
-        assert active.position == _FIRST_EVENT
+        assert active.position == led.event
         self._recent.name(entity, active.position)
         self._doubts = 0
         self._by_master(active.start(now, self._wall(now)), now)

@@ -24,14 +24,18 @@ kind name               fields
 128  WriterState        u64 applied, u64 output, list of (u64 number, u8 code): from a master of chappe
 129  Settled            u64 number: from a clone of chappe to a master of chappe
 130  Leave              u64 number of its last write: from a clone of chappe to a master of chappe
-131  SnapshotOffer      u64 snapshot, u64 offset, u16 heartbeat in ticks, u64 entries: from a master of chappe
-132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of (key, value): likewise
+131  SnapshotOffer      u64 snapshot, u64 offset, u16 heartbeat in ticks, u64 entries, u64 base: from a master of chappe
+132  SnapshotPiece      u64 snapshot, u64 first entry, u32 crc32c of what follows, list of rows: likewise
 133  SnapshotTaken      u64 snapshot, u64 entries, u8 again: from a clone of chappe to a master of chappe
 134  MasterSilent       entity of a master: from the next head of its chain, or from itself, to all clones
 135  ChangesOffer       as 131, and u64 how many of the entries are gone, a master, u64 number of its event: likewise
 136  Several            list of (kind and fields of 0 to 7): from a master of chappe, to all clones
 137  PositionAsked      u64 question: from a clone of chappe to a master of chappe
 138  Position           u64 question, u64 number of the last event: from a master of chappe to a clone of chappe
+139  Expiring           i64 nanoseconds since 1970, kind and fields of 0, 5 or 6: from a master of chappe, to all clones
+140  ExpiresAt          key, u64 number of an event, i64 nanoseconds since 1970: to a clone of chappe
+141  PutIf              key, value, optional expiry, u64 revision, publisher: from a clone of chappe to one
+142  EraseIf            key, u64 revision, publisher: likewise
 ==== ================== ========================================================================================
 
 From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark, or
@@ -40,6 +44,11 @@ to all while no clone is an original's. An original drops that one, as every com
 Several are events one after the other, of which the message has the number of the first. A master sends them while all
 its clones have said that they take them, by a MissingEvents of no number, which nobody else ever answered to; an event
 that is asked for again comes alone.
+
+A row is key, value, u64 revision, and a byte 0, or a byte 1 and i64 nanoseconds since 1970 at which it expires. The
+revision of an entry is the number of the event that set it, and ``base`` for what was there before this master. A
+change that has an expiry is told as Expiring while all clones are of chappe; otherwise as the original does, and each
+clone of chappe is told ExpiresAt besides.
 
 A MissingEvents of the number 0 asks for everything. A clone of chappe may put four more behind that: the master that it
 followed, as three numbers, and its last event, so that a master that knows that state says only what has changed since
@@ -57,11 +66,14 @@ from __future__ import annotations
 
 from chappe.kv.commands.lists import (
     Pair,
+    Row,
     encode_pairs,
+    encode_row,
 )
 from chappe.kv.commands.messages import (
     ACTIONS,
     DONE,
+    EVENTS,
     NOT_INSERTED,
     TAKES_SEVERAL,
     AckClone,
@@ -74,7 +86,11 @@ from chappe.kv.commands.messages import (
     Command,
     CumulativeAck,
     Erase,
+    EraseIf,
+    Event,
     Expire,
+    ExpiresAt,
+    Expiring,
     Keepalive,
     Leave,
     MasterSilent,
@@ -84,6 +100,7 @@ from chappe.kv.commands.messages import (
     Position,
     PositionAsked,
     Put,
+    PutIf,
     PutUnique,
     PutUniqueResult,
     RetransmitFailed,
@@ -115,6 +132,7 @@ from chappe.kv.commands.wire import (
 __all__ = [
     "ACTIONS",
     "DONE",
+    "EVENTS",
     "NOT_INSERTED",
     "SEVERAL",
     "TAKES_SEVERAL",
@@ -128,7 +146,11 @@ __all__ = [
     "Command",
     "CumulativeAck",
     "Erase",
+    "EraseIf",
+    "Event",
     "Expire",
+    "ExpiresAt",
+    "Expiring",
     "Keepalive",
     "Leave",
     "MasterSilent",
@@ -139,9 +161,11 @@ __all__ = [
     "Position",
     "PositionAsked",
     "Put",
+    "PutIf",
     "PutUnique",
     "PutUniqueResult",
     "RetransmitFailed",
+    "Row",
     "Settled",
     "Several",
     "SnapshotOffer",
@@ -157,6 +181,7 @@ __all__ = [
     "encode_command",
     "encode_message",
     "encode_pairs",
+    "encode_row",
     "encode_several",
     "from_far",
     "piece",

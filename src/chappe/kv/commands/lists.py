@@ -6,7 +6,7 @@ Each reader raises ProtocolError, or lets IndexError or ``struct.error`` pass wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct, unpack_from
+from struct import Struct, error, unpack_from
 from typing import Final, TypeAlias
 
 from chappe.data.binary import decode_at
@@ -16,8 +16,11 @@ from chappe.defaults import CHANNEL_HELD_MAX, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
 
 Pair: TypeAlias = tuple[Value, Value]
+Row: TypeAlias = tuple[Value, Value, int, int | None]  # key, value, revision, when it expires
 _U64: Final = Struct(">Q")
 _OUTCOME: Final = Struct(">QB")
+_STAYS: Final = Struct(">QB")  # revision, 0
+_EXPIRES: Final = Struct(">QBq")  # revision, 1, when
 
 
 def encode_pairs(pairs: Sequence[bytes]) -> bytes:
@@ -37,6 +40,35 @@ def parse_pairs(raw: bytes) -> list[Pair]:
         found.append((key, value))
     if pos != len(raw):
         raise InvalidData(f"{len(raw) - pos} bytes follow a snapshot")
+    return found
+
+
+def encode_row(pair: bytes, revision: int, expires_ns: int | None) -> bytes:
+    """An entry of a piece; ``pair`` is its key and value, encoded."""
+    return pair + (_STAYS.pack(revision, 0) if expires_ns is None else _EXPIRES.pack(revision, 1, expires_ns))
+
+
+def parse_rows(raw: bytes) -> list[Row]:
+    """All entries of a piece of a snapshot."""
+    count, pos = parse_varbyte(raw, 0)
+    if count > len(raw) // (2 + _STAYS.size):
+        raise InvalidData(f"a piece of {len(raw)} bytes claims {count} entries")
+    found: list[Row] = []
+    for _ in range(count):
+        key, pos = decode_at(raw, pos)
+        value, pos = decode_at(raw, pos)
+        expires_ns = None
+        try:
+            revision, expires = _STAYS.unpack_from(raw, pos)
+            pos += _STAYS.size
+            if expires:
+                expires_ns = _EXPIRES.unpack_from(raw, pos - _STAYS.size)[2]
+                pos += _EXPIRES.size - _STAYS.size
+        except error:
+            raise InvalidData(f"a piece is cut off after {len(raw)} bytes") from None
+        found.append((key, value, revision, expires_ns))
+    if pos != len(raw):
+        raise InvalidData(f"{len(raw) - pos} bytes follow a piece of a snapshot")
     return found
 
 

@@ -14,7 +14,7 @@ from chappe.compiled import Frozen
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S
 from chappe.errors import InvalidData
-from chappe.kv.commands.lists import Pair, parse_pairs
+from chappe.kv.commands.lists import Pair, Row, parse_pairs, parse_rows
 from chappe.kv.entity import NOBODY, Entity
 
 DONE: Final = 0  # an outcome that never travels
@@ -90,10 +90,48 @@ class Clear(Frozen, frozen=True):
     publisher: Entity
 
 
-class Changed(Frozen, frozen=True):
-    """What a master tells of a change within a value: the change, or all that came out of it to those who want that."""
+class PutIf(Frozen, frozen=True):
+    """A clone of chappe: set a value if nobody has changed it since ``revision``; 0: if there is none."""
 
-    change: Add | Subtract
+    key: Value
+    value: Value
+    expiry_ns: int | None
+    revision: int
+    publisher: Entity
+
+
+class EraseIf(Frozen, frozen=True):
+    """A clone of chappe: remove a key if nobody has changed it since ``revision``."""
+
+    key: Value
+    revision: int
+    publisher: Entity
+
+
+class Expiring(Frozen, frozen=True):
+    """A change after which the key expires at ``expires_ns``, nanoseconds since 1970, whatever the change says."""
+
+    expires_ns: int
+    change: Put | Add | Subtract
+
+    @property
+    def publisher(self) -> Entity:
+        """Who wrote."""
+        return self.change.publisher
+
+
+class ExpiresAt(Frozen, frozen=True):
+    """The same of the event ``revision``, to a clone of chappe beside those of the original."""
+
+    key: Value
+    revision: int
+    expires_ns: int
+
+
+class Changed(Frozen, frozen=True):
+    """What a master tells clones of chappe of a change, and what it tells all where there is one of the original."""
+
+    change: Add | Subtract | Expiring
     whole: Put
 
 
@@ -152,13 +190,15 @@ class Leave(Frozen, frozen=True):
 class SnapshotOffer(Frozen, frozen=True):
     """A master to a clone of chappe: all it has behind its event ``offset`` are ``entries``, which come in pieces.
 
-    ``snapshot`` is a number of the master's, never used twice. It is the master's handshake, as ``AckClone`` is.
+    ``snapshot`` is a number of the master's, never used twice. It is the master's handshake, as ``AckClone`` is. What
+    was written before this master was master has ``base`` for its revision.
     """
 
     snapshot: int
     offset: int
     ticks: int
     entries: int
+    base: int
 
 
 class SnapshotPiece(Frozen, frozen=True):
@@ -167,13 +207,13 @@ class SnapshotPiece(Frozen, frozen=True):
     snapshot: int
     first: int
     crc: int
-    raw_pairs: bytes  # as AckClone has them
+    raw_rows: bytes
 
-    def pairs(self) -> list[Pair]:
+    def rows(self) -> list[Row]:
         """The entries; raises ProtocolError, also if they are not what was sent."""
-        if crc32c(self.raw_pairs) != self.crc:
+        if crc32c(self.raw_rows) != self.crc:
             raise InvalidData(f"a piece of a snapshot, from entry {self.first} on, does not match its checksum")
-        return parse_pairs(self.raw_pairs)
+        return parse_rows(self.raw_rows)
 
 
 class SnapshotTaken(Frozen, frozen=True):
@@ -207,6 +247,7 @@ class ChangesOffer(Frozen, frozen=True):
     offset: int
     ticks: int
     entries: int
+    base: int
     gone: int
     master: Entity
     event: int
@@ -228,18 +269,20 @@ class Position(Frozen, frozen=True):
 class Several(Frozen, frozen=True):
     """Changes one after the other; the message has the number of the first."""
 
-    changes: tuple[Action, ...]
+    changes: tuple[Event, ...]
 
 
 Offer: TypeAlias = SnapshotOffer | ChangesOffer
-Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear
+Action: TypeAlias = Put | PutUnique | PutUniqueResult | Erase | Expire | Add | Subtract | Clear | PutIf | EraseIf
+Event: TypeAlias = Action | Expiring
 Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
     | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
-    | PositionAsked | Position
+    | PositionAsked | Position | Expiring | ExpiresAt
 )  # fmt: skip
-ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear)
+ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear, PutIf, EraseIf)
+EVENTS: Final = (*ACTIONS, Expiring)  # what a master tells
 
 
 TAKES_SEVERAL: Final = MissingEvents(())  # a clone to its master
@@ -254,9 +297,9 @@ class Message(Frozen, frozen=True):
     command: Command
 
 
-def piece(snapshot: int, first: int, raw_pairs: bytes) -> SnapshotPiece:
+def piece(snapshot: int, first: int, raw_rows: bytes) -> SnapshotPiece:
     """A piece with its checksum."""
-    return SnapshotPiece(snapshot, first, crc32c(raw_pairs), raw_pairs)
+    return SnapshotPiece(snapshot, first, crc32c(raw_rows), raw_rows)
 
 
 def asking(state: tuple[Entity, int] | None) -> MissingEvents:

@@ -15,7 +15,6 @@ from chappe.errors import InvalidData
 from chappe.kv.commands.lists import pack_outcomes, pack_seqs, read_outcomes, read_seqs
 from chappe.kv.commands.messages import (
     AckClone,
-    Action,
     Add,
     AttachWriter,
     ChangesOffer,
@@ -23,7 +22,11 @@ from chappe.kv.commands.messages import (
     Command,
     CumulativeAck,
     Erase,
+    EraseIf,
+    Event,
     Expire,
+    ExpiresAt,
+    Expiring,
     Keepalive,
     Leave,
     MasterSilent,
@@ -32,6 +35,7 @@ from chappe.kv.commands.messages import (
     Position,
     PositionAsked,
     Put,
+    PutIf,
     PutUnique,
     PutUniqueResult,
     RetransmitFailed,
@@ -153,11 +157,17 @@ def _read_tag(data: bytes, pos: int) -> tuple[int, int]:
     return data[pos], pos + 1
 
 
-def _pack_several(changes: tuple[Action, ...]) -> bytes:
+def _read_change(data: bytes, pos: int) -> tuple[Command, int]:
+    if data[pos] not in _EXPIRING_KINDS:
+        raise InvalidData(f"a store command of kind {data[pos]} sets no value that expires")
+    return _read_command(data, pos)
+
+
+def _pack_several(changes: tuple[Event, ...]) -> bytes:
     return pack_varbyte(len(changes)) + b"".join([encode_command(each) for each in changes])
 
 
-def _read_several(data: bytes, pos: int) -> tuple[tuple[Action, ...], int]:
+def _read_several(data: bytes, pos: int) -> tuple[tuple[Event, ...], int]:
     count, pos = parse_varbyte(data, pos)
     if count > (len(data) - pos) // (1 + ENTITY_BYTES):  # none has fewer bytes than a Clear
         raise InvalidData(f"a message claims {count} changes in {len(data) - pos} bytes")
@@ -173,18 +183,21 @@ def _read_several(data: bytes, pos: int) -> tuple[tuple[Action, ...], int]:
                 publisher, author = raw, Entity(*_entity.unpack(raw))
             found.append(Put(key, value, expiry_ns, author))
             continue
-        if data[pos] > _ACTIONS_UP_TO:
+        if data[pos] > _ACTIONS_UP_TO and data[pos] != _EXPIRING:
             raise InvalidData(f"a store command of kind {data[pos]} is no change")
         command, pos = _read_command(data, pos)
         found.append(command)
     return tuple(found), pos
 
 
-_ACTIONS_UP_TO: Final = 7  # the kinds of ``Action``
+_ACTIONS_UP_TO: Final = 7  # the kinds of ``Action`` that masters tell ...
+_EXPIRING: Final = 139  # ... and of ``Expiring``
+_EXPIRING_KINDS: Final = (0, 5, 6)
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _FLAG: Final = Struct(">?")
+_I64: Final = Struct(">q")
 _VALUE: Final = _Field(encode, decode_at)
 _EXPIRY: Final = _Field(_pack_expiry, _read_expiry)
 _TAG: Final = _Field(lambda tag: _KINDS[tag], _read_tag)
@@ -195,6 +208,7 @@ _ENTITY: Final = _Field(
 _SEQS: Final = _Field(pack_seqs, read_seqs)
 _OUTCOMES: Final = _Field(pack_outcomes, read_outcomes)
 _SEVERAL: Final = _Field(_pack_several, _read_several)
+_CHANGE: Final = _Field(encode_command, _read_change)
 _REST: Final = _Field(bytes, lambda data, pos: (data[pos:], len(data)))  # pairs, which are looked into later
 
 # The fields of each command, in the order in which its class has them.
@@ -216,13 +230,17 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     128: (WriterState, (_U64, _U64, _OUTCOMES)),
     129: (Settled, (_U64,)),
     130: (Leave, (_U64,)),
-    131: (SnapshotOffer, (_U64, _U64, _U16, _U64)),
+    131: (SnapshotOffer, (_U64, _U64, _U16, _U64, _U64)),
     132: (SnapshotPiece, (_U64, _U64, _U32, _REST)),
     133: (SnapshotTaken, (_U64, _U64, _FLAG)),
     134: (MasterSilent, (_ENTITY,)),
-    135: (ChangesOffer, (_U64, _U64, _U16, _U64, _U64, _ENTITY, _U64)),
+    135: (ChangesOffer, (_U64, _U64, _U16, _U64, _U64, _U64, _ENTITY, _U64)),
     SEVERAL: (Several, (_SEVERAL,)),
     137: (PositionAsked, (_U64,)),
     138: (Position, (_U64, _U64)),
+    _EXPIRING: (Expiring, (_I64, _CHANGE)),
+    140: (ExpiresAt, (_VALUE, _U64, _I64)),
+    141: (PutIf, (_VALUE, _VALUE, _EXPIRY, _U64, _ENTITY)),
+    142: (EraseIf, (_VALUE, _U64, _ENTITY)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from chappe.data.values import Value
 from chappe.kv.actions import Notify, Send
 from chappe.kv.commands import (
-    ACTIONS,
+    EVENTS,
     AckClone,
     Keepalive,
     Several,
@@ -81,7 +81,7 @@ class MastersOrder(Checker[KvWorld]):
             return
         state = self._state(host)
         message = decode_message(action.payload)
-        if isinstance(message.command, ACTIONS) and action.receiver is None:
+        if isinstance(message.command, EVENTS) and action.receiver is None:
             self._record(host.entity, message.seq, state)
         elif isinstance(message.command, Several):
             count = len(message.command.changes)
@@ -106,7 +106,7 @@ class MastersOrder(Checker[KvWorld]):
 
     def _piece(self, host: KvHost, piece: SnapshotPiece) -> None:
         wanted = list(self.offered[host.entity, piece.snapshot].items())
-        found = {index_of(key): value for key, value in piece.pairs()}
+        found = {index_of(key): value for key, value, _, _ in piece.rows()}
         before = self.pieces.setdefault((host.entity, piece.snapshot, piece.first), found)
         if before != found or any(each not in wanted for each in found.items()):
             self.fail(f"{host.name} sends a piece with {found} of a snapshot of {wanted}")
@@ -275,6 +275,12 @@ class Convergence(Checker[KvWorld]):
             wanted = {index: entry.value for index, entry in master.role.engine.entries.items()}
             if has != wanted:
                 return f"{clone.name} has {has}, its master {wanted}"
+            if all(each.is_chappe for each in master.role.clones):
+                entries = core.engine.entries.items(), master.role.engine.entries.items()
+                knows, told = ({i: (role.revision_of(each), each.expires_ns) for i, each in found_here}
+                               for role, found_here in zip((core, master.role), entries, strict=True))  # fmt: skip
+                if knows != told:
+                    return f"{clone.name} knows revisions and expiry as {knows}, its master {told}"
             if not core.idle():
                 return f"{clone.name} is not idle: {core.unconfirmed} writes, at event {core.position}"
         for host in found.values():
