@@ -8,7 +8,7 @@ from tests.kv.chained_rig import NS, Chained
 from chappe.data.binary import encode as encode_value
 from chappe.data.order import COUNT
 from chappe.data.scalars import Count
-from chappe.errors import InvalidData, StaleData, UsageError, WriteUnknown
+from chappe.errors import InvalidData, StaleData, UsageError, WriteUnknown, WrongRevision
 from chappe.kv.actions import Propose
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterRow
 from chappe.kv.chained.core import ChainedMaster, Place
@@ -195,6 +195,45 @@ def test_clones_take_from_the_next_head_what_they_lack_and_repeat_what_was_not_c
     assert [each.value for each in chain.shown["x"]] == ["x", 1]
     assert clone.master == chain.roles["b"].active.entity
     assert not [each for each in chain.events["x"] if isinstance(each, TwoMasters | SnapshotGivenUp)]
+
+
+def test_a_write_that_depends_on_a_revision_is_decided_alike_at_every_server_and_after_a_takeover() -> None:
+    chain = Chained("abc")
+    chain.deliver()
+    clone = chain.clone("x")
+    chain.wait(0.5)
+    chain.write("x", "put", "k", 0, ticket=0)
+    chain.wait(0.2)
+
+    def revision(name: str) -> int:
+        core = chain.roles[name]
+        entry = core.durable("k")
+        assert entry is not None
+        return int(core.revision_of(entry))
+
+    for number, name in enumerate(("a", "b", "x"), 1):
+        old = revision(name)
+        chain.write(name, "put_if", "k", number, old, ticket=number)
+        chain.wait(0.3)
+        assert chain.outcomes[number] is None
+        assert revision(name) > old
+        if name != "a":  # which raises at once
+            chain.write(name, "put_if", "k", 99, old, ticket=10 + number)
+            chain.wait(0.3)
+            refused = chain.outcomes[10 + number]
+            assert isinstance(refused, WrongRevision)
+            assert refused.revision == revision(name)
+    before = revision("x")
+    chain.kill("a")
+    chain.wait(1.5)
+    assert clone.master == chain.roles["b"].active.entity
+    assert revision("x") == revision("b") > before
+    chain.write("x", "put_if", "k", 4, before, ticket=20)
+    chain.write("c", "put_if", "k", 5, revision("c"), ticket=21)
+    chain.wait(0.5)
+    assert isinstance(chain.outcomes[20], WrongRevision)
+    assert chain.outcomes[21] is None
+    assert chain.contents("b") == chain.contents("c") == chain.contents("x") == {"k": 5}
 
 
 def test_what_the_chain_never_had_is_undone_at_who_is_head_no_more() -> None:
