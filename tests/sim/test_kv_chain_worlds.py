@@ -11,11 +11,12 @@ from chappe.channel import ChannelProducer
 from chappe.kv.actions import Commit
 from chappe.kv.backend import WriterRow
 from chappe.kv.chained.core import ChainedMaster
-from chappe.kv.chained.fed import Did
+from chappe.kv.chained.fed import Did, Led
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.entity import Entity
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
+from chappe.kv.rows import Row
 from chappe.sim.scenarios.kv.chain_scenario import KvChain
 from chappe.sim.world import Settings
 
@@ -83,14 +84,19 @@ def leads_before_the_chain_says_so(patch: pytest.MonkeyPatch) -> None:
         if self._asked is not None:
             asked, self._asked = self._asked, None
             before, self._leader = self._leader, asked
-            self._lead(asked, before, self._seen_at)
+            self._lead(Led(asked, self._event), before, self._seen_at)
 
     patch.setattr(ChainedMaster, "_seek", lead)
 
 
 def forgets_who_wrote(patch: pytest.MonkeyPatch) -> None:
     do = ChainedMaster._do
-    patch.setattr(ChainedMaster, "_do", lambda self, done: None if isinstance(done[0], WriterRow) else do(self, done))
+
+    def forgetful(self: ChainedMaster, done: Row, event: int) -> None:
+        if not isinstance(done[0], WriterRow):
+            do(self, done, event)
+
+    patch.setattr(ChainedMaster, "_do", forgetful)
 
 
 def keeps_what_it_had_not_told(patch: pytest.MonkeyPatch) -> None:
