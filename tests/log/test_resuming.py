@@ -238,3 +238,18 @@ def test_without_a_journal_an_acknowledgement_of_what_was_never_sent_means_nothi
     assert published(producer.flush(NOW, WALL)) == []
     producer.append(b"b")
     assert published(producer.flush(NOW, WALL)) == [(1, 2)]
+
+
+def test_who_asked_for_what_is_not_kept_any_more_may_acknowledge_the_later_records_that_came_instead() -> None:
+    late = NOW + LOG_LIMITS.resume_wait_s
+    producer = resumed(stores=0)
+    for _ in range(4):
+        send(producer, now=late)
+    producer.handle_subscription(b"SME", True, late)
+    producer.handle_message(Fetch("P", "ME", "hello", 60, 2), late, WALL)
+    stored(producer, 62, now=late)
+    asked_twice = Fetch("P", "ME", "hello", 60, 2)
+    assert published(producer.handle_message(asked_twice, late, WALL)) == [(62, 63), (63, 64)]
+
+    assert not any(isinstance(each, Report) for each in stored(producer, 64, now=late))
+    assert producer.stored == 64

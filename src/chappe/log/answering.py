@@ -155,16 +155,17 @@ class KeptBatches:
         while self.bytes > bytes_max and len(self._batches) > 1:
             self._drop_oldest()
 
-    def answer(self, requester: str, first: int, count: int, end: int) -> list[Action]:
+    def answer(self, requester: str, first: int, count: int, end: int) -> tuple[list[Action], int]:
         """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
 
         If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
-        knows that the rest is to be had from stores only.
+        knows that the rest is to be had from stores only. Batches are sent whole, so beside the answer comes the offset
+        behind it, 0 if there is none.
         """
         actions: list[Action] = []
-        size = 0
+        size = reached = 0
         if not self._batches:
-            return []
+            return [], 0
         first = max(first, self._batches[0].base)
         last = min(first + count, end)
         for kept in self._batches:
@@ -173,12 +174,9 @@ class KeptBatches:
             if kept.base >= last or size >= self._limits.read_bytes_max:
                 break
             size += len(kept.body)
+            reached = kept.next
             actions.append(Publish(BatchMessage(requester, self._address, self._topic, kept.body, direct=True)))
-        return actions
-
-    def end_of(self, offset: int) -> int:
-        """Where an answer ends that goes up to ``offset``: batches are sent whole."""
-        return next((kept.next for kept in self._batches if kept.base < offset <= kept.next), offset)
+        return actions, reached
 
     def piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
         """Single records for an original, and the offset to go on from.

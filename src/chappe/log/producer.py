@@ -485,10 +485,11 @@ class LogProducer:
         count = min(wanted.count, self._limits.fetch_records_max, end - wanted.sequence)
         if count <= 0:
             return []
-        told = wanted.sequence + count
-        self._resuming.told = max(self._resuming.told, self._kept.end_of(told) if ours else told)
         if ours:
-            return self._kept.answer(wanted.address, wanted.sequence, count, end)
+            actions, reached = self._kept.answer(wanted.address, wanted.sequence, count, end)
+            self._resuming.told = max(self._resuming.told, reached)
+            return actions
+        self._resuming.told = max(self._resuming.told, wanted.sequence + count)
         if self._subscriptions.original(requester):
             return self._answering.fetch(replace(wanted, count=count), now)
         return []
