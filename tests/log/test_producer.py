@@ -575,6 +575,16 @@ def test_after_a_restart_with_everything_stored_the_next_offset_is_neither_skipp
     assert journaled(producer, b"h") == [batch(7, b"h")]
 
 
+def test_who_asks_for_what_was_damaged_in_the_journal_is_told_where_it_goes_on() -> None:
+    """However few are asked for at once, so that nobody waits for ever for what is nowhere."""
+    journal = [encode_batch(0, [b"a"], WALL), encode_batch(100, [b"b"], WALL)]
+    producer = made(journal=journal)
+    producer.start(NOW)
+    producer.handle_subscription(b"SME", True, NOW)
+
+    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW, WALL) == [batch(100, b"b", to="ME")]
+
+
 # -- who listens ------------------------------------------------------------------------------------------
 
 

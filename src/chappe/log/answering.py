@@ -158,19 +158,16 @@ class KeptBatches:
     def answer(self, requester: str, first: int, count: int, end: int) -> tuple[list[Action], int]:
         """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
 
-        If the wanted offset is no longer kept the answer starts at the first one that is: the requester then
-        knows that the rest is to be had from stores only. Batches are sent whole, so beside the answer comes the offset
-        behind it, 0 if there is none.
+        If the wanted offset is not kept, or was damaged in the journal, the answer starts at the next one that is: the
+        requester then knows that the rest is to be had from stores only. Batches are sent whole, so beside the answer
+        comes the offset behind it, 0 if there is none.
         """
         actions: list[Action] = []
-        size = reached = 0
-        if not self._batches:
-            return [], 0
-        first = max(first, self._batches[0].base)
-        last = min(first + count, end)
+        size = reached = last = 0
         for kept in self._batches:
             if kept.next <= first:
                 continue
+            last = last or min(max(first, kept.base) + count, end)
             if kept.base >= last or size >= self._limits.read_bytes_max:
                 break
             size += len(kept.body)
