@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, Final, cast
 
 from chappe.sim.streams import PREFIX, Side
-from chappe.testing.ground import DELAY_S, Socket, Station
+from chappe.testing.ground import DELAY_S, FIRST_FILE, Socket, Station
 
 UNREAD_MAX: Final = 256  # pieces that wait to be read; further ones wait on the way
 _LENGTH: Final = bytes(PREFIX)  # the simulator's connections carry frames, of which the length is not looked at here
@@ -24,6 +24,11 @@ def new_stream(host: Station) -> socket.socket:
 def new_listener(host: Station, port: int) -> socket.socket:
     """One that listens, at any free port if ``port`` is 0. Raises OSError."""
     return cast(socket.socket, _Listener(host, port))
+
+
+def _port(number: int) -> int:
+    """The port of a socket: who dials has one of those that systems give away, by its file."""
+    return number if number < FIRST_FILE else 32_768 + number % 28_232
 
 
 def _error(code: int) -> OSError:
@@ -60,12 +65,12 @@ class _Stream(Socket):
         return self._error
 
     def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", self.number
+        return "127.0.0.1", _port(self.number)
 
     def getpeername(self) -> tuple[str, int]:
         if self._side is None:
             raise _error(errno.ENOTCONN)
-        return "127.0.0.1", self._side.address[1]
+        return "127.0.0.1", _port(self._side.address[1])
 
     def connect_ex(self, address: tuple[Any, ...]) -> int:
         found = self.ground.ports.get(str(address[1]))
