@@ -51,6 +51,11 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         output = "raw"
         [demo]
         directory = "there"
+        [log]
+        verbose = true
+        file = "chappe.log"
+        level = "chappe=info"
+        format = "json"
         """,
     )
     assert found.values == {
@@ -72,6 +77,10 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "consume.from": "17",
         "consume.output": "raw",
         "demo.directory": "there",
+        "log.verbose": "True",
+        "log.file": "chappe.log",
+        "log.level": "chappe=info",
+        "log.format": "json",
     }
     assert set(found.values) == {setting.key for setting in SETTINGS}
 

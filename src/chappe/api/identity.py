@@ -12,7 +12,7 @@ from chappe.errors import UsageError
 from chappe.log.events import DamageHealed, ForwarderFound, PermissionsChanged, ScrubEnded, TowerFound, WritesResumed
 from chappe.system import machine
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.log")
 
 IDENTITY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of state that lasts
 

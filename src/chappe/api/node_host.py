@@ -11,7 +11,7 @@ from chappe.api.faces import Closeable, happened
 from chappe.runtime.socket_node import SocketNode
 from chappe.system.forking import own
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.kv")
 
 EVENTS_MAX: Final = 1_000
 

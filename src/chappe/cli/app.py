@@ -23,6 +23,7 @@ from chappe.cli import (
     gateway,
     keys,
     kv,
+    log_options,
     maps,
     maps_files,
     members,
@@ -61,6 +62,10 @@ NOT_THERE = (OffsetOutOfRange, RecordTooLarge, UnknownTopic)  # about data, not 
 
 class _Program(TyperGroup):
     """Ends quietly where that is right: on Ctrl-C and SIGTERM, and when nobody reads the output any more."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        log_options.add_to(self.commands)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Parse the arguments, which prints help and version; typer fails on a closed standard output there."""

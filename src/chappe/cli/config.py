@@ -20,6 +20,7 @@ import msgspec
 import typer
 
 from chappe.cli.console import show
+from chappe.cli.logs import FORMATS, LogFormat, parse_levels
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
 from chappe.data.markup import many
@@ -58,6 +59,13 @@ class _Consume(Section, frozen=True):
     output: OutputFormat | None = None
 
 
+class _Log(Section, frozen=True):
+    verbose: bool | None = None
+    file: str | None = None
+    level: str | None = None
+    format: LogFormat | None = None
+
+
 class _Retention(Section, frozen=True):
     age: str | None = None
     bytes: str | Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -71,6 +79,7 @@ class _File(Common, frozen=True):
     produce: _Produce = _Produce()
     consume: _Consume = _Consume()
     demo: _Place = _Place()
+    log: _Log = _Log()
     retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
 
 
@@ -109,6 +118,10 @@ SETTINGS: Final = (
     ),
     Setting("consume.output", "text", "how `consume` prints: " + ", ".join(get_args(OutputFormat))),
     Setting("demo.directory", "chappe-data/demo", "where `demo` keeps topic, checkpoint and Parquet"),
+    Setting("log.verbose", "false", "whether commands print what goes on: peers, peerings, members"),
+    Setting("log.file", "none", "the file to which commands append what happens, in more detail"),
+    Setting("log.level", "none", "from which level on a logger's lines are printed: NAME=LEVEL, several with commas"),
+    Setting("log.format", "text", "how lines of the log look: " + ", ".join(FORMATS)),
 )
 
 
@@ -158,6 +171,7 @@ def load(explicit: str | None = None) -> Config:
         if value != {}:
             values[setting.key] = str(value)
     source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
+    source.parsed(("log", "level"), parse_levels, values.get("log.level"))
     return Config(path, values, tuple(rules))
 
 
@@ -190,7 +204,7 @@ def defaults_of_commands(found: Config) -> dict[str, Any]:
     commands["map"] = dict.fromkeys(MAP_COMMANDS, of_map)
     for key, value in found.values.items():
         section, _, name = key.partition(".")
-        if not name or section == "map":
+        if not name or section in ("map", "log"):
             continue
         commands[section][name.replace("from", "start")] = value
         if section == "store":

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from chappe.cli.logs import event_of, log
 from chappe.data import terminal
 from chappe.defaults import TOWER_SUB_PORT
 from chappe.errors import UsageError
@@ -66,26 +67,32 @@ def show(text: str) -> None:
 
 
 class _ToPeople(logging.Handler):
-    """Prints what members report, each sentence once in a row; good news only after bad."""
+    """Prints what members report, each sentence once in a row, good news only after bad; and what was asked for."""
 
     def __init__(self, tower: str | None, tell: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
+        super().__init__()
         self._tower = tower
         self._tell = tell
         self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.WARNING and not self._last:
+        good = record.levelno == logging.INFO and self._last and event_of(record) is not None
+        if not log.shows(record) and not good:
+            return
+        if log.wanted.format == "json":
+            say(log.line(record))
             return
         text = self._text(record)
-        if text != self._last:
+        if record.levelno < logging.WARNING and not good:
+            say(terminal.line(f"{record.levelname.lower()} {record.name}: {text}"))
+        elif text != self._last:
             self._last = text
             self._tell(text)
         if record.exc_info and debugging():
             traceback.print_exception(*record.exc_info)
 
     def _text(self, record: logging.LogRecord) -> str:
-        event = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        event = event_of(record)
         if isinstance(event, TowerLost):
             return f"no tower answers at {self._tower}; still trying (start one with: chappe up)"
         if isinstance(event, TowerFound):
@@ -98,11 +105,7 @@ def hear_warnings(tower: str | None = None, tell: Callable[[str], None] = warn) 
 
     ``tower`` is the address to name when none answers; None where the mesh is all that is used.
     """
-    root = logging.getLogger("chappe")
-    if tower is not None:
-        root.setLevel(logging.INFO)
-    root.propagate = False
-    root.handlers = [_ToPeople(tower, tell)]
+    log.begin(_ToPeople(tower, tell), logging.WARNING if tower is None else logging.INFO)
 
 
 def show_json(facts: dict[str, Any]) -> None:

@@ -158,7 +158,7 @@ class Node:
             Halt: self._halt,
             Ask: self._dealers.ask,
             Beacon: meeting.beacon,
-            Connect: meeting.connect,
+            Connect: self._connect,
             Disconnect: self._disconnect,
             TakeOver: lambda action: self._gone(action.former),
             Gone: lambda action: self._gone(action.address),
@@ -534,7 +534,12 @@ class Node:
         """Whether so much waits for full peers that nothing more should be published."""
         return self._pub.choked
 
+    def _connect(self, action: Connect) -> None:
+        logger.info("member %s is at %s", action.address, action.endpoint)
+        self._meeting.connect(action)
+
     def _disconnect(self, action: Disconnect) -> None:
+        logger.info("member %s is no longer at %s", action.address, action.endpoint)
         self._meeting.disconnect(action)
         self._gone(action.address)
 

@@ -430,6 +430,7 @@ class MeshNode:
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         link = self._add(sock, None)
         if link is not None:
+            logger.debug("connection %d comes from %s, port %s", link.number, address[0], address[1])
             self._young[link.number] = time.monotonic()
             self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
 
@@ -439,9 +440,11 @@ class MeshNode:
             dial.reason = "the connection broke"
             self._not_dialled(dial)
         else:
+            logger.debug("connection %d goes to %s, port %s", link.number, dial.host, dial.port)
             self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
 
     def _not_dialled(self, dial: Attempt) -> None:
+        logger.debug("no connection to %s, port %s: %s", dial.host, dial.port, dial.reason)
         self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
 
     def _make_room(self, now: float) -> bool:
@@ -479,6 +482,7 @@ class MeshNode:
         link = self._links.pop(action.conn, None)
         if link is None:
             return
+        logger.debug("connection %d is closed", link.number)
         self._grown(link.number)
         self._held.pop(link.number, None)
         self.unfinished.forget(link)
@@ -494,6 +498,7 @@ class MeshNode:
     def _lose(self, link: Link, reason: str) -> None:
         """A link broke: tell the core, unless it was the core that closed it."""
         told = link.number not in self._links
+        logger.debug("connection %d is over: %s", link.number, reason)
         self._drop(link)
         if not told:
             self.perform(self._ask(self.core.handle_closed, link.number, reason))

@@ -33,7 +33,7 @@ from chappe.system.machine import Wakeup
 if TYPE_CHECKING:
     from chappe.api.log.consumer import ResetLike
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.subscribers")
 
 TELL_S: Final = 0.25  # between two times that a reader tells how far it is
 PAUSE_S: Final = 0.1  # before a reader is replaced; twice as long each time that one got nowhere

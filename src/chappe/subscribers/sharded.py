@@ -32,7 +32,7 @@ from chappe.system.cpus import check as check_cpus
 from chappe.system.forking import own
 from chappe.system.machine import Wakeup
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.subscribers")
 
 COMMIT_S: Final = 1.0  # between two times that it commits what is done
 LOOK_S: Final = 0.25  # how long it waits at most for news

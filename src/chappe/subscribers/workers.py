@@ -19,7 +19,7 @@ from chappe.subscribers.shares import Shares
 from chappe.subscribers.work import Ear, Misbehaved, Work
 from chappe.system.cpus import bind
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.subscribers")
 
 READ_BYTES: Final = 1 << 16
 PAUSE_S: Final = 0.05  # before a worker that got nowhere is replaced; twice as long each time, up to ...

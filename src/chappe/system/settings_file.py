@@ -28,4 +28,5 @@ class Everything(Common, frozen=True):
     produce: dict[str, Any] = msgspec.field(default_factory=dict)
     consume: dict[str, Any] = msgspec.field(default_factory=dict)
     demo: dict[str, Any] = msgspec.field(default_factory=dict)
+    log: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -38,7 +38,7 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.transports.gate import gate_of, keys_of
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.replication")
 
 EVENTS_MAX: Final = 1_000
 PENDING_MAX: Final = 65_536  # commands that are not answered; further ones wait, or raise BufferFull

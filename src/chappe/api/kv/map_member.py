@@ -48,7 +48,7 @@ from chappe.system.forking import own
 from chappe.transports.gate import gate_of, keys_of
 from chappe.transports.maps import MapAddress
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.kv")
 
 EVENTS_MAX: Final = 1_000
 AHEAD: Final = 2 * MAP_LIMITS.writes_window  # who writes many waits when so many are not confirmed

@@ -26,7 +26,7 @@ from chappe.security import Keys, Security
 from chappe.system import machine, time
 from chappe.system.forking import own
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.mesh")
 
 CHUNK: Final = 256  # messages passed at once
 LOOK_S: Final = 1.0  # longest wait

@@ -40,7 +40,7 @@ from chappe.transports.tls import contexts
 if TYPE_CHECKING:
     from chappe.sealing.in_mesh import MeshSealing
 
-logger = logging.getLogger("chappe")
+logger = logging.getLogger("chappe.mesh")
 
 CHUNK: Final = 1024  # messages of an iterable handed over at once ...
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them; both never more than what may wait for a peer

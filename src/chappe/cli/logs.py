@@ -1,0 +1,192 @@
+"""The log of a command: which lines go to standard error and to a file, and how they look."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from io import TextIOWrapper
+from typing import Final, Literal, get_args
+
+from chappe.data import terminal
+from chappe.errors import UsageError
+from chappe.system.disk import open_private
+
+ROOT: Final = "chappe"
+LogFormat = Literal["text", "json"]
+FORMATS: Final = get_args(LogFormat)
+LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+NAMES_MAX: Final = 100  # loggers with a level of their own
+_NAME: Final = re.compile(r"chappe(\.[a-z_][a-z0-9_]*){0,8}")
+_YES: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options in effect; ``levels`` are by logger."""
+
+    verbose: bool = False
+    levels: Mapping[str, int] = field(default_factory=dict)
+    format: LogFormat = "text"
+
+    def threshold(self, name: str, otherwise: int) -> int:
+        """Return the level from which on lines of a logger are printed: that of its nearest parent with one."""
+        while name:
+            if name in self.levels:
+                return self.levels[name]
+            name = name.rpartition(".")[0]
+        return otherwise
+
+    @property
+    def lowest(self) -> int:
+        """The lowest level that standard error prints for any logger."""
+        return min((logging.INFO if self.verbose else logging.WARNING, *self.levels.values()))
+
+
+class Log:
+    """The log of this process."""
+
+    def __init__(self) -> None:
+        self.wanted = Wanted()
+        self._file: _File | None = None
+
+    def ask(self, *, verbose: bool | None = None, levels: str | None = None, form: str | None = None) -> None:
+        """Change what is wanted; None leaves an option as it is. Raises UsageError."""
+        if verbose is not None:
+            self.wanted = replace(self.wanted, verbose=verbose)
+        if levels is not None:
+            self.wanted = replace(self.wanted, levels=parse_levels(levels))
+        if form is not None:
+            self.wanted = replace(self.wanted, format=parse_format(form))
+
+    def open(self, path: str, warn: Callable[[str], None]) -> None:
+        """Append the lines to a file from now on. Raises OSError."""
+        self._file = _File(os.path.expanduser(path), self, warn)
+
+    def begin(self, people: logging.Handler, level: int = logging.WARNING) -> None:
+        """Let ``people``, who get lines from ``level`` on, and the file have the lines of this process."""
+        root = logging.getLogger(ROOT)
+        kept = logging.CRITICAL if self._file is None else logging.DEBUG
+        root.setLevel(min(level, self.wanted.lowest, root.level or logging.CRITICAL, kept))
+        root.propagate = False
+        root.handlers = [people] if self._file is None else [people, self._file]
+
+    def shows(self, record: logging.LogRecord) -> bool:
+        """Whether standard error prints the line because it was asked for."""
+        usual = logging.INFO if self.wanted.verbose else logging.WARNING
+        return record.levelno >= self.wanted.threshold(record.name, usual)
+
+    def line(self, record: logging.LogRecord) -> str:
+        """Return a line with all details; a traceback follows in text, indented, as a value may imitate a line."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        level, text = record.levelname.lower(), record.getMessage()
+        traceback = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        if self.wanted.format == "text":
+            shown = terminal.line(f"{at} {level} {record.name} [{record.process} {record.threadName}] {text}")
+            return "\n    ".join([shown, *map(terminal.line, traceback.splitlines())])
+        facts: dict[str, object] = {
+            "time": at,
+            "level": level,
+            "logger": record.name,
+            "process": record.process,
+            "thread": record.threadName,
+            "text": text,
+        }
+        event = event_of(record)
+        if event is not None:
+            facts["event"] = type(event).__name__
+        if traceback:
+            facts["traceback"] = traceback
+        return terminal.json_line(json.dumps(facts).encode()).decode()
+
+
+log: Final = Log()
+
+
+class _File(logging.handlers.WatchedFileHandler):
+    """A file that only its owner may read, opened anew when somebody has moved it away."""
+
+    def __init__(self, path: str, of: Log, warn: Callable[[str], None]) -> None:
+        self._of = of
+        self._warn = warn
+        self._complained = False
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # it was moved away, and no file can be made in its place
+            self.handleError(record)
+
+    def _open(self) -> TextIOWrapper:
+        return open(open_private(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= self._of.wanted.threshold(record.name, logging.DEBUG)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._of.line(record)
+
+    def handleError(self, _record: logging.LogRecord) -> None:
+        """Say once that lines are missing; the command goes on, and tries it again with the next line."""
+        if not self._complained:
+            self._complained = True
+            self._warn(f"the log file {self.baseFilename} cannot be written; lines are missing there")
+
+
+def event_of(record: logging.LogRecord) -> object | None:
+    """Return the event that a line reports, if it is one."""
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return first if is_dataclass(first) else None
+
+
+def parse_levels(text: str) -> dict[str, int]:
+    """Parse ``NAME=LEVEL``, several separated by commas. Raises UsageError."""
+    found = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, level = each.partition("=")
+        if not equals:
+            raise UsageError(f"{each!a} is not a level of the log: NAME=LEVEL is wanted, such as chappe.mesh=debug")
+        if level.lower() not in LEVELS:
+            raise UsageError(f"{level!a} is not a level of the log: {', '.join(LEVELS)} are")
+        if not _is_logger(name):
+            raise UsageError(f"there is no logger {name!a}; chappe, chappe.mesh, chappe.log and chappe.kv are some")
+        found[name] = LEVELS[level.lower()]
+        if len(found) > NAMES_MAX:
+            raise UsageError(f"at most {NAMES_MAX} loggers may have a level of their own")
+    return found
+
+
+def _is_logger(name: str) -> bool:
+    """Loggers are named after packages and modules."""
+    try:
+        return _NAME.fullmatch(name) is not None and find_spec(name) is not None
+    except ImportError:  # a module has none below it
+        return False
+
+
+def parse_format(text: str) -> LogFormat:
+    """Parse the format of lines. Raises UsageError."""
+    if text == "json":
+        return "json"
+    if text == "text":
+        return "text"
+    raise UsageError(f"{text!a} is not a format of the log: {' and '.join(FORMATS)} are")
+
+
+def parse_switch(text: str) -> bool:
+    """Parse a switch of environment or file. Raises UsageError."""
+    if text.lower() not in _YES:
+        raise UsageError(f"{text!a} is neither true nor false")
+    return _YES[text.lower()]
