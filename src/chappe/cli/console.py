@@ -19,11 +19,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from chappe.cli.logs import event_of, log
+from chappe.cli.logs import log
 from chappe.data import terminal
 from chappe.defaults import TOWER_SUB_PORT
 from chappe.errors import UsageError
 from chappe.log.events import TowerFound, TowerLost
+from chappe.system.log_file import JsonLines, event_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -80,7 +81,7 @@ class _ToPeople(logging.Handler):
         if not log.shows(record) and not good:
             return
         if log.wanted.format == "json":
-            say(log.line(record))
+            say(JsonLines().format(record))
             return
         text = self._text(record)
         if record.levelno < logging.WARNING and not good:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import logging.handlers
-import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from io import TextIOWrapper
 from typing import Final, Literal, get_args
 
-from chappe.data import terminal
 from chappe.errors import UsageError
-from chappe.system.disk import open_private
+from chappe.system.log_file import JsonLines, LogFile, TextLines
 
 ROOT: Final = "chappe"
 LogFormat = Literal["text", "json"]
@@ -59,7 +53,7 @@ class Log:
 
     def __init__(self) -> None:
         self.wanted = Wanted()
-        self._file: _File | None = None
+        self._file: LogFile | None = None
 
     def ask(self, *, verbose: bool | None = None, levels: str | None = None, form: str | None = None) -> None:
         """Change what is wanted; None leaves an option as it is. Raises UsageError."""
@@ -72,7 +66,8 @@ class Log:
 
     def open(self, path: str, warn: Callable[[str], None]) -> None:
         """Append the lines to a file from now on. Raises OSError."""
-        self._file = _File(os.path.expanduser(path), self, warn)
+        self._file = LogFile(path, warn)
+        self._file.addFilter(lambda record: record.levelno >= self.wanted.threshold(record.name, logging.DEBUG))
 
     def begin(self, people: logging.Handler, level: int = logging.WARNING) -> None:
         """Let ``people``, who get lines from ``level`` on, and the file have the lines of this process."""
@@ -80,75 +75,18 @@ class Log:
         kept = logging.CRITICAL if self._file is None else logging.DEBUG
         root.setLevel(min(level, self.wanted.lowest, root.level or logging.CRITICAL, kept))
         root.propagate = False
-        root.handlers = [people] if self._file is None else [people, self._file]
+        root.handlers = [people]
+        if self._file is not None:
+            self._file.setFormatter(JsonLines() if self.wanted.format == "json" else TextLines())
+            root.handlers.append(self._file)
 
     def shows(self, record: logging.LogRecord) -> bool:
         """Whether standard error prints the line because it was asked for."""
         usual = logging.INFO if self.wanted.verbose else logging.WARNING
         return record.levelno >= self.wanted.threshold(record.name, usual)
 
-    def line(self, record: logging.LogRecord) -> str:
-        """Return a line with all details; a traceback follows in text, indented, as a value may imitate a line."""
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        level, text = record.levelname.lower(), record.getMessage()
-        traceback = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        if self.wanted.format == "text":
-            shown = terminal.line(f"{at} {level} {record.name} [{record.process} {record.threadName}] {text}")
-            return "\n    ".join([shown, *map(terminal.line, traceback.splitlines())])
-        facts: dict[str, object] = {
-            "time": at,
-            "level": level,
-            "logger": record.name,
-            "process": record.process,
-            "thread": record.threadName,
-            "text": text,
-        }
-        event = event_of(record)
-        if event is not None:
-            facts["event"] = type(event).__name__
-        if traceback:
-            facts["traceback"] = traceback
-        return terminal.json_line(json.dumps(facts).encode()).decode()
-
 
 log: Final = Log()
-
-
-class _File(logging.handlers.WatchedFileHandler):
-    """A file that only its owner may read, opened anew when somebody has moved it away."""
-
-    def __init__(self, path: str, of: Log, warn: Callable[[str], None]) -> None:
-        self._of = of
-        self._warn = warn
-        self._complained = False
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:  # it was moved away, and no file can be made in its place
-            self.handleError(record)
-
-    def _open(self) -> TextIOWrapper:
-        return open(open_private(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= self._of.wanted.threshold(record.name, logging.DEBUG)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._of.line(record)
-
-    def handleError(self, _record: logging.LogRecord) -> None:
-        """Say once that lines are missing; the command goes on, and tries it again with the next line."""
-        if not self._complained:
-            self._complained = True
-            self._warn(f"the log file {self.baseFilename} cannot be written; lines are missing there")
-
-
-def event_of(record: logging.LogRecord) -> object | None:
-    """Return the event that a line reports, if it is one."""
-    first = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    return first if is_dataclass(first) else None
 
 
 def parse_levels(text: str) -> dict[str, int]:

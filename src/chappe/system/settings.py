@@ -94,7 +94,7 @@ def find_file(explicit: str | None) -> Path | None:
         return path
     here = Path(FILE_NAME)
     if here.is_file():
-        _check_planted(here)
+        check_planted(here, f"name the file with {CONFIG} if it is to be used")
         return here
     users = _users_directory()
     return users / FILE_NAME if users is not None and (users / FILE_NAME).is_file() else None
@@ -110,7 +110,7 @@ def _users_directory() -> Path | None:
         return None
 
 
-def _check_planted(file: Path) -> None:
+def check_planted(file: Path, otherwise: str) -> None:
     """Raise ConfigError for another user's file in a world-writable directory, such as ``/tmp``.
 
     It could redirect records to another tower. Other directories are their owner's responsibility.
@@ -120,7 +120,7 @@ def _check_planted(file: Path) -> None:
     if file.stat().st_uid not in (0, os.geteuid()) and file.absolute().parent.stat().st_mode & stat.S_IWOTH:
         raise ConfigError(
             f"{file.absolute()} belongs to another user, in a directory that everybody may write to: work in another "
-            f"directory, or name the file with {CONFIG} if it is to be used"
+            f"directory, or {otherwise}"
         )
 
 

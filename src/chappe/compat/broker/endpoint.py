@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, overload
 from uuid import UUID
 
 from chappe.api.mesh.endpoint import Endpoint as MeshEndpoint
+from chappe.compat.broker import settings
 from chappe.compat.broker.data import Data
 from chappe.compat.broker.messaging import (
     Publisher,
@@ -36,7 +37,7 @@ _FILES: Final = ("openssl_certificate", "openssl_key")
 
 @dataclass(slots=True)
 class BrokerOptions:
-    """Switches. ``ignore_broker_conf`` and ``use_real_time`` are kept and change nothing: no file is read here."""
+    """Switches. ``use_real_time`` is kept and changes nothing."""
 
     disable_ssl: bool = False
     disable_forwarding: bool = False
@@ -47,17 +48,39 @@ class BrokerOptions:
 class Configuration:
     """Options, and the files of TLS: with any of them set, both sides need a certificate.
 
-    ``max_threads`` is kept and changes nothing.
+    They begin with what the environment (``BROKER_*``) and ``broker.conf`` in the working directory say, which counts
+    more than ``options``; with ``ignore_broker_conf`` the file is not read. ``max_threads`` is kept and
+    changes nothing.
+
+    Raises:
+        ConfigError: File or environment cannot be used; the text names the line or the variable.
     """
 
     def __init__(self, options: BrokerOptions | None = None) -> None:
-        self.options = BrokerOptions() if options is None else options
-        self.openssl_cafile = ""
-        self.openssl_capath = ""
-        self.openssl_certificate = ""
-        self.openssl_key = ""
-        self.openssl_passphrase = ""
+        options = BrokerOptions() if options is None else options
+        found = settings.load(file=not options.ignore_broker_conf)
+        self._settings = found
+        no_ssl, no_forwarding = found.switch("broker.disable-ssl"), found.switch("broker.disable-forwarding")
+        self.options = replace(
+            options,
+            disable_ssl=options.disable_ssl if no_ssl is None else no_ssl,
+            disable_forwarding=options.disable_forwarding if no_forwarding is None else no_forwarding,
+        )
+        self.openssl_cafile = found.text("broker.ssl.cafile") or ""
+        self.openssl_capath = found.text("broker.ssl.capath") or ""
+        self.openssl_certificate = found.text("broker.ssl.certificate") or ""
+        self.openssl_key = found.text("broker.ssl.key") or ""
+        self.openssl_passphrase = found.text("broker.ssl.passphrase") or ""
         self.max_threads = 0
+        found.console_level(), found.file_level()  # a wrong one is an error here, not when the endpoint is made
+        self._of_endpoint = _of_endpoint(found)
+        settings.tell_unknown(found)
+
+    def make(self) -> MeshEndpoint:
+        """Make an endpoint with these options, and let the log have its verbosity. Raises UsageError, StorageError."""
+        settings.begin_log(self._settings)
+        forwarding = not self.options.disable_forwarding
+        return MeshEndpoint(security=self.security(), forwarding=forwarding, **self._of_endpoint)
 
     def security(self) -> Security:
         """The same in chappe's terms: plain, anonymous TLS as the original's default, or with certificates.
@@ -79,6 +102,19 @@ class Configuration:
         )
 
 
+def _of_endpoint(found: settings.Settings) -> dict[str, Any]:
+    """Arguments of an endpoint that are set. Raises ConfigError."""
+    cap = found.number("broker.output-generator-file-cap")
+    directory = found.text("broker.recording-directory")
+    given = {
+        "peer_messages_max": found.number("broker.peer-buffer-size"),
+        "on_full": found.choice("broker.peer-overflow-policy", settings.POLICIES),
+        "recording_directory": directory,
+        "output_generator_file_cap": None if directory is None else cap,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 RETRY_S: Final = 10.0
 AWAIT_S: Final = 10.0
 S = TypeVar("S", bound=Subscriber)
@@ -90,8 +126,7 @@ class Endpoint:
 
     def __init__(self, configuration: Configuration | None = None) -> None:
         configuration = Configuration() if configuration is None else configuration
-        forwarding = not configuration.options.disable_forwarding
-        self._endpoint = MeshEndpoint(security=configuration.security(), forwarding=forwarding)
+        self._endpoint = configuration.make()
         self._stores = Stores(self._endpoint)
 
     def __enter__(self) -> Self:
