@@ -112,6 +112,7 @@ def test_what_is_not_known_here_is_told_in_one_line(
         ("broker {\n  disable-ssl = maybe\n}", "line 2: a value is wanted, not 'maybe'"),
         ("broker {\n  disable-ssl = 1\n}", "line 2: broker.disable-ssl: 1 is not true or false"),
         ("\nbroker {", "line 2: the section broker is not closed"),
+        ("a = 1\nb =\n\n", "line 2: a value is wanted, not 'the end'"),
         ("}", "line 1: a setting is wanted, not '}'"),
         ("a = 1\nb 2", "line 2: = or { is wanted after b"),
         ("a = 1\n\na = 2", "line 3: a was set in line 1 already"),

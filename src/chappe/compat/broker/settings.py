@@ -203,7 +203,7 @@ class _Parser:
             elif match.lastgroup is not None:
                 tokens.append(_Token(match.lastgroup, match[0], line))
             at = match.end()
-        return [*tokens, _Token("end", "the end", line)]
+        return [*tokens, _Token("end", "the end", tokens[-1].line if tokens else 1)]
 
     @property
     def _next(self) -> _Token:
