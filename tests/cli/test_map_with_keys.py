@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Shell
-from tests.ports import free_address
 
 from chappe.api import permissions
 
@@ -64,20 +63,3 @@ def test_beyond_this_machine_map_servers_need_a_choice(shell: Shell, home: Path)
             assert json.loads(process.stdout.readline())["address"]
             process.send_signal(signal.SIGINT)
             process.wait()
-
-
-def test_a_pair_of_masters_asks_a_witness_with_keys(shell: Shell, home: Path) -> None:
-    judge = facts(shell, "map", "witness", "--path", "witness.db", "--at", free_address(), "--as", "keys/hub")[
-        "address"
-    ]
-    here, there = free_address(), free_address()
-    for own, other, role in ((here, there, "primary"), (there, here, "backup")):
-        process = shell.start(
-            "kv", "serve", "users", "--listen", own, "--partner", other, "--role", role, "--witness", judge,
-            "--json", "--as", "keys/hub",
-        )  # fmt: skip
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.stderr and process.stderr.read().decode()
-    done = shell.run("kv", "put", "users", "ann", "7", "--peer", here, "--as", "keys/all", "--timeout", "60")
-    assert done.returncode == 0, done.stderr
