@@ -228,8 +228,9 @@ class Guard:
         kind, rest = prefix[:1], prefix[1:]
         if not scope:
             records = kind in (b"M", b"R", b"H")
-            verb = CONSUME if records or kind in (b"S", b"D", b"E") else STORE
-            self._tell(who, verb, decode_topic(rest) if records else "", prefix=records)
+            asked = kind == b"G" and rest != b""  # by a producer, for the end of its partition
+            verb = CONSUME if records or kind in (b"S", b"D", b"E") else PRODUCE if asked else STORE
+            self._tell(who, verb, decode_topic(rest) if records or asked else "", prefix=records)
         elif kind in b"SDEAKLCQU" and not self._claim(who, prefix):
             self._refused(Refusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
             return []
