@@ -59,6 +59,7 @@ class Leavers(Log):
 
     def populate(self) -> None:
         rng = Random(f"leavers {self.seed}")
+        self.stored = 0.0  # stores of the original sync nothing: nothing comes from them to who wants that
         for _ in range(rng.choice((1, 1, 2))):
             self.add_original_store()
         if rng.random() < self.ours:

@@ -337,7 +337,7 @@ class ConsumerHost(NodeHost):
         stored = world.stored > 0.0 and world.stored_rng.random() < world.stored
         self.core: LogConsumer = world.cores.consumer(
             world.address(), filters, reset, positions, world.limits, ages=ages, stored=stored,
-            hears_acks=stored and world.stored_rng.random() < 0.7,
+            hears_acks=stored and world.stored_rng.random() < 0.7 and world.acks_heard,
         )  # fmt: skip
         self.stored = stored
         self.reset = reset

@@ -54,6 +54,7 @@ class Rules(Log):
 
     sinks = 0.0
     original_stores = 0.0
+    acks_heard = False
     trimming = False  # nobody here may
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
