@@ -22,6 +22,7 @@ from chappe.mesh.actions import Close, Deliver, Dial, Flush
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, ask, parse_report
+from chappe.mesh.links.dialling import ONCE
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 NS = 1_000_000_000
@@ -43,7 +44,7 @@ class Joined:
         self.open = True
         for name, method in (("a", "handle_accepted"), ("b", "peer")):
             core = self.members[name].endpoint
-            args = (1, ("h", 1)) if name == "a" else ("h", 1, None, 1)
+            args = (1, ("h", 1)) if name == "a" else ("h", 1, ONCE, 1)
             self.call(name, getattr(core, method), *args)
 
     @property

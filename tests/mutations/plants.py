@@ -2087,8 +2087,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "current-one-event-too-early",
         "kv",
         "kv/following.py",
-        "not self._syncing and self._input.next > seq:",
-        "not self._syncing and self._input.next >= seq:",
+        "not self._input.closed and self._input.next > seq:",
+        "not self._input.closed and self._input.next >= seq:",
         "what is read is not older than told",
     ),
     Plant(

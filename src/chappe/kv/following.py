@@ -82,17 +82,12 @@ class Following:
 
     def idle(self) -> bool:
         """Whether it is attached, and knows of nothing missing."""
-        return self.connected and not (self._syncing or self._resumed) and self._input.idle()
-
-    @property
-    def _syncing(self) -> bool:
-        """Whether changes are missing for good: a snapshot is needed, also if the master was lost since."""
-        return self._input.closed
+        return self.connected and not (self._input.closed or self._resumed) and self._input.idle()
 
     @property
     def position(self) -> int | None:
         """The master's last event that is shown; None while it is not in step."""
-        return self._input.next - 1 if self.connected and not self._syncing else None
+        return self._input.next - 1 if self.connected and not self._input.closed else None
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, each a part of a sentence; nothing, unless there is a defect."""
@@ -124,7 +119,7 @@ class Following:
 
     def find_out(self, question: int, now: float, actions: list[Action]) -> None:
         """Ask the master for its position, once there is one."""
-        if self.connected and not self._syncing and self.master is not None:
+        if self.connected and not self._input.closed and self.master is not None:
             self.questions.ask(question, self.master, self._input.next - 1, now, actions)
 
     def leave(self, actions: list[Action]) -> None:
@@ -160,7 +155,7 @@ class Following:
             if not self._receive(self._receiving, message, size, now, actions):
                 return
         if isinstance(command, cmd.AckClone):
-            if not alone or (self.connected and not self._syncing and known):
+            if not alone or (self.connected and not self._input.closed and known):
                 return
             if not self.connected or known:
                 self._heard_at = now
@@ -175,7 +170,7 @@ class Following:
             return
         self._heard_at = now
         if not self.connected:
-            if self._syncing or not self._input.initialized:
+            if self._input.closed or not self._input.initialized:
                 return  # it has gone on behind a gap, or never began: only a snapshot helps
             if not sender.is_chappe and now >= self.lost_at + _ORIGINAL_KEEPS_S:
                 self._search_at = max(self._search_at, self.lost_at + _ORIGINAL_FORGETS_S)
@@ -210,7 +205,7 @@ class Following:
 
     def settle(self, actions: list[Action]) -> None:
         """Tell callers what became of their writes, as far as the clone shows it."""
-        if self.connected and not self._syncing and self.master is not None:
+        if self.connected and not self._input.closed and self.master is not None:
             self._writes.settle(self.master, self._input.next, actions)
 
     def handle_timeout(self, now: float, actions: list[Action]) -> None:
@@ -230,7 +225,7 @@ class Following:
             except GivenUp as problem:
                 self._give_up(str(problem), now, actions)
         if now >= self._stale_from + self._stale_s and self.unreadable is None:
-            what = "changes" if self._syncing or self._resumed else "its master"
+            what = "changes" if self._input.closed or self._resumed else "its master"
             self.unreadable = f"it lost {what} more than {self._stale_s:g} s ago"
             actions.append(Report(CloneStale(self._name)))
         if self._searches and now >= self._search_at:
@@ -239,7 +234,7 @@ class Following:
     @property
     def _searches(self) -> bool:
         """Whether it asks for a snapshot now and then."""
-        return (not self.connected or self._syncing) and self._receiving is None
+        return (not self.connected or self._input.closed) and self._receiving is None
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
@@ -264,7 +259,7 @@ class Following:
         self._search_s = min(2 * self._search_s, self._resync_s)
         probe, self._probe = self._probe, not self._probe
         old = self.master
-        if probe and old is not None and old.is_chappe and not self._syncing and self._input.initialized:
+        if probe and old is not None and old.is_chappe and not self._input.closed and self._input.initialized:
             self._uplink.send(self._writes.greeting(), old, actions)
             self._search_at = min(self._search_at, now + CHANNEL_NACK_S)
             return
@@ -275,7 +270,7 @@ class Following:
     @property
     def _state(self) -> tuple[Entity, int] | None:
         """What is here, so that a master of chappe may know what it lacks: what this one had behind its event."""
-        if self.master is None or not self.master.is_chappe or self._syncing or not self._input.initialized:
+        if self.master is None or not self.master.is_chappe or self._input.closed or not self._input.initialized:
             return None
         return self.master, self._input.next - 1
 
@@ -333,7 +328,7 @@ class Following:
 
     def _is_current(self, seq: int, actions: list[Action]) -> None:
         """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
-        if self._resumed and not self._syncing and self._input.next > seq:
+        if self._resumed and not self._input.closed and self._input.next > seq:
             self._current(actions)
 
     def _resume(self, now: float, actions: list[Action]) -> None:
@@ -365,7 +360,7 @@ class Following:
         resumes = again and self._input.initialized and offset < self._input.next - 1
         if resumes:  # an original sends the offset that it once gave; what lies between has come already
             offset = self._input.next - 1
-        if not resumes or self._syncing:
+        if not resumes or self._input.closed:
             self._input = new_input(self._limits, now)
         self._heartbeat_s = command.ticks * CHANNEL_TICK_S
         staged = Staged(self._engine)
@@ -404,7 +399,9 @@ class Following:
             raise InvalidData(f"of {offer.entries} changes {offer.gone} are keys that are gone")
         known = master == self.master
         receiving = self._receiving
-        wanted = (not self.connected or (self._syncing and known)) and (receiving is None or receiving.master == master)
+        wanted = (not self.connected or (self._input.closed and known)) and (
+            receiving is None or receiving.master == master
+        )
         if isinstance(offer, cmd.ChangesOffer):
             wanted = wanted and (offer.master, offer.event) == self._state
         if not wanted or (receiving is not None and receiving.offer == offer):
@@ -484,7 +481,7 @@ class Following:
             self._is_current(command.output, actions)
         elif isinstance(command, cmd.ExpiresAt):
             entry = self._engine.find(command.key)
-            if entry is not None and entry.revision == command.revision and not self._syncing:
+            if entry is not None and entry.revision == command.revision and not self._input.closed:
                 self._engine.set_expiry(entry, command.expires_ns)
         elif isinstance(command, cmd.CumulativeAck):
             self._writes.handle_ack(master, command.seq, now, actions)
@@ -498,7 +495,7 @@ class Following:
     def _take(self, taken: list[ConsumerAction[cmd.Event]], now: float, actions: list[Action]) -> None:
         for each in taken:
             if isinstance(each, Consume):
-                if not self._syncing:  # otherwise it is in the snapshot that is to come
+                if not self._input.closed:  # otherwise it is in the snapshot that is to come
                     self._do(each.seq, each.payload, now, actions)
             elif isinstance(each, Lost):
                 self._abort(BrokenClone(f"change {each.seq} of its master is gone for good"), now, actions)
@@ -513,14 +510,15 @@ class Following:
             if command.who == self._entity:
                 self._writes.handle_answer(command, actions)
             return
-        if self._syncing:
+        if self._input.closed:
             return
+        expiry_ns = command.expiry_ns if isinstance(command, cmd.Put) else None
+        expires_ns = None if expiry_ns is None and event is command else self._expires_ns(event)
         try:
-            changes = self._change(command, self._expires_ns(event))
+            changes = self._change(command, expires_ns)
         except StoreError as problem:  # the master did it, so this is no copy of what it has
             self._abort(BrokenClone(f"a change does not fit what is here: {problem}"), now, actions)
             return
-        expiry_ns = command.expiry_ns if isinstance(command, cmd.Put) else None
         for change in changes:
             if change is not None:
                 if change.entry is not None:

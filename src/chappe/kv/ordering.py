@@ -231,7 +231,8 @@ class Ordering:
         expires_ns = None if expiry_ns is None else min(wall_ns + expiry_ns, _NS_MAX)
         told: list[cmd.Told] = []
         if isinstance(command, cmd.Put):
-            return (engine.put(command.key, command.value, expires_ns),), (_told(command, expires_ns),), None
+            told_put = command if expires_ns is None else _told(command, expires_ns)
+            return (engine.put(command.key, command.value, expires_ns),), (told_put,), None
         if isinstance(command, cmd.PutIf):
             self._check(command.key, command.revision)
             put = cmd.Put(command.key, command.value, expiry_ns, command.publisher)
