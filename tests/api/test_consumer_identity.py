@@ -18,7 +18,7 @@ KEY = ("t", "p")
 HOLDER = """
 import sys, time
 from chappe import Consumer
-Consumer("t", tower=sys.argv[1], identity="me", directory=sys.argv[2])
+kept = Consumer("t", tower=sys.argv[1], identity="me", directory=sys.argv[2])
 print("ready", flush=True)
 time.sleep(1000)
 """

@@ -99,8 +99,8 @@ def test_a_member_that_may_only_read_writes_nothing_though_neighbours_cannot_loo
     deny = '[[rules]]\ndeny = ["write", "forward", "attach-master"]\nnames = ["bob"]\ntopics = ["patients/*"]\n\n'
     path.write_text(text.replace("[[rules]]", rule + deny + "[[rules]]", 1))
     permissions.sign(path)
-    ann, master, bob, clone = attach(net)
-    bob.permitted = None
+    ann, master, _, clone = attach(net)
+    clone.attached.node._require = None
     with ann.statuses() as told:
         clone.put("key", 1, wait=False)
         assert event(told, MessagesRefused).reason == "bob may not write there"
