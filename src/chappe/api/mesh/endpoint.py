@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
@@ -58,8 +57,6 @@ from chappe.runtime.tap_node import TapNode
 from chappe.security import Keys, Security, check_reach
 from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
-
-logger = logging.getLogger("chappe")
 
 RETRY_S: Final = 10.0  # as the original
 AWAIT_S: Final = 10.0  # as the original
