@@ -302,12 +302,11 @@ class Engine:
         return changes
 
     def set_expiry(self, entry: Entry, expires_ns: int) -> None:
-        """Note when an entry that is there expires; nothing else of it changes."""
+        """Note when an entry that is there expires; it stays the same entry, since its value is no news to anybody."""
         index = index_of(entry.key)
         assert self.entries[index] is entry
-        made = Entry(entry.key, entry.value, expires_ns, entry.version, entry.weight, entry.revision)
-        self.entries[index] = made
-        self._expires(index, made)
+        entry.expires_ns = expires_ns
+        self._expires(index, entry)
 
     # -- inside -----------------------------------------------------------------------------------------------
 
