@@ -81,7 +81,7 @@ class Log:
             root.handlers.append(self._file)
 
     def shows(self, record: logging.LogRecord) -> bool:
-        """Whether standard error prints the line because it was asked for."""
+        """True if an option asks for the line on standard error."""
         usual = logging.INFO if self.wanted.verbose else logging.WARNING
         return record.levelno >= self.wanted.threshold(record.name, usual)
 

@@ -67,7 +67,7 @@ def store(
         str | None,
         Option(
             metavar="NAME",
-            help="What people call it, in lists and pictures; with --chain which of its servers this is, and it keeps "
+            help="Its name for people, in lists and pictures; with --chain which of its servers this is, and it keeps "
             "ordered topics, too.",
         ),
     ] = None,

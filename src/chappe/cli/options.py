@@ -92,7 +92,7 @@ Chain: TypeAlias = Annotated[
 Name: TypeAlias = Annotated[
     str | None,
     Option(
-        "--name", metavar="NAME", help="What people call it, in lists and pictures; the command and host if not given."
+        "--name", metavar="NAME", help="Its name for people, in lists and pictures; the command and host if not given."
     ),
 ]
 Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machine.")]

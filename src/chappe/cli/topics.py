@@ -185,7 +185,7 @@ def _say_none(filters: Sequence[Filter], reach: options.Reach, *, quiet: bool = 
 
 
 def _producers(reach: options.Reach) -> dict[str, str]:
-    """What people call the producers that are there, by their partitions, as far as they tell."""
+    """Names of the producers that are there, by partition, as far as they tell."""
     from chappe.api.log.looking import LogWatch
 
     with suppress(ChappeError, OSError), closing(LogWatch(**reach.arguments)) as watch:

@@ -85,7 +85,7 @@ class VectorTimestamp(Mapping[str, LamportTimestamp]):
         return VectorTimestamp({each: self.of(each).merged(other.of(each)) for each in {**self._times, **other._times}})
 
     def concurrent(self, other: VectorTimestamp) -> bool:
-        """Whether each has seen something that the other has not."""
+        """True if each has seen something that the other has not."""
         return not self <= other and not other <= self
 
     def __le__(self, other: VectorTimestamp) -> bool:
@@ -110,7 +110,7 @@ class VectorTimestamp(Mapping[str, LamportTimestamp]):
         return f"VectorTimestamp({ {each: int(time) for each, time in self._times.items()} })"
 
     def to_json(self) -> dict[str, int]:
-        """What ``json.dumps`` takes: times by ids, in their order."""
+        """A form for ``json.dumps``: times by ids, in their order."""
         return {each: int(time) for each, time in self._times.items()}
 
     @classmethod

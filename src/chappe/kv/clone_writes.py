@@ -55,7 +55,7 @@ _REASONS: Final[dict[int, tuple[type[StoreError], str]]] = {
 
 
 def wrong_revision(key: Value, present: int | None) -> str:
-    """What a refused condition says."""
+    """The text of a refused condition."""
     now = "nothing is there now" if present is None else f"it has revision {present} now"
     return f"key {key!r:.60} is not as it was expected to be: {now}"
 

@@ -328,7 +328,7 @@ class Ordering:
 
 
 def _told(put: cmd.Put, expires_ns: int | None) -> cmd.Told:
-    """What is told of a put."""
+    """The event of a put."""
     return put if expires_ns is None else cmd.Changed(cmd.Expiring(expires_ns, put), put)
 
 

@@ -9,7 +9,7 @@ from chappe.kv.entity import NOBODY, Entity
 
 
 class Voters:
-    """Who asks while nobody serves, at most ``STORE_ASKS_MAX``."""
+    """Those that ask while nobody serves, at most ``STORE_ASKS_MAX``."""
 
     def __init__(self) -> None:
         self._asks: dict[Entity, tuple[float, bytes]] = {}  # who asked, and when, and what to answer to

@@ -362,7 +362,7 @@ class TowerCore:
 
     Args:
         guard: Judges members' claims, where connections have keys.
-        name: What people call it; newcomers that ask for it are told.
+        name: Its name for people; newcomers that ask for it are told.
     """
 
     def __init__(self, own_host: str, guard: Guard | None = None, *, name: str = "") -> None:

@@ -478,7 +478,7 @@ class LogConsumer:
         return part
 
     def _is_new(self, topic: str) -> bool:
-        """Whether a partition of this topic that is met now did not exist when the topic was subscribed to."""
+        """True if a partition of this topic that is met now is younger than the subscription."""
         matching = [each for each in self._filters if each.matches(topic)]
         return any(each in self._ready or self._sources.synced([each]) for each in matching)
 

@@ -61,7 +61,7 @@ class _Persisting:
 
 
 def subscriptions_of(address: str) -> list[Action]:
-    """What a producer with this address listens to, beside questions for its topics."""
+    """The subscriptions of a producer with this address, beside questions for its topics."""
     raw = encode_topic(address)
     # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
     return [Subscribe(id_ + raw) for id_ in (b"A", b"T", b"F", b"K")]

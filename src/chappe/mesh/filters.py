@@ -40,7 +40,7 @@ def announced(topics: Iterable[bytes]) -> Filter:
 
 
 def is_local(topic: bytes) -> bool:
-    """Whether a topic, or all that begins so, is of the endpoint with itself."""
+    """True if a topic, or all that begins so, stays within its endpoint."""
     return topic.startswith(LOCAL_PREFIX)
 
 

@@ -35,7 +35,7 @@ class Member(msgspec.Struct, frozen=True):
     Args:
         id: Unique, and the same as long as the member lives.
         kind: What it does.
-        name: What people call it.
+        name: Its name for people.
         address: Where it is reached; empty where nobody told.
         status: One word, such as ``there``, ``silent``, ``running``.
         level: Whether that is as it should be.

@@ -260,7 +260,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
     def entry_set(
         self, key: str, body: bytes, ttl_ms: int, properties: bytes, session: bool = False
     ) -> tuple[bytes, bytes, int, bytes]:
-        """What is written of one key, as it goes to the server. Raises Sealed.
+        """The write of one key in the form that the server gets. Raises Sealed.
 
         The mark of a session value is for the server, so it stays plain in a sealed map, as the ttl does.
         """
@@ -349,7 +349,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
 
     @property
     def heard(self) -> list[Beat | None]:
-        """What each server told last, in the order in which they were given; None where nothing is known."""
+        """The last heartbeat of each server, in the order of the arguments; None for one that sent none."""
         return self.core.heard(time.monotonic())
 
     @property
@@ -504,7 +504,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
 
 
 def _shown(sealing: MapSealing | None, key: bytes) -> str:
-    """What a key is called in events: of a sealed map the plain one, while it can be opened."""
+    """The key that events name: of a sealed map the plain one, if it can be opened."""
     plain: bytes | None = key
     if sealing is not None and sealing.active:
         try:

@@ -1,4 +1,4 @@
-"""What one of a pair of map servers knows of it."""
+"""The state of a pair of map servers, as one of them knows it."""
 
 from __future__ import annotations
 

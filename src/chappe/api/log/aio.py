@@ -75,7 +75,7 @@ class AsyncProducer(AsyncCloseable):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return self._producer.name
 
     @property
@@ -253,11 +253,11 @@ class AsyncConsumer(AsyncCloseable):
                 await self._woken(LOOK_S)
 
     async def subscribe(self, *topics: str) -> None:
-        """See ``Consumer.subscribe``."""
+        """Take further topics, like ``Consumer.subscribe``."""
         await _promptly(self._lock, self.consumer.subscribe, *topics)
 
     async def unsubscribe(self, *topics: str) -> None:
-        """See ``Consumer.unsubscribe``."""
+        """Take no more of topics, like ``Consumer.unsubscribe``."""
         await _promptly(self._lock, self.consumer.unsubscribe, *topics)
 
     async def wait_ready(self, timeout: float | None = 10.0) -> None:

@@ -64,7 +64,7 @@ class Consumer(at_exit.Collectable, Closeable):
             for; None: as old as it likes. The loop over a batch looks at each record when its turn comes.
         on_stale: What happens when one is older: the consumer stops with TooSlow (``end``), at the position of that
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
-        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+        name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
         stored: Whether only records come that a store has on its disk, so that nothing that you got is lost if its
             producer dies and the machines of stores lose power. They come a sync and a read later than otherwise; with
@@ -177,7 +177,7 @@ class Consumer(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return self._name
 
     @property

@@ -174,7 +174,7 @@ class LogWatch:
             return {address: report for address, (at, report) in self._watch.reports.items() if at >= since}
 
     def names(self, within_s: float) -> dict[str, str]:
-        """What people call members, by their addresses, of those that tell within some seconds.
+        """Names of members by address, of those that tell within some seconds.
 
         It ends early once everybody that was heard has told. Programs of the original never do, and with keys nobody
         does whom we may not ``administer``.

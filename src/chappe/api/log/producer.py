@@ -70,7 +70,7 @@ class Producer(Closeable):
             offsets that it has. After a restart new records are first published when the stores have said how far
             they hold the partition, at the latest after 3 s. None: new partitions.
         directory: Where identities are kept; the user's data directory by default.
-        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+        name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if one does.
@@ -381,7 +381,7 @@ class Producer(Closeable):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return self._name
 
     @property

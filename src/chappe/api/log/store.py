@@ -131,7 +131,7 @@ class Store(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return self._name
 
     @property

@@ -20,7 +20,7 @@ class Tower(at_exit.Collectable, Closeable):
         listen: ``HOST[:PORT[:PORT]]``; port 0 lets the operating system choose both. By default where the settings
             (``CHAPPE_TOWER``, ``tower`` in ``chappe.toml``) say that the tower is, or else loopback and the original's
             ports 5556 and 5557.
-        name: What people call it, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
+        name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``chappe tower@web1``.
         security: Who it is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY`` or
             ``chappe.toml`` names. With an identity it lets in only those whom the permissions know. Beyond this machine
@@ -46,7 +46,7 @@ class Tower(at_exit.Collectable, Closeable):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return self._name
 
     @property

@@ -391,7 +391,7 @@ def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None,
 
 
 def _called(label: str, store_id: str) -> str:
-    """What to call a store: its label, if it told one, and the beginning of its id."""
+    """A store's name for people: its label, if it told one, and the beginning of its id."""
     return beside(label, store_id) if label else readable(store_id)[:SHORT]
 
 

@@ -147,7 +147,7 @@ class MapClientCore:
         return [self.servers[each.server] for each in heard if each.beat is not None and not each.beat.active]
 
     def heard(self, now: float) -> list[chp.Beat | None]:
-        """What each server told last, in their order; None of programs other than chappe's, and of silent ones."""
+        """The last heartbeat of each server, in order; None for silent servers and those of other programs."""
         return [each.beat if each.alive(now) else None for each in self.sources]
 
     def silent(self, now: float) -> list[str]:

@@ -116,7 +116,7 @@ class Expiring(Frozen, frozen=True):
 
     @property
     def publisher(self) -> Entity:
-        """Who wrote."""
+        """The author of the write."""
         return self.change.publisher
 
 
