@@ -121,7 +121,8 @@ def test_with_an_identity_administrators_read_along_and_nobody_else(guarded: Met
     assert asked(guarded, home, certificate="prometheus") == (200, "up 1\n")
     refused = {
         "a token or the certificate of an identity is needed": asked(guarded, home),
-        "this is no token": asked(guarded, home, token + "A"),
+        "invalid token": asked(guarded, home, "nonsense"),
+        "is not signed by an identity": asked(guarded, home, token + "A"),
         "sensor may not administer all topics": asked(guarded, home, make_token(Keys(home / "sensor"), 60.0)),
         "hub may not administer all topics": asked(guarded, home, certificate="hub"),
     }

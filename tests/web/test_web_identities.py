@@ -147,9 +147,9 @@ def test_who_is_nobody_gets_no_further_than_the_handshake(face: Face, tmp_path_f
     permissions.init(theirs, "page", "server")
     tokens = {
         "": "a token or the certificate of an identity is needed",
-        "nonsense": "this is no token",
+        "nonsense": "invalid token",
         make_token(Keys(theirs / "page"), 60.0): "is not signed by an identity",
-        face.token() + "A": "this is no token",
+        face.token() + "A": "is not signed by an identity",
     }
     for token, why in tokens.items():
         with pytest.raises(InvalidStatus) as refused:
@@ -261,6 +261,6 @@ def test_no_token_stands_in_a_log_or_an_answer(face: Face, caplog: pytest.LogCap
     permissions.revoke(face.home, "page")
     lines = [each.getMessage() for each in caplog.records if not each.name.startswith("websockets")]  # of the client
     said = "\n".join([(refused.value.response.body or b"").decode(), end_of(client).reason, repr(face.server), *lines])
-    assert "this is no token" in said
+    assert "is not signed by an identity" in said
     assert "page was revoked" in said
     assert token.partition(".")[2] not in said

@@ -117,10 +117,15 @@ def signer(key: ec.EllipticCurvePrivateKey) -> Sign:
     return sign
 
 
+def public_key(point: bytes) -> ec.EllipticCurvePublicKey:
+    """The key of ``point_of``. Raises ValueError if it is not a point of the curve."""
+    return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
+
+
 def verifier(point: bytes) -> Verify:
-    """What tells signatures of the key of ``point_of``; of what is no point, that there are none."""
+    """Checks signatures of the key of ``point_of``; with something else than a point every one is wrong."""
     try:
-        key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
+        key = public_key(point)
     except ValueError:
         return lambda signature, text: False
 
