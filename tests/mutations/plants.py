@@ -357,7 +357,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "damage-in-a-journal-is-taken-for-a-torn-write",
         "log",
         "log/journal.py",
-        "at = behind if plain else raw.find(MAGIC, at + 1)",
+        "at = raw.find(MAGIC, at + 1)",
         "at = -1",
     ),
     Plant(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
 from chappe.storage.positions import Positions
@@ -32,19 +30,3 @@ def test_no_flipped_bit_makes_other_positions(tmp_path: Path) -> None:
             assert found.committed == COMMITTED
             found.close()
     assert refused > len(whole)
-
-
-@pytest.mark.parametrize("content", ['[["t", "p", 3]]', '{"format": 1, "positions": [["t", "p", 3]]}'])
-def test_those_of_earlier_versions_have_no_checksum_until_they_are_committed_again(
-    tmp_path: Path, content: str
-) -> None:
-    path = tmp_path / "positions.json"
-    path.write_text(content)
-    positions = Positions(tmp_path)
-    assert positions.committed == {("t", "p"): 3}
-    positions.commit({})
-    positions.close()
-    assert "checksum" in path.read_text()
-    again = Positions(tmp_path)
-    assert again.committed == {("t", "p"): 3}
-    again.close()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
-import logging
 import os
 import resource
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,13 +13,11 @@ import pytest
 from tests.alone import alone
 from tests.storage.segments_rig import batch, everything, keep
 
-from chappe.errors import StorageFormat
 from chappe.log.storage import Retention
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.directory import folder_name
 from chappe.storage.segments.files import FileOps
 
-OLD = Path(__file__).parent / "format_1.tar.gz"  # as the version before the manifest left it, killed
 LONG = "long " * 50
 
 
@@ -421,61 +416,6 @@ def commit_to_many_topics(path: Path) -> None:
     assert all(everything(storage, f"topic {n}") == [0, 1] for n in range(400))
     assert len(os.listdir("/proc/self/fd")) < 200
     storage.close()
-
-
-# -- the version before ------------------------------------------------------------------------------------
-
-
-def old_store(path: Path) -> Path:
-    with tarfile.open(OLD) as packed:
-        packed.extractall(path, filter="data")
-    return path / "old"
-
-
-def check_old(storage: SegmentStorage) -> None:
-    assert [(each.topic, each.partition, each.first, each.next) for each in
-            (storage.partition(*key) for key in (("closed", "p"), ("gone", "p"), (LONG, "p"), ("t", "p"), ("t", "q")))
-            if each] == [("closed", "p", 0, 3), ("gone", "p", 0, 5), (LONG, "p", 0, 5), ("t", "p", 8, 36),
-                         ("t", "q", 8, 26)]  # fmt: skip
-    assert missing(storage) == [("t", "p", 24, 25), ("t", "p", 28, 29)]
-    assert everything(storage) == [n for n in range(8, 36) if n not in (24, 25, 28, 29)]
-    assert everything(storage, partition="q") == list(range(8, 26))
-
-
-def test_a_store_of_the_version_before_is_opened_without_loss(tmp_path: Path) -> None:
-    path = old_store(tmp_path)
-    for _ in range(2):
-        storage = SegmentStorage(path, segment_entries=3)
-        check_old(storage)
-        storage.close()
-    assert json.loads((path / "chappe-store.json").read_text())["format"] == 2
-    storage = SegmentStorage(path, segment_entries=3)
-    keep(storage, batch(36, 2), batch(26, 2, partition="q"))
-    again = SegmentStorage(killed(path, tmp_path / "copy"), segment_entries=3)
-    assert everything(again)[-4:] == [34, 35, 36, 37]
-    shutil.rmtree(path / "topics" / "gone")
-    storage.close()
-    assert ("gone", "p", 0, 4) in missing(SegmentStorage(path))
-
-
-def test_no_bit_of_the_identity_of_the_version_before_can_cost_a_record(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    master = old_store(tmp_path)
-    raw = (master / "chappe-store.json").read_bytes()
-    for bit in range(8 * len(raw)):
-        path = killed(master, tmp_path / "copy")
-        wrong = bytearray(raw)
-        wrong[bit // 8] ^= 1 << bit % 8
-        (path / "chappe-store.json").write_bytes(wrong)
-        try:
-            SegmentStorage(path).close()
-        except StorageFormat:
-            before = {each.relative_to(master): each.read_bytes() for each in (master / "topics").rglob("*.*")}
-            assert {each.relative_to(path): each.read_bytes() for each in (path / "topics").rglob("*.*")} == before
-            (path / "chappe-store.json").write_bytes(raw)
-        check_old(SegmentStorage(path))
 
 
 class Raced(FileOps):

@@ -9,8 +9,7 @@ soon as its creation has begun, so the former one takes no writes from then on.
 Each batch lies in a frame: ``MAGIC``, and the CRC-32C of the batch's header, which starts from the partition, the file
 and the position. So frames are found behind damaged bytes, and never within a record. A bad end is a write
 torn by a crash. Bad bytes before a frame, or before the offset that the next file begins with, had been synced:
-they are damage, listed in ``lost``. Batches without frames are of an earlier format; behind damage they are
-found only if the header of the damaged one is sound.
+they are damage, listed in ``lost``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from chappe.data.topic import encode_topic
 from chappe.defaults import SEGMENT_BYTES
 from chappe.errors import ProtocolError
 from chappe.log.batch import HEADER, Batch
-from chappe.log.batch import MAGIC as BATCH
 
 MAGIC: Final = b"CHJ2"
 FRAME: Final = struct.Struct("<4sI")  # magic, CRC-32C of the batch's header
@@ -179,21 +177,14 @@ def batches_in(raw: bytes, seed: int) -> Iterator[tuple[int, Batch]]:
 
     Bytes between them are damaged; bytes after the last one were torn.
     """
-    at, plain = 0, True  # True if a batch without a frame may begin here
+    at = 0
     while 0 <= at < len(raw):
         batch = _framed_at(raw, at, seed)
-        if batch is not None:
-            at += FRAME.size
-        elif plain:
-            batch = _batch_at(raw, at)
-        if batch is not None:
-            at += len(batch.raw)
+        if batch is None:
+            at = raw.find(MAGIC, at + 1)
+        else:
+            at += FRAME.size + len(batch.raw)
             yield at, batch
-            plain = True
-            continue
-        behind = at + _size_at(raw, at)
-        plain = plain and raw.startswith(BATCH, at) and _batch_at(raw, behind) is not None
-        at = behind if plain else raw.find(MAGIC, at + 1)
 
 
 def _framed_at(raw: bytes, at: int, seed: int) -> Batch | None:
@@ -203,15 +194,8 @@ def _framed_at(raw: bytes, at: int, seed: int) -> Batch | None:
         return None
     if FRAME.unpack_from(raw, at)[1] != crc32c(head, (seed + at) & _MASK):
         return None
-    return _batch_at(raw, start)
-
-
-def _batch_at(raw: bytes, at: int) -> Batch | None:
+    size = int.from_bytes(head[20:24], "little")
     try:
-        return Batch.parse(raw[at : at + _size_at(raw, at)])
+        return Batch.parse(raw[start : start + size])
     except ProtocolError:
         return None
-
-
-def _size_at(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at + 20 : at + 24], "little")

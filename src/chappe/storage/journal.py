@@ -28,7 +28,7 @@ from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.batch import Batch, Record
 from chappe.log.journal import ROTATE_BYTES, JournalFiles, Offsets, batches_in, framed, seed_of
 from chappe.storage.segments.files import FileOps, hold_identity, trying
-from chappe.storage.small_files import FORMAT, encode_small, load_twice
+from chappe.storage.small_files import encode_small, load_twice
 from chappe.system.disk import open_private, sync_file
 from chappe.system.limits import need_descriptors
 
@@ -45,7 +45,6 @@ ADVICE: Final = (
 
 
 class _Identity(msgspec.Struct):
-    format: int
     address: str
     topic: str
 
@@ -203,17 +202,16 @@ class Journal:
 
     def _identify(self, found: _Identity | None, topic: str, address: str) -> str:
         if found is None:
-            found = _Identity(1, address, topic)
-        elif found.topic != topic:
+            content = encode_small({"address": address, "topic": topic})
+            for name in IDENTITY:
+                self._ops.replace_file(str(self._directory / name), [content])
+            return address
+        if found.topic != topic:
             raise StorageFormat(
                 f"the identity in {self._directory} belongs to "
                 + (f"the topic {found.topic!r}" if found.topic else "a producer without a topic of its own")
                 + ": choose another identity"
             )
-        if found.format < FORMAT:
-            for name in IDENTITY:
-                content = encode_small({"address": found.address, "topic": topic})
-                self._ops.replace_file(str(self._directory / name), [content])
         return found.address
 
 

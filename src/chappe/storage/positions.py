@@ -72,9 +72,9 @@ class Positions:
             if found is None:
                 return {}
             check_format(found.content, FORMAT, self._path)
-            if not found.believed:
+            if not found.checked:
                 raise ValueError("its checksum is wrong")
-            rows = found.fields(Rows) if isinstance(found.content, list) else found.fields(_Content).positions
+            rows = found.fields(_Content).positions
         except ValueError as error:
             raise StorageFormat(
                 f"{self._path} does not hold a consumer's positions, or is damaged ({error}): restore it from a "

@@ -3,8 +3,6 @@
 ::
 
     {"format": 2, ..., "checksum": "1a2b3c4d"}     of everything else in it, with its keys sorted
-
-Files of format 1 have no checksum and are trusted.
 """
 
 from __future__ import annotations
@@ -25,12 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SmallFile:
-    """The content of a file; ``believed`` if its checksum is correct, or its format has none."""
+    """The content of a file; ``checked`` if its checksum is correct."""
 
     raw: bytes
     content: object
     checked: bool
-    believed: bool
 
     def fields(self, kind: type[T]) -> T:
         """Return the fields. Raises ValueError for other content."""
@@ -59,8 +56,7 @@ def load_small(ops: FileOps, path: Path) -> SmallFile | None:
         raise ValueError("it is nested too deeply") from None
     said = content.pop("checksum", None) if isinstance(content, dict) else None
     checked = said is not None and said == checksum(_text(content))
-    old = said is None and (not isinstance(content, dict) or content.get("format", 1) == 1)
-    return SmallFile(raw, content, checked, checked or old)
+    return SmallFile(raw, content, checked)
 
 
 def load_twice(ops: FileOps, paths: tuple[Path, Path]) -> SmallFile | None:
@@ -83,9 +79,6 @@ def load_twice(ops: FileOps, paths: tuple[Path, Path]) -> SmallFile | None:
     for each in sound or there:
         check_format(each.content, FORMAT, paths[0])
     if not sound:
-        first = found[paths[0]]
-        if first is not None and first.believed and not paths[1].exists():
-            return first
         if wrong is None and not there:
             return None
         raise wrong or ValueError("its checksum is wrong")

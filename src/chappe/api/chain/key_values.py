@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
 from chappe.data import binary
 from chappe.data.json import dumps_plain, loads_plain
-from chappe.data.order import VECTOR, same
+from chappe.data.order import same
 from chappe.data.values import Value
 from chappe.errors import InvalidData, UsageError
 from chappe.kv import operations
 from chappe.replication.chain.replica import Restoring
 from chappe.replication.chain.rows import Rows
-from chappe.replication.chain.snapshots import MARK
 
-FIRST_FORM: Final = bytes([VECTOR])  # first byte of the oldest format of states: one value with all pairs
-_ROWS: Final = msgspec.msgpack.Decoder(dict[str, bytes])
 _PIECES: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
@@ -81,23 +78,14 @@ class KeyValues:
 
     def snapshot(self) -> bytes:
         """Return the whole state as one value."""
-        return MARK + msgspec.msgpack.encode(list(self.pieces()))
+        return msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
-        """Be as then."""
-        if state[:1] == MARK:
-            taken = self.restoring()
-            for piece in _PIECES.decode(state[1:]):
-                taken.add(piece)
-            taken.finish()
-            return
-        self._rows.clear()
-        if state[:1] == FIRST_FORM:
-            for key, value in cast(tuple[tuple[str, Value], ...], binary.decode(state)):
-                self._rows.put(key, binary.encode(value))
-        elif state:
-            for key, raw in _ROWS.decode(state).items():
-                self._rows.put(key, raw)
+        """Replace the state with a snapshot."""
+        taken = self.restoring()
+        for piece in _PIECES.decode(state) if state else ():
+            taken.add(piece)
+        taken.finish()
 
     def _find(self, key: str) -> Value:
         """The value; None if there is none, which is no value here."""

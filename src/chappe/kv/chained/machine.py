@@ -19,7 +19,6 @@ from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit,
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.rows import Row, encode_operation
 from chappe.replication.chain.rows import Rows, RowsTaken
-from chappe.replication.chain.snapshots import MARK
 
 _ASK_CLONES = "this chain holds a data store of the mesh: it is read and written through its masters and clones"
 
@@ -30,7 +29,6 @@ class _Kept(msgspec.Struct, array_like=True):
     commit: int
     parts: list[bytes]
     writers: bytes
-    rows: bytes
 
 
 _DECODER = msgspec.msgpack.Decoder(_Kept)
@@ -88,7 +86,7 @@ class StoreMachine:
         """Return an iterator over a view of the present state, rows last, for ``PiecedMachine``."""
         writers = b"".join([encode_operation(each) for each in self._writers.values()])
         master = tuple(self._master)
-        head = _Kept(master, self._event, self._commit, list(self._parts), writers, b"")  # type: ignore[arg-type]
+        head = _Kept(master, self._event, self._commit, list(self._parts), writers)  # type: ignore[arg-type]
         return chain((msgspec.msgpack.encode(head),), self._rows.pieces())
 
     def restoring(self) -> _Restoring:
@@ -97,22 +95,18 @@ class StoreMachine:
 
     def snapshot(self) -> bytes:
         """Return the whole state as one value."""
-        return MARK + msgspec.msgpack.encode(list(self.pieces()))
+        return msgspec.msgpack.encode(list(self.pieces()))
 
     def restore(self, state: bytes) -> None:
-        """Be as then. Raises ProtocolError."""
-        if state[:1] == MARK:
-            restoring = self.restoring()
-            for piece in msgspec.msgpack.decode(state[1:], type=list[bytes]):
-                restoring.add(piece)
-            restoring.finish()
+        """Replace the state with a snapshot, or of no bytes with the first one. Raises ProtocolError."""
+        if not state:
+            self._begin()
+            self._tell(self.whole())
             return
-        self._begin()
-        if state:
-            kept = _decoded(state)
-            self._do(decode_rows(kept.rows))
-            self._take_head(kept)
-        self._tell(self.whole())
+        restoring = self.restoring()
+        for piece in msgspec.msgpack.decode(state, type=list[bytes]):
+            restoring.add(piece)
+        restoring.finish()
 
     def become(self, kept: _Kept, rows: RowsTaken[bytes]) -> None:
         """Replace the state with a complete one."""

@@ -85,7 +85,7 @@ class Restoring(Protocol):
 class PiecedMachine(Protocol):
     """A machine with a large state, made and restored in pieces between commands, so no command waits for all of it.
 
-    Its ``snapshot`` and ``restore`` then serve only tests and states of earlier versions.
+    Its ``snapshot`` and ``restore`` then serve only tests.
     """
 
     def pieces(self) -> Iterator[bytes]:
@@ -121,17 +121,7 @@ class _Head(msgspec.Struct, array_like=True):
     pieced: bool  # the machine makes its state in pieces
 
 
-class _Old(msgspec.Struct, array_like=True):
-    """A whole state of earlier versions."""
-
-    now_us: int
-    sessions: list[tuple[int, _Session]]
-    machine: bytes
-    age_us: int
-
-
 _HEAD: Final = msgspec.msgpack.Decoder(_Head)
-_OLD: Final = msgspec.msgpack.Decoder(_Old)
 
 
 class Replica:
@@ -261,7 +251,7 @@ class Replica:
                 restored.add(memoryview(chunk)[at : at + self._limits.made_bytes])
         restored.finish(index)
 
-    def become(self, index: int, head: _Head | _Old) -> None:
+    def become(self, index: int, head: _Head) -> None:
         """Take over a state of the chain itself, after entry ``index``; the machine is already restored."""
         self.applied, self.now_us, self._sessions = index, head.now_us, dict(head.sessions)
         self._age_us = head.age_us
@@ -334,7 +324,7 @@ class Restored:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._head: _Head | _Old | None = None
+        self._head: _Head | None = None
         self._pieces: Restoring | None = None
         self._whole: list[bytes] = []  # the machine's state, where it comes without pieces
         self._splitter = Splitter(self)
@@ -368,11 +358,6 @@ class Restored:
             if not isinstance(machine, PiecedMachine):
                 raise ProtocolError("the state of a chain is of another machine: it comes in pieces")
             self._pieces = machine.restoring()
-
-    def old(self, state: bytes) -> None:
-        """Take a whole state of an earlier version. Raises ProtocolError."""
-        self._head = head = _decoded(_OLD, state)
-        self._whole = [head.machine]
 
 
 Kept = TypeVar("Kept")

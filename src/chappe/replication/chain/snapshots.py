@@ -1,8 +1,7 @@
 """Makes the state of a replica, and restores it, in bounded pieces, so that nothing waits for a large one.
 
 A state is ``MARK`` and frames, each a 32-bit length and that many bytes. The first frame has the chain's own
-data, the others are the machine's pieces, or the result of its ``snapshot``. States of earlier
-versions are one array in msgpack, and are still accepted.
+data, the others are the machine's pieces, or the result of its ``snapshot``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from crc32c import crc32c
 
 from chappe.errors import ProtocolError
 
-MARK: Final = b"\xc1"  # no msgpack value begins with it
+MARK: Final = b"\xc1"  # first byte of a state: the version of its form
 _LENGTH: Final = Struct(">I")
 
 Buffer = bytes | memoryview
@@ -70,10 +69,6 @@ class Frames(Protocol):
         """Take the next one. Raises ProtocolError."""
         ...
 
-    def old(self, state: bytes) -> None:
-        """Take a whole state of an earlier version. Raises ProtocolError."""
-        ...
-
 
 class Splitter:
     """Splits chunks of any size into frames."""
@@ -82,7 +77,6 @@ class Splitter:
         self._frames = frames
         self._rest = bytearray()
         self._begun = False
-        self._old = False
 
     def add(self, chunk: Buffer) -> None:
         """Take the next one. Raises ProtocolError."""
@@ -90,11 +84,11 @@ class Splitter:
         rest += chunk
         if not self._begun and rest:
             self._begun = True
-            self._old = rest[:1] != MARK
-            if not self._old:
-                del rest[:1]
+            if rest[:1] != MARK:
+                raise ProtocolError("the state of a chain has another form, or is damaged")
+            del rest[:1]
         at = 0
-        while not self._old and len(rest) - at >= _LENGTH.size:
+        while len(rest) - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(rest, at)
             if len(rest) - at < _LENGTH.size + size:
                 break
@@ -105,7 +99,5 @@ class Splitter:
 
     def finish(self) -> None:
         """Check that the last frame was complete. Raises ProtocolError."""
-        if self._old or not self._begun:
-            self._frames.old(bytes(self._rest))
-        elif self._rest:
+        if self._rest:
             raise ProtocolError(f"the state of a chain ends within a frame, behind {len(self._rest)} bytes of it")

@@ -23,10 +23,9 @@ and the block's position: bytes that were copied from a segment into a record's 
 ``start`` tells, when the beginning of a segment is damaged, from where on a partition is missing.
 
 ``place`` tells what was torn from what rotted: a commit begins only when the one before it is synced, so whatever
-stands before the first block of a later commit was once on disk. Blocks of format 1 stores have 0 there: each counts as
-a commit of its own. So everything before the first block of the newest commit was acknowledged, and so was what the
-manifest says: bad bytes there are damage. Behind it a power cut may have left any of the pages: the blocks up to the
-first bad one are kept, and the rest never counted.
+stands before the first block of a later commit was once on disk. So everything before the first block of the newest
+commit was acknowledged, and so was everything in the manifest: bad bytes there are damage. Behind it a power cut may
+have left any of the pages: the blocks up to the first bad one are kept, and the rest never counted.
 """
 
 from __future__ import annotations

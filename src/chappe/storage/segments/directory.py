@@ -20,9 +20,8 @@ A topic's folder is its bytes with everything but ``A-Z a-z 0-9 _ - .`` as ``%XX
 empty topic is ``%00``, which no topic contains. Longer than 200 characters it is ``%%`` and a hash, and the
 file ``name`` has the topic.
 
-From the store's id the checksums of all blocks start. With a wrong one every block would look damaged, so one that
-cannot be proved is not used: of two files the sound one counts, and mends the other. Stores of format 1 have one file
-without a checksum; its id is believed if it fits a block.
+The checksums of all blocks start from the store's id. With a wrong one every block would look damaged, so there are two
+files with a checksum: the sound one counts, and mends the other.
 
 A reader asks what changed since the version it remembers, so versions only grow, whatever the clock does. They are kept
 in memory; the file has one that no life before this has reached. A clean end writes the exact one.
@@ -160,16 +159,11 @@ def topic_of(ops: FileOps, path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one file says; ``checked`` if its checksum is right."""
+    """The content of one file; ``checked`` if its checksum is right."""
 
     format: int
     store_id: str
     checked: bool
-
-    @property
-    def old(self) -> bool:
-        """Whether a chappe wrote it that knew no checksum."""
-        return self.format == 1 and not self.checked
 
 
 def exists(path: str) -> bool:
@@ -178,7 +172,7 @@ def exists(path: str) -> bool:
 
 
 def load_identity(ops: FileOps, path: str) -> Identity:
-    """The identity of the store in ``path``; one that is ``old`` is still to be proved.
+    """The identity of the store in ``path``.
 
     Raises:
         StorageFormat: It is damaged, or was written by a newer chappe. Nothing was changed.
@@ -192,9 +186,6 @@ def load_identity(ops: FileOps, path: str) -> Identity:
             f"the store in {path} has format {newest}, written by a newer chappe; this one knows {FORMAT}"
         )
     if not sound:
-        first = found[STORE_FILE]
-        if first is not None and first.old and not os.path.exists(os.path.join(path, COPY_FILE)):
-            return first
         raise StorageFormat(f"{path}: {STORE_FILE} cannot be read as a store's identity; restore it from a backup")
     if len({each.store_id for each in sound}) > 1:
         raise StorageFormat(f"{path}: {STORE_FILE} and {COPY_FILE} are of two stores; keep the one that belongs here")
@@ -254,7 +245,7 @@ class StoreDirectory:
             self._lock()
             keep_private(self.path)
         with trying(f"use {self.path} as a store", self.close):
-            self.store_id, self.proved = self._identify()
+            self.store_id = self._identify()
             ops.make_directories(self.topics)
             ops.sync_directory(self.topics)  # a process may have been killed after it made a folder
 
@@ -300,8 +291,7 @@ class StoreDirectory:
         os.ftruncate(self._held.fd, 0)
         os.pwrite(self._held.fd, f"{os.getpid()}\n".encode(), 0)
 
-    def _identify(self) -> tuple[str, bool]:
-        """The store's id, and whether it is known to be right."""
+    def _identify(self) -> str:
         if not exists(self.path):
             if os.path.isdir(self.topics) and os.listdir(self.topics):
                 raise StorageFormat(
@@ -310,14 +300,8 @@ class StoreDirectory:
                 )
             store_id = os.urandom(16).hex()
             save_identity(self._ops, self.path, store_id)
-            return store_id, True
-        found = load_identity(self._ops, self.path)
-        return found.store_id, not found.old
-
-    def prove(self) -> None:
-        """The id of a store of format 1 fits its blocks: write it as it is written now."""
-        save_identity(self._ops, self.path, self.store_id)
-        self.proved = True
+            return store_id
+        return load_identity(self._ops, self.path).store_id
 
     # -- the versions of changes ------------------------------------------------------------------------
 

@@ -18,14 +18,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from chappe.errors import StorageFormat
 from chappe.storage.segments.appender import Appender
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER, owns, scan_segment
 from chappe.storage.segments.directory import (
     COPIES,
     SEGMENT,
-    STORE_FILE,
     StoreDirectory,
     TopicFolder,
     folder_name,
@@ -33,7 +31,7 @@ from chappe.storage.segments.directory import (
     segment_numbers,
     topic_of,
 )
-from chappe.storage.segments.files import FileOps, logged
+from chappe.storage.segments.files import FileOps
 from chappe.storage.segments.index import Index, Summary, encode_index
 from chappe.storage.segments.index_files import find_index, forget_index, load_index, try_to_save_index
 from chappe.storage.segments.manifest import Known, Mark
@@ -55,20 +53,10 @@ class Folders:
     def find(self) -> list[TopicFolder]:
         """The folder of each topic, sorted by topic.
 
-        Raises:
-            StorageFormat: The id of the store, which had no checksum yet, fits none of its blocks.
-            OSError: A folder cannot be read.
+        Raises OSError: A folder cannot be read.
         """
         expected = self._expected()
-        proved = self._look(expected)
-        if not self._directory.proved:
-            if self._strange and not proved:
-                raise StorageFormat(
-                    f"no record in {self._directory.topics} belongs to the store_id in {STORE_FILE}: it was changed or "
-                    "damaged; restore that file from a backup. Nothing else was changed"
-                )
-            with logged("the identity of the store cannot be written as this version does"):
-                self._directory.prove()
+        self._look(expected)
         for folder in self._strange.values():
             self._place(folder, expected)
         self._give_names_back(expected)
@@ -77,9 +65,8 @@ class Folders:
                 self._bring_back(topic)
         return [folder for _, folder in sorted(self._found.items())]
 
-    def _look(self, expected: list[str]) -> bool:
-        """Sort the folders; returns whether any block is of this store."""
-        proved = False
+    def _look(self, expected: list[str]) -> None:
+        """Sort the folders by whether they hold a block of this store."""
         names = {folder_name(topic): topic for topic in expected}
         for name in sorted(os.listdir(self._directory.topics)):
             path = os.path.join(self._directory.topics, name)
@@ -92,10 +79,7 @@ class Folders:
                 logger.error("%s is not the folder of a topic, or lost its name; it is left alone", path)
                 continue
             folder = self._directory.folder(topic, path)
-            ours = owned(folder)
-            proved = proved or ours is True
-            (self._strange if ours is False else self._found)[topic] = folder
-        return proved
+            (self._strange if owned(folder) is False else self._found)[topic] = folder
 
     def _expected(self) -> list[str]:
         """The topics that have, or had, something on disk."""

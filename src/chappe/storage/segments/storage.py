@@ -104,7 +104,7 @@ class SegmentStorage:
         newest_us = time.time_ns() // 1000
         aside = Aside(self._ops, os.path.join(self._directory.path, ASIDE))
         known = self._manifest.load()
-        if known is None and self._directory.proved and os.listdir(self._directory.topics):
+        if known is None and os.listdir(self._directory.topics):
             logger.error(
                 "%s is missing or damaged: what the newest segments of topics had is believed as it is found",
                 self._manifest.path,
