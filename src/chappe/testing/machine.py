@@ -33,11 +33,19 @@ class Selector(selectors.BaseSelector, File):
 
     Args:
         real: Of an event loop: waits for descriptors of the system.
+        called: Of an event loop: true if it has callbacks to run. Its thread does the work of others while it waits,
+            and what it is told then does not wake it as what another thread tells.
     """
 
-    def __init__(self, ground: Ground, real: selectors.BaseSelector | None = None) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        real: selectors.BaseSelector | None = None,
+        called: Callable[[], bool] = lambda: False,
+    ) -> None:
         File.__init__(self, ground)
         self._real = real
+        self._called = called
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -67,7 +75,7 @@ class Selector(selectors.BaseSelector, File):
 
     def _is_ready(self) -> bool:
         ready = any(file.mask() & key.events for key, file in list(self._keys.values()))
-        return ready or (self._real is not None and bool(self._real.select(0)))
+        return ready or self._called() or (self._real is not None and bool(self._real.select(0)))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Those that are ready, after waiting for one on the world's clock."""
@@ -218,7 +226,7 @@ class _Executor(ThreadPoolExecutor):
 def _on_the_clock(loop: Any, ground: Ground, start: Start) -> Iterator[None]:
     """Have a loop wait on the world's clock."""
     selector, executor = loop._selector, loop._default_executor
-    loop._selector = waiting = Selector(ground, selector)
+    loop._selector = waiting = Selector(ground, selector, lambda: bool(loop._ready))
     loop.time = ground.scheduler.monotonic
     loop._default_executor = _Executor(start)
     try:
