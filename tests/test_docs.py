@@ -228,7 +228,7 @@ def test_a_whole_program_runs(code: str, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.process
 def test_the_tests_of_the_page_on_testing_run(tmp_path: Path) -> None:
     code = [text for language, text in blocks(ROOT / "docs/how-to/test-your-program.md") if language == "python"]
-    for name, text in zip(("alarms.py", "test_alarms.py"), code, strict=False):
+    for name, text in zip(("alarms.py", "test_alarms.py", "test_rooms.py"), code, strict=False):
         (tmp_path / name).write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
@@ -237,7 +237,7 @@ def test_the_tests_of_the_page_on_testing_run(tmp_path: Path) -> None:
         text=True,
         timeout=SPARK_S,
     )
-    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.process

@@ -14,8 +14,9 @@ from chappe.kv.actions import Commit, Notify, Resolve
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import Clear, encode_command, encode_message
 from chappe.kv.entity import chappe_entity
-from chappe.kv.events import CommandRefused, MasterLost
+from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost
 from chappe.kv.master import KvMaster
+from chappe.kv.simulated_clock import SimulatedClock
 from chappe.kv.topics import master_topic
 from chappe.member import Action, KvPart, Member, Serve
 from chappe.mesh.actions import Close, Deliver, Dial, Flush
@@ -93,10 +94,20 @@ class Joined:
         return part
 
     def master(self, name: str, **options: Any) -> KvPart:
-        return self.attach(name, KvMaster("s", chappe_entity(name.encode() * 16, 1), **self.times, **options))
+        now, wall_ns = self.members[name].times(**self.times)
+        entity = chappe_entity(name.encode() * 16, 1)
+        return self.attach(name, KvMaster("s", entity, now=now, wall_ns=wall_ns, **options))
 
     def clone(self, name: str) -> KvPart:
-        return self.attach(name, KvClone("s", chappe_entity(name.encode() * 16, 2), now=self.now))
+        now, _ = self.members[name].times(**self.times)
+        return self.attach(name, KvClone("s", chappe_entity(name.encode() * 16, 2), now=now))
+
+    def advance(self, seconds: float, *names: str) -> None:
+        """Advance the simulated clocks of data stores, without letting time pass."""
+        for name in names:
+            clock = self.members[name].clock
+            assert clock is not None
+            self.do(name, self.members[name].advance(clock.wall_ns + round(seconds * NS), **self.times))
 
     def write(self, name: str, method: str, *args: object, **options: Any) -> None:
         part = self.parts[name]
@@ -174,6 +185,86 @@ def test_a_defect_in_a_cores_state_is_found(joined: Joined) -> None:
         before = len(core.invariants())
         wrong()
         assert len(core.invariants()) > before
+
+
+@pytest.fixture
+def simulated() -> Joined:
+    """As ``joined``, but the time of the data stores stands still."""
+    found = Joined()
+    for member in found.members.values():
+        member.clock = SimulatedClock()
+    found.master("a")
+    found.clone("b")
+    found.run(1.0)
+    for each in found.served.values():
+        each.clear()
+    return found
+
+
+def kinds(served: Iterable[object]) -> list[type]:
+    return [type(each.event if isinstance(each, Report) else each) for each in served]
+
+
+def test_entries_expire_by_simulated_time_alone_and_changes_wait_for_none(simulated: Joined) -> None:
+    for number in range(50):
+        simulated.write("a", "put", number, number, expiry_ns=(number + 1) * 60 * NS)
+        assert simulated.parts["b"].role.engine.find(number)
+    simulated.write("b", "put", "stays", 1)
+    simulated.run(120.0)
+    for name, part in simulated.parts.items():
+        assert len(part.role.engine) == 51, name
+
+    simulated.advance(59.9, "a", "b")
+    assert len(simulated.parts["a"].role.engine) == 51
+    simulated.served["b"].clear()
+    simulated.advance(0.1 + 48 * 60, "a")  # and not "b": a master says what has expired
+    assert [each.key for each in simulated.served["b"] if isinstance(each, Notify)] == list(range(49))
+    for part in simulated.parts.values():
+        assert sorted(map(str, part.role.engine.keys())) == ["49", "stays"]
+
+
+def test_heartbeats_count_ticks_of_simulated_time_so_that_a_jump_loses_nobody(simulated: Joined) -> None:
+    told: list[bytes] = []
+    simulated.members["a"].record = lambda topic, payload, kind: told.append(payload)
+    simulated.run(120.0)
+    assert not told
+    for _ in range(10):
+        simulated.advance(365 * 86_400, "a", "b")
+    assert kinds(simulated.served["a"]) == kinds(simulated.served["b"]) == []
+    assert len(told) <= 1
+    for _ in range(1_000):
+        simulated.advance(0.05, "a", "b")
+    assert len(told) > 10
+    assert kinds(simulated.served["a"]) == kinds(simulated.served["b"]) == []
+
+
+def test_a_master_whose_time_stands_still_is_lost_when_that_of_its_clone_goes_on(simulated: Joined) -> None:
+    for _ in range(99):
+        simulated.advance(0.1, "b")
+    assert MasterLost not in kinds(simulated.served["b"])
+    for _ in range(3):
+        simulated.advance(0.1, "b")
+    assert kinds(simulated.served["b"]) == [MasterLost, MasterFound]  # as it answers
+    simulated.call("b", simulated.members["b"].endpoint.handle_closed, 1, "cut")
+    simulated.open = False
+    simulated.run(400.0)
+    assert simulated.parts["b"].entries is not None
+    for _ in range(3_000):
+        simulated.advance(0.1, "b")
+    assert kinds(simulated.served["b"]) == [MasterLost, MasterFound, MasterLost, CloneStale]
+    assert simulated.parts["b"].entries is None
+
+
+def test_simulated_time_does_not_go_back_and_real_time_is_not_advanced(simulated: Joined, joined: Joined) -> None:
+    member = simulated.members["a"]
+    assert member.clock is not None
+    simulated.advance(10.0, "a")
+    for to_ns in (10 * NS, 9 * NS, -1):
+        assert not member.advance(to_ns, **simulated.times)
+        assert member.clock.wall_ns == 10 * NS
+    joined.write("a", "put", "k", 1, expiry_ns=NS)
+    assert not joined.members["a"].advance(10**18, **joined.times)
+    assert joined.parts["a"].role.engine.get("k") == 1
 
 
 def test_a_clones_write_comes_back_without_time_passing(joined: Joined) -> None:

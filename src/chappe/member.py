@@ -9,7 +9,8 @@ use it, comes as ``Serve``.
     its users      ``attach`` makes a ``KvPart``: start, write, ask, handle_full, close
     its disk       KvPart.handle_committed, as an answer to ``Commit``
 
-``now`` is monotonic seconds, ``wall_ns`` nanoseconds since 1970.
+``now`` is monotonic seconds, ``wall_ns`` nanoseconds since 1970. Data stores take both from ``Member.clock``, where the
+endpoint has one: their time stands still until ``Member.advance``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from chappe.kv.commands import from_far, sender_endpoint, to_far
 from chappe.kv.engine import Entry, Index
 from chappe.kv.events import CommandRefused
 from chappe.kv.role import Hear, KvRole
+from chappe.kv.simulated_clock import SimulatedClock
 from chappe.kv.topics import check_name, master_topic
 from chappe.mesh.actions import Action as MeshAction
 from chappe.mesh.actions import Deliver, Flush
@@ -71,7 +73,7 @@ class KvPart:
         self.number = number
         self.topics: dict[int, bytes] = {}  # what it subscribes to, by subscriber
         self.closing = False
-        self.due = -math.inf  # when ``handle_timeout`` has something to do
+        self.due = -math.inf  # when ``handle_timeout`` has something to do; infinity while simulated time stands still
         self.entries: dict[Index, Entry] | None = None
         self.master_topic = master_topic(check_name(role.name))
         self._member = member
@@ -103,7 +105,7 @@ class KvPart:
             except BaseException:
                 self.close(now, wall_ns)
                 raise
-        return actions + self._answer(self.role.start(now, wall_ns), now, wall_ns)
+        return actions + self._answer(self.role.start(*self._member.times(now, wall_ns)), now, wall_ns)
 
     def write(
         self, method: Callable[..., list[KvAction]], args: Iterable[object], options: dict[str, Any], now: float,
@@ -120,7 +122,11 @@ class KvPart:
             raise Closed(f"store {self.role.name!r} was closed")
         if not self.room():
             raise BufferFull(f"store {self.role.name!r} takes no more writes at present")
-        actions = method(*args, now=now, wall_ns=wall_ns, **options)
+        clock = self._member.clock
+        if clock is None:
+            actions = method(*args, now=now, wall_ns=wall_ns, **options)
+        else:
+            actions = method(*args, now=clock.now, wall_ns=clock.wall_ns, **options)
         # Without expiry a write brings nothing that is due earlier.
         if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
             return self._answer(actions, now, wall_ns)
@@ -135,7 +141,7 @@ class KvPart:
         self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float, wall_ns: int
     ) -> list[Action]:
         """Make one call of the role's that a ``Resolve`` answers."""
-        return self._answer(method(*args, now=now), now, wall_ns)
+        return self._answer(method(*args, now=self._member.times(now, wall_ns)[0]), now, wall_ns)
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
@@ -169,34 +175,46 @@ class KvPart:
         payloads = self._believed(topic, messages, now, actions)
         if not payloads:
             return self._publish(actions, now)
-        actions += hear(payloads, now, wall_ns)
+        clock = self._member.clock
+        actions += hear(payloads, now, wall_ns) if clock is None else hear(payloads, clock.now, clock.wall_ns)
         return self._answer(actions, now, wall_ns)
 
     def handle_gone(self, endpoint: bytes, now: float, wall_ns: int) -> list[Action]:
         """An endpoint is out of reach, or was for a moment."""
-        return self._answer(self.role.handle_gone(endpoint, now), now, wall_ns)
+        at, _ = self._member.times(now, wall_ns)
+        return self._answer(self.role.handle_gone(endpoint, at), now, wall_ns)
 
     def handle_network(self, holders: frozenset[bytes], now: float, wall_ns: int) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
-        return self._answer(self.role.handle_network(holders, self._router.topology.reaches, now), now, wall_ns)
+        at, _ = self._member.times(now, wall_ns)
+        return self._answer(self.role.handle_network(holders, self._router.topology.reaches, at), now, wall_ns)
 
     def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
         """Do what is due; called too early it does nothing."""
         if now < self.due:
             return []
-        return self._answer(self.role.handle_timeout(now, wall_ns), now, wall_ns)
+        return self._answer(self.role.handle_timeout(*self._member.times(now, wall_ns)), now, wall_ns)
 
     def handle_committed(self, number: int, error: StorageError | None, now: float, wall_ns: int) -> list[Action]:
         """A ``Commit`` is durable, or was refused because of ``error``."""
+        at, at_wall_ns = self._member.times(now, wall_ns)
         if error is None:
-            return self._answer(self.role.handle_committed(number, now, wall_ns), now, wall_ns)
-        return self._answer(self.role.handle_commit_failed(number, error, now), now, wall_ns)
+            return self._answer(self.role.handle_committed(number, at, at_wall_ns), now, wall_ns)
+        return self._answer(self.role.handle_commit_failed(number, error, at), now, wall_ns)
 
     def handle_chain(
         self, method: Callable[..., list[KvAction]], told: object, now: float, wall_ns: int
     ) -> list[Action]:
         """The chain of a master has told something, for this method of the role's."""
-        return self._answer(method(told, now, wall_ns), now, wall_ns)
+        return self._answer(method(told, *self._member.times(now, wall_ns)), now, wall_ns)
+
+    def handle_advance(self, now: float, wall_ns: int) -> list[Action]:
+        """Simulated time has gone on: do what is due by it."""
+        at, at_wall_ns = self._member.times(now, wall_ns)
+        if self.role.next_timeout(at, at_wall_ns) > at:
+            return []
+        self.due = -math.inf
+        return self.handle_timeout(now, wall_ns)
 
     def halt(self) -> None:
         """Nothing can be read or written any more."""
@@ -245,7 +263,12 @@ class KvPart:
     def _answer(self, actions: Sequence[KvAction], now: float, wall_ns: int) -> list[Action]:
         """After nearly every call: when to call again, and whether the data may be read; then what was answered."""
         role = self.role
-        self.due = role.next_timeout(now, wall_ns)
+        clock = self._member.clock
+        if clock is None:
+            self.due = role.next_timeout(now, wall_ns)
+        else:  # changes that are held for a moment would be held until the next advance
+            actions = [*actions, *role.let_go()]
+            self.due = -math.inf if role.next_timeout(clock.now, clock.wall_ns) <= clock.now else math.inf
         self.entries = role.engine.entries if role.readable and not self.closing else None
         return self._publish(actions, now)
 
@@ -303,6 +326,7 @@ class Member:
         self.parts: dict[int, KvPart] = {}
         self.hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
         self.reporting = Reporting()
+        self.clock: SimulatedClock | None = None  # of its data stores; set before there are any
         self.last_subscriber = _REPORTS
         self.hearing[_REPORTS] = self._asked_of_links
         endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
@@ -359,6 +383,19 @@ class Member:
             for part in self.parts.values():
                 due = min(due, part.due)
         return due
+
+    def advance(self, to_ns: int, now: float, wall_ns: int) -> Sequence[Action]:
+        """Advance the simulated time of data stores to a time of day; nothing happens if that is not later."""
+        if self.clock is None or not self.clock.advance(to_ns):
+            return _NOTHING
+        actions: list[Action] = []
+        for part in list(self.parts.values()):
+            actions += part.handle_advance(now, wall_ns)
+        return actions
+
+    def times(self, now: float, wall_ns: int) -> tuple[float, int]:
+        """The time as data stores have it."""
+        return (now, wall_ns) if self.clock is None else (self.clock.now, self.clock.wall_ns)
 
     def handle_full(self, number: int, full: bool, now: float) -> None:
         """A subscriber, or a data store by its number, has no room, or has some again: see ``paused``."""
@@ -418,8 +455,9 @@ class Member:
             if rules is not None and not rules.administers_as(message.origin):
                 continue
             roles = [each.role for each in self.parts.values()]
-            stores = [StoreReport(e.name, e.kind == "master", len(e.engine.entries), e.age_s(now)) for e in roles]
-            lives = self._lives(named(message.payload), wall_ns)
+            at, at_wall_ns = self.times(now, wall_ns)
+            stores = [StoreReport(e.name, e.kind == "master", len(e.engine.entries), e.age_s(at)) for e in roles]
+            lives = self._lives(named(message.payload), at_wall_ns)
             answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now, lives)
             if answer and self.router.room((LINKS_TOLD,), message.origin):
                 for flush in self.router.publish(LINKS_TOLD, answer, DATA, message.origin, now):

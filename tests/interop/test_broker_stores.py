@@ -22,6 +22,7 @@ from tests.interop.broker_stores import (
     Pair,
     Scene,
     Star,
+    attach_their_clone,
     connect,
     dump,
     entries,
@@ -30,10 +31,12 @@ from tests.interop.broker_stores import (
     settles,
     shown,
     theirs_do,
+    they_settle,
 )
 from tests.interop.originals import eventually
 
 from chappe import Endpoint
+from chappe.compat import broker
 from chappe.data.scalars import Count
 from chappe.data.values import Table
 from chappe.errors import InvalidOperation, MasterExists, TypeClash
@@ -137,6 +140,27 @@ def test_entries_expire_on_both_sides(pair: Pair) -> None:
     pair.store.increment("ours three", 1, expiry_s=0.3, wait=False)
     eventually(lambda: pair.store.exists("theirs"), "what they wrote did not come")
     pair.settle(entries({"kept": 1, "long": 1, "again": 2}))
+
+
+def test_an_originals_clone_follows_a_master_whose_time_is_simulated(scene: Scene) -> None:
+    theirs = scene.original()
+    options = broker.BrokerOptions(disable_ssl=True, use_real_time=False)
+    with broker.Endpoint(broker.Configuration(options)) as ours:
+        master = ours.attach_master(NAME, broker.Backend.Memory)
+        assert master is not None
+        connect(ours._endpoint, theirs)
+        attach_their_clone(theirs)
+        ours.advance_time(broker.Timestamp(1e9))
+        master.put("ours", 1, 3600.0)
+        theirs.do(NAME, "put", "'theirs'", "1", "60")
+        they_settle(theirs, entries({"ours": 1, "theirs": 1}))
+        ours.advance_time(broker.Timestamp(1e9 + 60))
+        they_settle(theirs, entries({"ours": 1}))
+        ours.advance_time(broker.Timestamp(2e9))  # decades later it is still there
+        they_settle(theirs, [])
+        theirs.do(NAME, "put", "'again'", "1")
+        they_settle(theirs, entries({"again": 1}))
+        assert master.keys() == {"again"}
 
 
 def test_changes_are_told_with_who_made_them(scene: Scene) -> None:

@@ -123,6 +123,19 @@ class MeshNode:
                 self.turns.tell()
                 self.turns.look_again()
 
+    def advance(self, wall_ns: int) -> None:
+        """Advance the simulated time of data stores: see ``Member.advance``.
+
+        Raises:
+            MemberStopped: A defect has stopped the node.
+        """
+        with self.lock:
+            if not self.turns.closed:
+                self.turns.check()
+                self.perform(self.member.advance(wall_ns, time.monotonic(), time.time_ns()))
+                self.turns.tell()
+                self.turns.look_again()
+
     def _ask(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> Sequence[Action]:
         return self.member.call(method, *args, now=time.monotonic(), wall_ns=time.time_ns())
 

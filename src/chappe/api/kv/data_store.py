@@ -196,7 +196,7 @@ class DataStore(Closeable, ReadableStore):
         """
         asked = self.attached.begin_await_idle(timeout)
         if callback is None:
-            asked.wait(None)
+            asked.wait(timeout)
             return self.attached.idle_outcome(asked)
         self.endpoint.call_when_done(asked, lambda outcome: callback(outcome is None), "chappe-await-idle")
         return True

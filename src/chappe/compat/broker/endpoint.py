@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, overload
 from uuid import UUID
@@ -27,9 +28,12 @@ from chappe.compat.broker.messaging import (
     with_local,
 )
 from chappe.compat.broker.peering import Backend, EndpointInfo, NetworkInfo, PeerFlags, PeerInfo, PeerStatus
+from chappe.compat.broker.scalars import Timespan, Timestamp
+from chappe.compat.broker.scalars import now as system_time
 from chappe.compat.broker.store import Store, Stores, options_of
 from chappe.defaults import SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import AddressInUse, PeeringError, UsageError
+from chappe.kv.simulated_clock import SimulatedClock
 from chappe.security import Security, Tls
 
 _FILES: Final = ("openssl_certificate", "openssl_key")
@@ -37,7 +41,7 @@ _FILES: Final = ("openssl_certificate", "openssl_key")
 
 @dataclass(slots=True)
 class BrokerOptions:
-    """Switches. ``use_real_time`` is kept and changes nothing."""
+    """Switches. Without ``use_real_time`` the time of data stores stands still until ``Endpoint.advance_time``."""
 
     disable_ssl: bool = False
     disable_forwarding: bool = False
@@ -127,6 +131,8 @@ class Endpoint:
     def __init__(self, configuration: Configuration | None = None) -> None:
         configuration = Configuration() if configuration is None else configuration
         self._endpoint = configuration.make()
+        self._clock = None if configuration.options.use_real_time else SimulatedClock()
+        self._endpoint.node.member.clock = self._clock
         self._stores = Stores(self._endpoint)
 
     def __enter__(self) -> Self:
@@ -217,6 +223,30 @@ class Endpoint:
         """A clone of a data store, which looks for its master from now on. None if the master is here."""
         found = self._stores.attach_clone(name)
         return None if found is None else Store(found)
+
+    # -- time, which the original's bindings leave to C++ ------------------------------------------------
+
+    def use_real_time(self) -> bool:
+        """False if the time of data stores stands still until ``advance_time``."""
+        return self._clock is None
+
+    def now(self) -> Timestamp:
+        """The time as data stores have it; simulated time begins at 1970."""
+        return system_time() if self._clock is None else Timestamp(Timespan(self._clock.wall_ns))
+
+    def advance_time(self, t: Timestamp | datetime) -> None:
+        """Let simulated time go on to ``t``: returns when everything that is due in data stores is done.
+
+        Entries expire that have lived until then. Heartbeats, searches and time-outs of masters and clones go on by
+        0.1 s at most, whatever ``t`` is: a jump in time loses nobody. Peerings, and all waits of callers, have real
+        time. As in the original nothing happens with real time, or if ``t`` is not later than ``now()``.
+        """
+        if not isinstance(t, Timestamp | datetime):
+            raise TypeError(f"advance_time takes a Timestamp or a datetime, not a {type(t).__name__}")
+        wall_ns = Data.from_py(t)._value
+        assert isinstance(wall_ns, int)
+        self._endpoint.node.advance(wall_ns)
+        self._stores.await_kept()
 
     # -- messages ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -115,9 +116,9 @@ class Store:
             return False
         try:
             asked = store.attached.begin_await_ready(GET_S)
-            asked.wait(None)
+            asked.wait(GET_S)  # of real time, where that of the store stands still
             return asked.take("") is None
-        except (StoreError, Closed):
+        except (StoreError, Closed, TimedOut):
             return False
 
     # -- writes: on their way when these return, and without a result -----------------------------------
@@ -307,6 +308,15 @@ class Stores:
             with self._lock:
                 self._wanted.update(matching)
                 self._tell()
+
+    def await_kept(self) -> None:
+        """Wait until masters with a file have everything in it that was done so far."""
+        with self._lock:
+            attached = list(self._attached.values())
+        for each in attached:
+            if isinstance(each.core, KvMaster) and not each.core.settled:
+                with suppress(Closed):  # meanwhile
+                    each.attached.await_kept()
 
     def close(self) -> None:
         """End all of them."""
