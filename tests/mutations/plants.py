@@ -2158,6 +2158,14 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "two masters are told",
     ),
     Plant(
+        "numbers-of-events-from-the-clock-alone",
+        "kv",
+        "kv/numbers.py",
+        "max(FIRST, wall_ns // 1000, *kept)",
+        "max(FIRST, wall_ns // 1000)",
+        "no revision comes twice",
+    ),
+    Plant(
         "silent-taker-waited-for",
         "kv",
         "kv/snapshots.py",

@@ -152,6 +152,12 @@ class SeesNoOtherMaster(KvMaster):
         return []
 
 
+class CountsFromTheClock(KvMaster):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._numbers = self._ordering._numbers = None
+
+
 class AnswersWithoutPause(KvMaster):
     def next_timeout(self, now: float, wall_ns: int) -> float:
         return now
@@ -261,6 +267,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
         ("exactly once", "order", "convergence", "crash", "durability"),
     ),
     (KvCores(master=AnswersWithoutPause), ("no spinning",)),
+    (KvCores(master=CountsFromTheClock), ("numbers",)),
     (KvCores(master=with_part(KvMaster, "_ordering", RepeatsWrites)), ("exactly once",)),
     (KvCores(clone=NeverStale), ("stale reads",)),
     (KvCores(clone=with_part(KvClone, "_following", DropsWritesSilently)), ("exactly once",)),
@@ -278,6 +285,7 @@ STORES: Iterable[tuple[KvCores, tuple[str, ...]]] = [
 SEEDS = range(60)
 # The first worlds that showed what is rare, when they were looked for: tried first.
 FIRST: dict[str, tuple[int, float | None]] = {
+    "CountsFromTheClock": (46, 0.1),
     "DropsWritesSilently": (42, 0.1),
     "ForgetsWriters": (7, None),
     "IgnoresFailures": (18, None),

@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from chappe import AsyncEndpoint, Endpoint
 from chappe.api.kv.data_store import DataStore
 from chappe.defaults import CLONE_BUFFER_S, CLONE_STALE_S, HEARTBEAT_S, LOST_AFTER, MASTER_SILENT_S
-from chappe.errors import NoMaster, PeeringError, StaleData, TimedOut
+from chappe.errors import NoMaster, PeeringError, StaleData, TimedOut, WrongRevision
 from chappe.testing import World
 
 
@@ -153,3 +154,37 @@ def test_coroutines_wait_that_long_too(chappe_world: World) -> None:
 
     with takes(chappe_world, 100.0):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "rocksdb"])
+def test_a_revision_from_before_a_restart_matches_nothing_though_the_clock_was_set_back(
+    backend: str, chappe_world: World, tmp_path: Path
+) -> None:
+    if backend == "rocksdb":
+        pytest.importorskip("rocksdict")
+    known: dict[str, list[int | None]] = {"a": [], "b": []}  # revisions that were shown
+    values = {}
+    for life, written in enumerate(("ab", "", "a", "b")):
+        chappe_world.kill("keeper")
+        chappe_world.set_clock("keeper", -3600.0 * life)
+        with chappe_world.on("keeper"):
+            keeper = Endpoint()
+            rooms = keeper.attach_master("rooms", backend, path=tmp_path / backend)
+            for key in written:
+                rooms.put(key, life)
+                values[key] = life
+        with Endpoint() as here:
+            here.peer("127.0.0.1", keeper.listen(), timeout=10)
+            shown = []
+            for store in (rooms, here.attach_clone("rooms")):
+                for key, revisions in known.items():
+                    for revision in revisions:
+                        assert revision is not None
+                        with pytest.raises(WrongRevision):
+                            store.put_if(key, "late", revision)
+                    found = store.entry(key)
+                    assert found is not None
+                    assert found.value == values[key]
+                    shown.append((key, found.revision))
+            for key, revision in shown:
+                known[key].append(revision)

@@ -1,8 +1,8 @@
 """The backend port: where a master's entries last. What is in memory is always complete; a backend only keeps it.
 
 ``commit`` does all of its operations or none, and is durable when it returns. It runs on a thread of its own while the
-core goes on. Keys and values are in their binary form; ``clone`` rows say which writes of clones are contained, so that
-none is done twice when its author repeats it to a restarted master.
+core goes on. Keys and values are in their binary form. Rows of writers say which writes of clones are contained, so
+that none is done twice when its author repeats it to a restarted master; that of ``NOBODY`` has the numbers of events.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from chappe.channel import FIRST
 from chappe.core import Report
 from chappe.data.convert import to_value
 from chappe.data.values import Value
@@ -22,12 +21,13 @@ from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
-from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.backend import Loaded, Operation, WriterRow
 from chappe.kv.engine import Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
 from chappe.kv.kept import Kept
+from chappe.kv.numbers import Numbers
 from chappe.kv.ordering import Ordering
 from chappe.kv.recent import Recent
 from chappe.kv.role import Conflicts, KvRole, Notices
@@ -51,7 +51,7 @@ class KvMaster(KvRole):
         engine: The data, if they are in memory already; of ``loaded`` only the writers are taken then.
         recent: What has changed lately, which the owner keeps.
         base: Where the numbers of its events begin, which are the revisions of entries too: above those of any former
-            master. Without one it is the time of day in microseconds.
+            master. Without one ``Numbers`` decides, by what the backend had and the time of day, ``wall_ns``.
         notify: Whether changes are told to watchers.
     """
 
@@ -77,14 +77,19 @@ class KvMaster(KvRole):
         self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         notices = Notices(notify)
         super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
+        numbers = None
+        if base is None:
+            numbers = Numbers(loaded or Loaded(), wall_ns)
+            base = numbers.base
+        self._numbers = numbers if durable else None
         self._writers = Writers(loaded.writers if loaded is not None else (), limits)
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), lambda *state: self._ordering.since(*state),
-            limits, now=now, heartbeat_s=heartbeat_s, base=max(FIRST, wall_ns // 1000) if base is None else base,
+            limits, now=now, heartbeat_s=heartbeat_s, base=base,
         )  # fmt: skip
         self._ordering = Ordering(
             name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable,
-            recent=recent,
+            recent=recent, numbers=self._numbers,
         )  # fmt: skip
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask for the position: question, operations so far
@@ -220,6 +225,11 @@ class KvMaster(KvRole):
         return actions
 
     # -- world --------------------------------------------------------------------------------------------------
+
+    def reserve(self) -> list[Operation]:
+        """What its backend, if it has one of its own, is to hold before the start: numbers are shown from then on."""
+        row = None if self._numbers is None else self._numbers.reserve(self.position)
+        return [] if row is None else [row]
 
     def start(self, now: float, wall_ns: int) -> list[Action]:
         """Begin: what expired while the store was closed goes."""

@@ -30,13 +30,14 @@ from chappe.errors import (
     WrongRevision,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
+from chappe.kv.actions import Action, Commit, Resolve
 from chappe.kv.clone_writes import wrong_revision
 from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
 from chappe.kv.followers import Followers
 from chappe.kv.group_commit import Committing, Done
+from chappe.kv.numbers import Numbers
 from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
 from chappe.kv.sizes import CONTAINERS, entry_fits
@@ -57,11 +58,12 @@ class Ordering:
     Args:
         durable: Whether there is a backend, to be asked by ``Commit``.
         recent: What has changed lately, if that is remembered.
+        numbers: Of events, where the backend keeps how far they have come.
     """
 
     def __init__(
         self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
-        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None,
+        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None, numbers: Numbers | None,
     ) -> None:  # fmt: skip
         self.notices = notices
         self.durable = durable
@@ -72,6 +74,7 @@ class Ordering:
         self._writers = writers
         self._followers = followers
         self._recent = recent
+        self._numbers = numbers
         self._planned = followers.output.seq  # the number of the last event, with those that are not told yet
         self._expire_from = now  # not before, since the disk was full
 
@@ -174,7 +177,8 @@ class Ordering:
         if self.durable and self.commits.count:
             commit = self.commits.start(self._writers.row)
             if commit is not None:
-                actions.append(commit)
+                row = None if self._numbers is None else self._numbers.reserve(self._planned)
+                actions.append(commit if row is None else Commit(commit.number, (*commit.operations, row)))
 
     def committed(self, number: int, now: float, wall_ns: int, actions: list[Action]) -> None:
         """A commit is durable."""
@@ -186,6 +190,8 @@ class Ordering:
     def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
         """A commit was refused: everything that waits is undone and refused."""
         undone = self.commits.failed(number, self._engine)
+        if self._numbers is not None:
+            self._numbers.refused()
         self._planned = self._followers.output.seq
         self._expire_from = now + DISK_RETRY_S
         actions.append(Report(CommitFailed(self._name, len(undone), str(error))))

@@ -13,7 +13,7 @@ from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGE
 from chappe.errors import BackendFailure
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action
-from chappe.kv.entity import Entity
+from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.followers import Followers
 from chappe.kv.ordering import Ordering
@@ -65,6 +65,9 @@ class Taking:
         self, entity: Entity, command: cmd.AttachWriter, now: float, wall_ns: int, actions: list[Action]
     ) -> None:
         """A clone opens its channel, or opens it again: what is done already is not taken again."""
+        if entity == NOBODY:
+            actions.append(Report(CommandRefused(self._name, "nobody begins to write")))
+            return
         if command.offset > _OFFSET_MAX:
             actions.append(Report(CommandRefused(self._name, f"{entity} begins with write {command.offset}")))
             return

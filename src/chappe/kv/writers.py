@@ -10,7 +10,7 @@ from chappe.channel import ChannelConsumer
 from chappe.defaults import STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
 from chappe.kv.backend import WriterRow
 from chappe.kv.commands import Action
-from chappe.kv.entity import Entity
+from chappe.kv.entity import NOBODY, Entity
 from chappe.limits import KvLimits
 
 NS: int = 1_000_000_000
@@ -62,6 +62,8 @@ class Writers:
         self.attached: dict[Entity, Writer] = {}
         self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
         for row in rows:
+            if row.entity == NOBODY:
+                continue  # it keeps the numbers of events: see ``Numbers``
             writer = self.known[row.entity] = Writer(row.entity, row.applied, row.heard_ns, limits)
             writer.outcomes = dict(row.outcomes)
 

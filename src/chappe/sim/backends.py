@@ -27,6 +27,10 @@ class SimBackend:
         """Do all, or none if the disk is full."""
         if self.full:
             raise StorageFull("the disk of this world is full")
+        self.take(operations)
+
+    def take(self, operations: Sequence[Operation]) -> None:
+        """Do all, however full the disk is."""
         for each in operations:
             if isinstance(each, PutRow):
                 self.rows[each.key] = each

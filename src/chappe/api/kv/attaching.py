@@ -12,7 +12,6 @@ from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.chained import Chaining, StoreServer
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.waiting import Asked
-from chappe.channel import FIRST
 from chappe.errors import MasterExists, NoMaster, Sealed, StaleData, TimedOut, UsageError
 from chappe.kv.backend import Backend
 from chappe.kv.chained.core import ChainedMaster
@@ -53,14 +52,15 @@ def attach_master(
         loaded = None if kept is None else kept.load()
         if loaded is not None and ring is None:
             refuse_sealed_rows(loaded, name)
+        core = KvMaster(
+            name, _entity(endpoint), now=endpoint.node.member.times(time.monotonic(), 0)[0], wall_ns=time.time_ns(),
+            durable=kept is not None, loaded=loaded, notify=False,
+        )  # fmt: skip
+        if kept is not None:
+            kept.commit(core.reserve())
         with endpoint.node.lock:
             endpoint.check()
             _refuse_second(endpoint, name, False)
-            now, wall_ns = endpoint.node.member.times(time.monotonic(), time.time_ns())
-            core = KvMaster(
-                name, _entity(endpoint), now=now, wall_ns=wall_ns, durable=kept is not None, loaded=loaded,
-                base=max(FIRST, time.time_ns() // 1000), notify=False,
-            )  # fmt: skip
             made = AttachedStore(endpoint, core, kept)
             made.begin()
     except BaseException:
@@ -125,7 +125,7 @@ def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buff
         endpoint.check()
         if endpoint.node.member.has("master", name):
             raise MasterExists(f"this endpoint has the master of store {name!r}: use that one, it has all data")
-        now, _ = endpoint.node.member.times(time.monotonic(), time.time_ns())
+        now, _ = endpoint.node.member.times(time.monotonic(), 0)
         core = KvClone(
             name, _entity(endpoint), now=now, resync_s=resync_s, stale_s=stale_s,
             mutation_buffer_s=buffer_s, notify=False,

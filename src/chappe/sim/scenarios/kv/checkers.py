@@ -443,6 +443,25 @@ class TwoMastersSeen(Checker[KvWorld]):
                     self.fail(f"{pair[0]} has not noticed {pair[1]} in {now - since:.1f} s")
 
 
+class Numbers(Checker[KvWorld]):
+    """A durable master begins behind every number of its former lives, also where the clock was set back."""
+
+    name = "numbers"
+
+    def __init__(self, world: KvWorld) -> None:
+        super().__init__(world)
+        self._life: Entity | None = None
+        self._last = 0  # that anybody was shown
+
+    def on_done(self, host: KvHost) -> None:
+        """A master has said something."""
+        if host.kind == "master" and host.backend is not None:
+            position: int = host.role.position
+            if host.entity != self._life and position <= self._last:
+                self.fail(f"{host.name} begins at {position}, a life before came to {self._last}")
+            self._life, self._last = host.entity, position
+
+
 def all_checkers(world: KvWorld) -> list[Checker[Any]]:
     """Every checker."""
     kinds = (
@@ -460,5 +479,6 @@ def all_checkers(world: KvWorld) -> list[Checker[Any]]:
         Everything,
         Changes,
         TwoMastersSeen,
+        Numbers,
     )
     return [kind(world) for kind in kinds]

@@ -116,10 +116,14 @@ class KvHost(Host):
         now, wall_ns = self.times()
         if self.kind == "master":
             loaded = None if backend is None else backend.load()
+            if backend is not None:  # the clock may have been set back before this life
+                wall_ns -= Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400)) * 1_000_000_000
             core: Any = world.cores.master(
                 STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
                 limits=world.limits,
             )  # fmt: skip
+            if backend is not None:
+                backend.take(core.reserve())
         else:
             old = Random(f"old {world.seed} {self.name}").random() < OLD
             core = world.cores.clone(
