@@ -56,6 +56,27 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         file = "chappe.log"
         level = "chappe=info"
         format = "json"
+        [mesh]
+        listen = ["*:7010", ":0"]
+        peers = ["f", "g:7011"]
+        retry_s = 2
+        retry_max_s = 30.5
+        attempts = 7
+        forwarding = false
+        forward = ["/zeek/", "/a,b"]
+        paths = 2
+        on_full = "disconnect"
+        peer_messages_max = 100
+        peer_bytes_max = "2MiB"
+        heartbeat_s = 0.5
+        recording_directory = "shapes"
+        output_generator_file_cap = 9
+        [subscribe]
+        on_full = "block"
+        messages_max = 10
+        bytes_max = 1000
+        max_age = "10s"
+        on_stale = "drop"
         """,
     )
     assert found.values == {
@@ -81,6 +102,25 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "log.file": "chappe.log",
         "log.level": "chappe=info",
         "log.format": "json",
+        "mesh.listen": ["*:7010", ":0"],
+        "mesh.peers": ["f", "g:7011"],
+        "mesh.retry_s": 2.0,
+        "mesh.retry_max_s": 30.5,
+        "mesh.attempts": 7,
+        "mesh.forwarding": False,
+        "mesh.forward": ["/zeek/", "/a,b"],
+        "mesh.paths": 2,
+        "mesh.on_full": "disconnect",
+        "mesh.peer_messages_max": 100,
+        "mesh.peer_bytes_max": 2 << 20,
+        "mesh.heartbeat_s": 0.5,
+        "mesh.recording_directory": "shapes",
+        "mesh.output_generator_file_cap": 9,
+        "subscribe.on_full": "block",
+        "subscribe.messages_max": 10,
+        "subscribe.bytes_max": 1000,
+        "subscribe.max_age": "10s",
+        "subscribe.on_stale": "drop",
     }
     assert set(found.values) == {setting.key for setting in SETTINGS}
 
@@ -131,6 +171,20 @@ def test_retention_rules_keep_their_order(tmp_path: Path) -> None:
         ("store = 5", "line 1: store: Expected section, got whole number"),
         ("retention = 5", "line 1: retention: Expected section, got whole number"),
         ("[retention]\na = 5", "line 2: retention.a: Expected section, got whole number"),
+        ("mesh = 5", "line 1: mesh: Expected section, got whole number"),
+        ("[mesh]\nretries = 5", "line 2: unknown key 'mesh.retries'; did you mean 'retry_s'?"),
+        ("[mesh]\n\nretry_s = 0", "line 3: mesh.retry_s: 0.0 is not a number of seconds above 0"),
+        ("[mesh]\nheartbeat_s = inf", "line 2: mesh.heartbeat_s: inf is not a number of seconds above 0"),
+        ("[mesh]\nattempts = 0", "line 2: mesh.attempts: 0 is not a whole number of at least 1"),
+        ("[mesh]\npaths = 3", "line 2: mesh.paths: 3 is not a whole number from 1 to 2"),
+        ("[mesh]\npeers = 'a'", "line 2: mesh.peers: Expected "),
+        ("[mesh]\npeers = ['a', ':x']", "line 2: mesh.peers: ':x' is not an address: HOST:PORT is wanted"),
+        ("[mesh]\non_full = 'explode'", "line 2: mesh.on_full: Invalid enum value 'explode'"),
+        ("[mesh]\npeer_bytes_max = '1 sack'", "line 2: mesh.peer_bytes_max: '1 sack' is not a size"),
+        ("[mesh]\npeer_bytes_max = 0", "line 2: mesh.peer_bytes_max: a bound of bytes is at least 1"),
+        ("[mesh]\nrecording_directory = ''", "line 2: mesh.recording_directory: '' is not a path"),
+        ("[subscribe]\non_full = 'disconnect'", "line 2: subscribe.on_full: 'disconnect' is none of block, "),
+        ("[subscribe]\nmax_age = 'old'", "line 2: subscribe.max_age: 'old' is not an age"),
     ],
 )
 def test_a_wrong_file_names_line_and_key(tmp_path: Path, text: str, told: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chappe.cli import mesh, node, ping, values
+from chappe.cli.units import address
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.zeek import Batch, Event
@@ -28,14 +29,14 @@ from chappe.security import Tls
     ],
 )
 def test_addresses(text: str, found: tuple[str, int]) -> None:
-    assert mesh.address(text) == found
-    assert mesh.address(mesh.shown(found)) == found
+    assert address(text) == found
+    assert address(mesh.shown(found)) == found
 
 
 @pytest.mark.parametrize("text", ["localhost:x", "localhost:", "localhost:70000", "tcp://localhost:80", "[::1]:٣"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
-        mesh.address(text)
+        address(text)
 
 
 def test_a_peer_that_says_goodbye_is_not_lost() -> None:
@@ -114,9 +115,9 @@ def test_a_nodes_file_says_everything(tmp_path: Path) -> None:
         'on_full = "drop_oldest"\n'
         '[tls]\ndirectory = "keys"\nname = "one"\n[websocket]\nlisten = 8080\norigins = ["https://example.org"]\n'
     )
-    found = node.load(str(file))
-    assert (found.listen, found.peers, found.forward) == (("127.0.0.1:0",), ("10.0.0.1",), ("/zeek/",))
-    assert (found.forwarding, found.paths, found.on_full) == (False, 2, "drop_oldest")
+    found, said = node.load(str(file))
+    assert (said["listen"], said["peers"], said["forward"]) == (["127.0.0.1:0"], ["10.0.0.1"], ["/zeek/"])
+    assert (said["forwarding"], said["paths"], said["on_full"]) == (False, 2, "drop_oldest")
     assert found.tls == node.TlsSection(directory=str(tmp_path / "keys"), name="one")
     assert found.websocket is not None
     assert (found.websocket.listen, found.websocket.origins) == (8080, ("https://example.org",))

@@ -14,6 +14,7 @@ from tests.waiting import until
 
 from chappe import Endpoint
 from chappe.cli import network as network_map
+from chappe.cli.mesh import Life
 from chappe.cli.network import Map, is_settled, lines, look
 from chappe.errors import UsageError
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable
@@ -210,7 +211,7 @@ def test_that_a_network_has_not_settled_is_said_beside_what_is_known(
 ) -> None:
     monkeypatch.setattr(network_map, "look", lambda endpoint, peers: network([(0, 1)], unheard=[1]))
     with Endpoint() as there:
-        network_map.show(Map(wanted=True), None, None, [f":{there.listen()}"], as_json=False)
+        network_map.show(Map(wanted=True), Life(), None, None, [f":{there.listen()}"], as_json=False)
     said = capsys.readouterr()
     assert said.err == "chappe: the network has not settled within 5 s: this is what is known now\n"
     assert "00000001  not heard of" in said.out

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.cli import console, mesh
+from chappe.cli import console
 from chappe.cli.record import parse_speed
-from chappe.cli.units import parse_age, parse_bytes, parse_start
+from chappe.cli.units import address, parse_age, parse_bytes, parse_start
 from chappe.cli.values import hint, read
 from chappe.data.order import TYPE_NAMES
 from chappe.data.topic import Filter, check_topic
@@ -34,7 +34,7 @@ texts = st.lists(st.sampled_from(PIECES), max_size=5).map("".join) | st.text(max
         parse_bytes,
         parse_start,
         parse_speed,
-        mesh.address,
+        address,
         console.host_and_ports,
         TowerAddress.parse_many,
         Filter.parse,

@@ -133,7 +133,8 @@ def program(
         raise ChappeError(f"this process may open too few files: at least {FILES_MIN} are needed (ulimit -n 1024)")
     system_program.is_command(f"chappe {context.invoked_subcommand}")
     context.obj = config.load(config_file)
-    context.default_map = config.defaults_of_commands(context.obj)
+    assert isinstance(context.command, TyperGroup)
+    context.default_map = config.defaults_of_commands(context.obj, context.command.commands)
     if config_file is not None:
         os.environ[CONFIG] = os.path.abspath(os.path.expanduser(config_file))  # members and child processes read it
     if context.invoked_subcommand != "config":

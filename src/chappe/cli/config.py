@@ -1,8 +1,9 @@
 """The configuration file and the environment: where options come from when the command line does not give them.
 
 Precedence: command line, environment, file, default; ``system/settings.py`` finds the file, and reads for the library
-the settings that belong to everybody. Every setting ``section.name`` is the option ``--name`` of the command
-``section`` and the variable ``CHAPPE_SECTION_NAME``; those without a section belong to every command.
+the settings that belong to everybody. Every setting ``section.name`` is the variable ``CHAPPE_SECTION_NAME``, and an
+option of the commands whose parameter has that variable: the file's value becomes the option's default.
+``cli/declared.py`` declares those of the mesh.
 
 A file that cannot be read, or says something unknown, is an error that names the line; it is never half used.
 """
@@ -20,6 +21,7 @@ import msgspec
 import typer
 
 from chappe.cli.console import show
+from chappe.cli.declared import DECLARED, schema, taken, text_of
 from chappe.cli.logs import FORMATS, LogFormat, parse_levels
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
@@ -80,6 +82,8 @@ class _File(Common, frozen=True):
     consume: _Consume = _Consume()
     demo: _Place = _Place()
     log: _Log = _Log()
+    mesh: dict[str, Any] = msgspec.field(default_factory=dict)
+    subscribe: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
 
 
@@ -122,7 +126,9 @@ SETTINGS: Final = (
     Setting("log.file", "none", "the file to which commands append what happens, in more detail"),
     Setting("log.level", "none", "from which level on a logger's lines are printed: NAME=LEVEL, several with commas"),
     Setting("log.format", "text", "how lines of the log look: " + ", ".join(FORMATS)),
+    *(Setting(each.key, each.default_text, each.help) for each in DECLARED.values()),
 )
+KEYS: Final = {setting.variable: setting.key for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class Config:
     """What the configuration file says. ``path`` is None if there is none."""
 
     path: Path | None = None
-    values: Mapping[str, str] = field(default_factory=dict)  # by Setting.key
+    values: Mapping[str, Any] = field(default_factory=dict)  # by Setting.key
     retention: tuple[RetentionRule, ...] = ()
 
 
@@ -163,54 +169,40 @@ def load(explicit: str | None = None) -> Config:
         rules.append(
             RetentionRule(topics, age_s, source.parsed((*keys, "bytes"), parse_bytes, rule.bytes), rule.records)
         )
-    values = {}
+    values: dict[str, Any] = {}
     for setting in SETTINGS:
+        if setting.key in DECLARED:
+            continue
         value = msgspec.to_builtins(file)
         for part in setting.key.split("."):
             value = value.get(part, {})
         if value != {}:
             values[setting.key] = str(value)
+    for section, table in (("mesh", file.mesh), ("subscribe", file.subscribe)):
+        found = source.convert(table, schema(section, Section), (section,))
+        values |= {f"{section}.{name}": value for name, value in taken(source, found, section, (section,)).items()}
     source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
     source.parsed(("log", "level"), parse_levels, values.get("log.level"))
     return Config(path, values, tuple(rules))
 
 
-MAP_COMMANDS: Final = ("get", "set", "delete", "watch", "dump", "load", "serve", "witness")
-COMMANDS = (
-    "tower",
-    "store",
-    "up",
-    "forward",
-    "produce",
-    "consume",
-    "topics",
-    "dashboard",
-    "demo",
-    "doctor",
-    "archive",
-    "replay",
-    "record",
-)
+def defaults_of_commands(found: Config, commands: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's values as defaults of each command's options, by the names of their parameters.
 
-
-def defaults_of_commands(found: Config) -> dict[str, Any]:
-    """The file's values as defaults of each command's options, by the names of their parameters."""
-    everywhere = {key: found.values[key] for key in ("tower", "listen", "forwarders") if key in found.values}
-    commands: dict[str, dict[str, Any]] = {name: dict(everywhere) for name in COMMANDS}
-    commands["pipeline"] = {name: dict(everywhere) for name in ("run", "check")}
-    if "tower" in found.values:  # the tower listens where everybody else looks for it
-        commands["tower"] = {"listen": found.values["tower"]}
-    of_map = {name: found.values[f"map.{name}"] for name in ("servers", "at") if f"map.{name}" in found.values}
-    commands["map"] = dict.fromkeys(MAP_COMMANDS, of_map)
-    for key, value in found.values.items():
-        section, _, name = key.partition(".")
-        if not name or section in ("map", "log"):
+    The options of the log, which every command has, look up the file themselves.
+    """
+    made: dict[str, Any] = {}
+    for name, command in commands.items():
+        if hasattr(command, "commands"):
+            made[name] = defaults_of_commands(found, command.commands)
             continue
-        commands[section][name.replace("from", "start")] = value
-        if section == "store":
-            for other in ("up", "doctor"):
-                commands[other][name] = value
-    return commands
+        keys = {each.name: KEYS[each.envvar] for each in command.params if each.envvar in KEYS}
+        made[name] = {
+            parameter: found.values[key]
+            for parameter, key in keys.items()
+            if key in found.values and not key.startswith("log.")
+        }
+    return made
 
 
 def config(context: typer.Context, as_json: Json = False) -> None:
@@ -225,7 +217,7 @@ def config(context: typer.Context, as_json: Json = False) -> None:
             value, source = found.values[setting.key], str(found.path)
         else:
             value, source = setting.default, "default"
-        rows.append({"key": setting.key, "value": value, "source": source, "help": setting.help})
+        rows.append({"key": setting.key, "value": text_of(value), "source": source, "help": setting.help})
     if as_json:
         retention = [asdict(rule) for rule in found.retention]
         print(json.dumps({"file": str(found.path) if found.path else None, "settings": rows, "retention": retention}))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 from typer import Option
 
-from chappe.cli import mesh, options
+from chappe.cli import declared, mesh, options
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.errors import ChappeError, UsageError
 from chappe.security import LogSecurity
@@ -37,6 +37,8 @@ LAST_LINES: Final = 20  # of what a dashboard beside a command said, to find out
 def dashboard(
     context: typer.Context,
     trust: mesh.Trust,
+    life: mesh.Life,
+    dialling: mesh.Dialling,
     at: Annotated[
         str,
         Option(
@@ -47,7 +49,7 @@ def dashboard(
     ] = AT,
     peers: Annotated[
         list[str] | None,
-        Option("--peer", metavar="HOST[:PORT]", help=f"An endpoint of the mesh to dial; else {mesh.HERE} is tried."),
+        declared.of("mesh.peers").option("--peer", help=f"An endpoint of the mesh to dial; else {mesh.HERE} is tried."),
     ] = None,
     maps: Annotated[
         list[str] | None,
@@ -111,7 +113,8 @@ def dashboard(
             expected=bool(forwarders) or not (peers or chains) or _was_given(context, "tower"),
         )
         sources: list[Source] = [log]
-        meshed = MeshSource(dialled, security, named=bool(peers))
+        endpoint = life.endpoint(security, forwarding=False)
+        meshed = MeshSource(dialled, named=bool(peers), endpoint=endpoint, retry=dialling.arguments)
         sources.append(meshed)
         shared = MapSource(maps, log_security) if maps else None
         sources += [shared] if shared is not None else []

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from typer import Argument
+from typer import Argument, Context
 
-from chappe.cli import mesh, node, options
+from chappe.cli import declared, mesh, node, options
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell, warn
 from chappe.errors import ConfigError, UsageError
@@ -32,8 +32,12 @@ WRONG: Final = ("SameMesh", "OtherName", "NotPassed")
 
 
 @audited()
+@options.with_groups
 def gateway(
     file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
+    queues: mesh.Queues,
+    dialling: mesh.Dialling,
+    context: Context,
     as_json: options.Json = False,
 ) -> None:
     """Join two domains of the mesh: pass chosen topics between them, and show how much.
@@ -47,8 +51,16 @@ def gateway(
     securities = {domain: _security(each) for domain, each in said.items()}
     heard = {domain: mesh.addresses(securities[domain], each.listen) for domain, each in said.items()}
     dialled = {domain: mesh.addresses(securities[domain], each.peers) for domain, each in said.items()}
+    asked = declared.source_of(context, "on_full") in ("COMMANDLINE", "ENVIRONMENT")
     sides = [
-        GatewaySide(domain, each.passes, each.id, securities[domain], each.on_full, each.gateways)
+        GatewaySide(
+            domain,
+            each.passes,
+            each.id,
+            securities[domain],
+            gateways=each.gateways,
+            **queues.of_endpoint | ({"on_full": each.on_full} if each.on_full and not asked else {}),
+        )
         for domain, each in said.items()
     ]
     try:
@@ -65,7 +77,7 @@ def gateway(
             for domain in running.domains
         }
         for domain in running.domains:
-            mesh.keep_dialling(running.endpoint(domain), dialled[domain])
+            dialling.keep(running.endpoint(domain), dialled[domain])
         title = f"gateway between {running.domains[0]} and {running.domains[1]}"
         listening = [f"{domain} at {', '.join(each['listen'])}" for domain, each in facts.items() if each["listen"]]
         tell(as_json, {"domains": facts}, f"{', '.join([title, *listening])}; Ctrl-C stops")
@@ -82,7 +94,7 @@ class DomainSection(Section, frozen=True):
     peers: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
     id: str | None = None
-    on_full: options.OnFull = "block"
+    on_full: options.OnFull | None = None
     gateways: tuple[str, ...] | None = None
     security: Literal["plain", "anonymous"] | None = None
     tls: node.TlsSection | None = None

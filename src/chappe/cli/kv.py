@@ -44,29 +44,27 @@ Timeout: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Clone(mesh.Trust):
+@dataclass(frozen=True)
+class Clone(mesh.Trust, mesh.Queues):
     """The options that say where the store is, and how long its master is waited for."""
 
     peers: mesh.Peers = None
     timeout: Timeout = ATTACH_S
 
     @contextmanager
-    def of(self, name: str, *, follow: bool = False) -> Iterator[DataStore]:
+    def of(self, name: str, *, follow: mesh.Dialling | None = None) -> Iterator[DataStore]:
         """A clone of the store. With ``follow`` what happens to peers and master is told, lost ones are dialled again.
 
         Raises NoMaster if there is none within ``timeout``.
         """
-        from chappe import Endpoint
-
         hear_warnings()
         security = self.security()
         dialled = mesh.addresses(security, self.peers or [mesh.HERE])
-        with Endpoint(security=security, forwarding=False) as endpoint:
+        with self.endpoint(security, forwarding=False) as endpoint:
             mesh.dial(endpoint, dialled)
-            if follow:
+            if follow is not None:
                 endpoint.statuses(callback=Teller())
-                mesh.keep_dialling(endpoint, dialled)
+                follow.keep(endpoint, dialled)
             with endpoint.attach_clone(name, timeout=self.timeout) as store:
                 yield store
 
@@ -137,6 +135,7 @@ def list_(
 def watch(
     store: Store,
     where: Clone,
+    dialling: mesh.Dialling,
     prefix: Prefix = None,
     key: Annotated[str | None, Option(metavar="KEY", help="Only this key.")] = None,
     count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,
@@ -149,7 +148,7 @@ def watch(
         raise UsageError("give a prefix or --key, not both")
     wanted = {} if key is None else {"key": values.read_argument(key, as_text=as_text)}
     wanted |= {} if prefix is None else {"prefix": prefix}
-    with where.of(store, follow=True) as clone:
+    with where.of(store, follow=dialling) as clone:
         follow(clone, wanted, count, seconds, as_json, as_text)
 
 

@@ -106,6 +106,8 @@ def _as_json(event: DataStoreEvent) -> bytes:
 def serve(
     store: Annotated[str, Argument(metavar="STORE", help="Name of the store.")],
     trust: mesh.Trust,
+    queues: mesh.Queues,
+    dialling: mesh.Dialling,
     backend: Annotated[
         Literal["memory", "sqlite", "rocksdb"],
         Option(help="Where entries are kept; in memory only while the command runs."),
@@ -115,6 +117,7 @@ def serve(
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
+    forwarding: mesh.Forwarding = True,
     partner: _OfAPair = None,
     role: _OfAPair = None,
     witness: _OfAPair = None,
@@ -131,8 +134,6 @@ def serve(
     as_json: options.Json = False,
 ) -> None:
     """Run the master of a data store, and show its clones and entries; others attach to it."""
-    from chappe import Endpoint
-
     hear_warnings()
     if partner is not None or role is not None or witness is not None:
         raise UsageError(
@@ -149,9 +150,9 @@ def serve(
         )
     chained = _chained(chain, name, directory)
     with ExitStack() as stack:
-        endpoint = stack.enter_context(Endpoint(id=endpoint_id, security=security))
+        endpoint = stack.enter_context(queues.endpoint(security, id=endpoint_id, forwarding=forwarding))
         statuses = endpoint.statuses()
-        mesh.keep_dialling(endpoint, dialled)
+        dialling.keep(endpoint, dialled)
         where: dict[str, Any] = {} if path is None else {"path": path}
         master = stack.enter_context(endpoint.attach_master(store, backend, **where, **chained))
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}

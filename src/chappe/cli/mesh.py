@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
-from typer import Option
+from typer import Context, Option
 
-from chappe.cli import options
+from chappe.cli import declared, options
 from chappe.cli.console import check_reader, say, warn
-from chappe.defaults import MESH_PORT
+from chappe.cli.units import address
 from chappe.errors import ChappeError, PeeringError, UsageError
 from chappe.security import PASSPHRASE, Keys, is_loopback, permissions_file
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from chappe.security import Security
 
 PANEL: Final = "Mesh"
-HERE: Final = f"127.0.0.1:{MESH_PORT}"
-RETRY_S: Final = 1.0  # between attempts to reach a peer
+ENDPOINT: Final = "Endpoint"
+HERE: Final = declared.HERE
 _TROUBLES: Final = (
     "MessagesDropped", "MessagesMalformed", "MessagesRefused", "PeerBlocked", "PeerRefused", "RefusedByPeer",
     "SubscriptionRefused", "RecordingStopped", "RecordingIncomplete",
@@ -33,14 +33,20 @@ POLL_S: Final = 0.25
 
 Peers: TypeAlias = Annotated[
     list[str] | None,
-    Option("--peer", metavar="HOST[:PORT]", help=f"An endpoint to dial; {HERE} by default.", rich_help_panel=PANEL),
+    declared.of("mesh.peers").option("--peer", help=f"An endpoint to dial; {HERE} by default.", panel=PANEL),
 ]
 
 LastingPeers: TypeAlias = Annotated[
-    list[str] | None, Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial, and again when it is lost.")
+    list[str] | None,
+    declared.of("mesh.peers").option("--peer", help="An endpoint to dial, and again when it is lost.", panel=PANEL),
 ]
 Listen: TypeAlias = Annotated[
-    list[str] | None, Option("--listen", metavar="HOST:PORT", help=f"Where to listen; {HERE} by default, port 0: any.")
+    list[str] | None,
+    declared.of("mesh.listen").option("--listen", help=f"Where to listen; {HERE} by default, port 0: any."),
+]
+Forwarding: TypeAlias = Annotated[
+    bool,
+    declared.of("mesh.forwarding").option("--forwarding/--no-forwarding", panel=ENDPOINT),
 ]
 EndpointId: TypeAlias = Annotated[
     str | None, Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or a random one.")
@@ -50,7 +56,7 @@ EndpointId: TypeAlias = Annotated[
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trust:
     """The options that say with whom endpoints may speak."""
 
@@ -90,6 +96,70 @@ class Trust:
         return options.keys_of(self.acting)
 
 
+@dataclass(frozen=True)
+class Life:
+    """The options of every endpoint that a command makes."""
+
+    heartbeat_s: Annotated[float, declared.of("mesh.heartbeat_s").option(panel=ENDPOINT)] = declared.of(
+        "mesh.heartbeat_s"
+    ).default
+
+    @property
+    def of_endpoint(self) -> dict[str, Any]:
+        """The arguments of ``Endpoint``."""
+        return {each.name: getattr(self, each.name) for each in fields(Queues) if hasattr(self, each.name)}
+
+    def endpoint(self, security: Security | Keys, **more: Any) -> Endpoint:
+        """Make the command's endpoint."""
+        from chappe import Endpoint
+
+        return Endpoint(security=security, **self.of_endpoint, **more)
+
+
+@dataclass(frozen=True)
+class Queues(Life):
+    """The options of endpoints that publish or pass on: these have something that waits for peers."""
+
+    paths: Annotated[int, declared.of("mesh.paths").option(panel=ENDPOINT)] = declared.of("mesh.paths").default
+    on_full: Annotated[options.OnFull, declared.of("mesh.on_full").option(panel=ENDPOINT)] = declared.of(
+        "mesh.on_full"
+    ).default
+    peer_messages_max: Annotated[int, declared.of("mesh.peer_messages_max").option(panel=ENDPOINT)] = declared.of(
+        "mesh.peer_messages_max"
+    ).default
+    peer_bytes_max: Annotated[int, declared.of("mesh.peer_bytes_max").option(panel=ENDPOINT)] = declared.of(
+        "mesh.peer_bytes_max"
+    ).default
+
+
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """The options that say when a peer is dialled again."""
+
+    retry_s: Annotated[float, declared.of("mesh.retry_s").option(panel=ENDPOINT)] = declared.of("mesh.retry_s").default
+    retry_max_s: Annotated[float | None, declared.of("mesh.retry_max_s").option(panel=ENDPOINT)] = None
+    attempts: Annotated[int | None, declared.of("mesh.attempts").option(panel=ENDPOINT)] = None
+
+    def heed(self, context: Context) -> Dialling:
+        """Raise UsageError if the longest wait is below the first one."""
+        if self.retry_max_s is not None and self.retry_max_s < self.retry_s:
+            raise UsageError(
+                f"{declared.origin(context, 'mesh.retry_max_s')} is {self.retry_max_s:g}, below the "
+                f"{self.retry_s:g} of {declared.origin(context, 'mesh.retry_s')}"
+            )
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``Endpoint.peer``."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def keep(self, endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> None:
+        """Peer with all of them some time, and again when they are lost."""
+        for host, port in peers:
+            endpoint.peer_nosync(host, port, **self.arguments)
+
+
 def addresses(security: Security | Keys, texts: Iterable[str]) -> list[tuple[str, int]]:
     """Hosts and ports; raises UsageError if one is malformed, or on another machine and no security was chosen."""
     found = [address(each) for each in texts]
@@ -100,18 +170,6 @@ def addresses(security: Security | Keys, texts: Iterable[str]) -> list[tuple[str
                 "--plain if everybody on the way may read and forge"
             )
     return found
-
-
-def address(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; raises UsageError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or (text.endswith("]") and text.startswith("[")) or (text.count(":") > 1 and not text.startswith("[")):
-        host, port = text, str(MESH_PORT)
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535 or "/" in host:
-        raise UsageError(f"{text!r} is not an address: HOST:PORT is wanted, such as {HERE}")
-    return host or "127.0.0.1", int(port)
 
 
 def shown(where: tuple[str, int]) -> str:
@@ -169,18 +227,6 @@ class Teller:
 def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tuple[str, int]]:
     """Peer with all of them, at once or not at all; returns their ids. Raises PeeringError."""
     return {endpoint.peer(host, port, retry_s=0): (host, port) for host, port in peers}
-
-
-def keep_dialling(
-    endpoint: Endpoint,
-    peers: Iterable[tuple[str, int]],
-    retry_s: float = RETRY_S,
-    retry_max_s: float | None = None,
-    attempts: int | None = None,
-) -> None:
-    """Peer with all of them some time, and again when they are lost."""
-    for host, port in peers:
-        endpoint.peer_nosync(host, port, retry_s=retry_s, retry_max_s=retry_max_s, attempts=attempts)
 
 
 def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:

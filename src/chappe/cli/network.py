@@ -67,12 +67,17 @@ class Map:
                 raise UsageError(f"--map only looks, and ends: leave out {name}")
 
 
-def show(how: Map, security: Security | Keys, endpoint_id: str | None, peers: list[str], as_json: bool) -> None:
+def show(
+    how: Map,
+    life: mesh.Life,
+    security: Security | Keys,
+    endpoint_id: str | None,
+    peers: list[str],
+    as_json: bool,
+) -> None:
     """Join, look, and print. Raises PeeringError if a peer does not answer."""
-    from chappe import Endpoint
-
     where = mesh.addresses(security, peers or [mesh.HERE])
-    with Endpoint(id=endpoint_id, security=security, forwarding=False) as endpoint:
+    with life.endpoint(security, id=endpoint_id, forwarding=False) as endpoint:
         dialled = mesh.dial(endpoint, where)
         found = look(endpoint, dialled)
     if not is_settled(found):

@@ -6,15 +6,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
-from chappe.cli import dashboard, mesh, network, options, tap
+from chappe.cli import dashboard, declared, mesh, network, options, tap
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell
 from chappe.data.markup import many
@@ -29,10 +29,33 @@ if TYPE_CHECKING:
     from chappe.security import Keys, Security
 
 LOOPBACK: Final = "127.0.0.1"
+FOUND: Final = "chappe.node"  # in the context's ``meta``: the file's own keys
 STEP_S: Final = 0.5
 REPORT_S: Final = 5.0  # between two lines of JSON
 SMOOTH_S: Final = 2.0  # rates are of about the last seconds
 COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
+
+
+def _heed_file(context: Context, value: str | None) -> str | None:
+    """Read the file before the options: its settings count more than those of ``chappe.toml``."""
+    if value is not None and not context.resilient_parsing:
+        context.meta[FOUND], said = load(value)
+        context.meta[declared.FILE] = (value, said)
+        context.default_map = {**(context.default_map or {}), **said}
+    return value
+
+
+def _is_typed(context: Context, parameter: str) -> bool:
+    return declared.source_of(context, parameter) == "COMMANDLINE"
+
+
+def _lasting(context: Context) -> dict[str, Any]:
+    """The options on the command line that are for a node that stays."""
+    looking = {"file", "peers", "endpoint_id", "as_json"}
+    looking |= {each.name for group in (mesh.Trust, mesh.Life, network.Map) for each in fields(group)}
+    given = [each for each in context.command.params if each.expose_value and each.name not in looking]
+    names = {each.name: "--[no-]forwarding" if each.name == "forwarding" else each.opts[0] for each in given}
+    return {name: True for parameter, name in names.items() if parameter and _is_typed(context, parameter)}
 
 
 @audited()
@@ -40,26 +63,23 @@ COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "
 def node(
     trust: mesh.Trust,
     picture: network.Map,
+    queues: mesh.Queues,
+    dialling: mesh.Dialling,
+    context: Context,
     file: Annotated[
-        str | None, Argument(metavar="[FILE]", help="A TOML file that says the same as the options.")
+        str | None,
+        Argument(
+            metavar="[FILE]", help="A TOML file that says the same as the options.", is_eager=True, callback=_heed_file
+        ),
     ] = None,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
     forward: Annotated[
         list[str] | None,
-        Option(metavar="TOPIC", help="Have originals send this prefix here too, to be passed on to others."),
+        declared.of("mesh.forward").option(help="Have originals send this prefix here too, to be passed on to others."),
     ] = None,
-    forwarding: Annotated[
-        bool | None, Option("--forwarding/--no-forwarding", help="Whether to pass on what peers publish.")
-    ] = None,
-    paths: Annotated[
-        int | None,
-        Option(min=1, max=2, metavar="N", help="In how many ways what is published here goes to each receiver."),
-    ] = None,
+    forwarding: mesh.Forwarding = True,
     endpoint_id: mesh.EndpointId = None,
-    on_full: Annotated[
-        options.OnFull | None, Option(help="What happens when a peer takes less than is sent to it.")
-    ] = None,
     websocket: Annotated[
         str | None, Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
     ] = None,
@@ -69,10 +89,13 @@ def node(
     ] = None,
     recording_directory: Annotated[
         str | None,
-        Option(metavar="DIRECTORY", help="Record the shapes of what is published here, for `chappe mesh generate`."),
+        declared.of("mesh.recording_directory").option(
+            help="Record the shapes of what is published here, for `chappe mesh generate`."
+        ),
     ] = None,
     output_generator_file_cap: Annotated[
-        int | None, Option(min=1, metavar="N", help="How many messages to record at most.")
+        int | None,
+        declared.of("mesh.output_generator_file_cap").option(help="How many messages to record at most."),
     ] = None,
     at_tap: tap.At = None,
     look: dashboard.Wanted = False,
@@ -82,40 +105,27 @@ def node(
 
     With --map it shows the network instead, and ends.
     """
-    from chappe import Endpoint
-
     hear_warnings()
-    lasting = {
-        "--listen": listen, "--forward": forward, "--[no-]forwarding": forwarding, "--paths": paths,
-        "--on-full": on_full, "--websocket": websocket, "--origin": origins,
-        "--recording-directory": recording_directory, "--output-generator-file-cap": output_generator_file_cap,
-        "--tap": at_tap, "--dashboard": look or None,
-    }  # fmt: skip
-    picture.check(as_json, lasting)
-    said = load(file) if file is not None else NodeFile()
+    picture.check(as_json, _lasting(context))
+    said: NodeFile = context.meta.get(FOUND, NodeFile())
+    of_file = context.meta.get(declared.FILE, (None, {}))[1]
     security = _trust(said, trust).security()
+    joined = {
+        name: [*of_file.get(name, ()), *(given or ())] if _is_typed(context, name) else given or []
+        for name, given in (("listen", listen), ("peers", peers), ("forward", forward))
+    }
     if picture.wanted:
-        network.show(picture, security, endpoint_id, [*said.peers, *(peers or [])], as_json)
+        network.show(picture, queues, security, endpoint_id, joined["peers"], as_json)
         return
-    heard = mesh.addresses(security, [*said.listen, *(listen or [])] or [mesh.HERE])
-    dialled = mesh.addresses(security, [*said.peers, *(peers or [])])
+    heard = mesh.addresses(security, joined["listen"] or [mesh.HERE])
+    dialled = mesh.addresses(security, joined["peers"])
     web = _web(said.websocket, security, websocket, origins or [])
     server = None
     with ExitStack() as stack:
-        passes_on = said.forwarding if forwarding is None else forwarding
-        policy = on_full or said.on_full
-        recording: dict[str, Any] = {
-            "recording_directory": recording_directory or said.recording_directory,
-            "output_generator_file_cap": output_generator_file_cap or said.output_generator_file_cap,
-        }
-        endpoint = Endpoint(
-            id=endpoint_id or said.id,
-            security=security,
-            forwarding=passes_on,
-            paths=paths or said.paths,
-            on_full=policy,
-            **recording,
-        )
+        recording: dict[str, Any] = {"recording_directory": recording_directory}
+        if recording_directory is not None or _is_typed(context, "output_generator_file_cap"):
+            recording["output_generator_file_cap"] = output_generator_file_cap
+        endpoint = queues.endpoint(security, id=endpoint_id or said.id, forwarding=forwarding, **recording)
         stack.enter_context(endpoint)
         statuses = endpoint.statuses()
         facts: dict[str, Any] = {"id": endpoint.id, "listen": mesh.listen(endpoint, heard)}
@@ -128,8 +138,8 @@ def node(
         if at_tap is not None:
             host, port = tap.place(at_tap)
             facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
-        endpoint.forward(*said.forward, *(forward or []))
-        mesh.keep_dialling(endpoint, dialled, said.retry_s, said.retry_max_s, said.attempts)
+        endpoint.forward(*joined["forward"])
+        dialling.keep(endpoint, dialled)
         if look:
             peer = ["--peer", facts["listen"][0]]
             facts["dashboard"] = stack.enter_context(dashboard.beside(look, *peer, *_trust(said, trust).arguments))
@@ -189,40 +199,29 @@ class WebSocketSection(Section, frozen=True):
 
 
 class NodeFile(Section, frozen=True):
-    """What a file says; everything may be left out."""
+    """The keys of a file beside those of ``[mesh]``; everything may be left out."""
 
     id: str | None = None
-    listen: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    retry_s: Annotated[float, msgspec.Meta(gt=0)] = mesh.RETRY_S
-    retry_max_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    attempts: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    forward: tuple[str, ...] = ()
-    forwarding: bool = True
-    paths: Literal[1, 2] = 1
-    on_full: options.OnFull = "block"
     security: Literal["plain", "anonymous"] | None = None
     tls: TlsSection | None = None
     websocket: WebSocketSection | None = None
     tap: str | int | None = None  # [HOST:]PORT
-    recording_directory: str | None = None  # seen from the file's own
-    output_generator_file_cap: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-def load(file: str) -> NodeFile:
-    """Read a file; raises ConfigError, whose text names the line."""
+def load(file: str) -> tuple[NodeFile, dict[str, Any]]:
+    """Read a file: its own keys, and the settings of the mesh. Raises ConfigError, whose text names the line."""
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"there is no file {file}")
     source = TomlFile.read(path)
-    found = source.convert(source.tables, NodeFile)
-    if found.recording_directory is not None:
-        recording = path.parent / Path(found.recording_directory).expanduser()
-        found = msgspec.structs.replace(found, recording_directory=str(recording))
-    if found.tls is None:
-        return found
-    directory = path.parent / Path(found.tls.directory).expanduser()
-    return msgspec.structs.replace(found, tls=TlsSection(directory=str(directory), name=found.tls.name))
+    found = source.convert(source.tables, declared.schema("mesh", NodeFile))
+    said = declared.taken(source, found, "mesh", ())
+    if "recording_directory" in said:  # seen from the file's own
+        said["recording_directory"] = str(path.parent / Path(said["recording_directory"]).expanduser())
+    if found.tls is not None:
+        directory = path.parent / Path(found.tls.directory).expanduser()
+        found = msgspec.structs.replace(found, tls=TlsSection(directory=str(directory), name=found.tls.name))
+    return found, said
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,12 +175,13 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
             shown[option.name] = each.replace(name=option.name, default=option.default, annotation=kinds[option.name])
 
     heeding = [name for name, group in groups.items() if hasattr(group, "heed")]
-    if heeding:
+    own = next((name for name, kind in hints.items() if kind is Context), None)  # typer hands over one context
+    if heeding and own is None:
         shown[_CONTEXT] = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context)
 
     @wraps(function)
     def command(**given: Any) -> None:
-        context = given.pop(_CONTEXT, None)
+        context = given.pop(_CONTEXT, None) if own is None else given[own]
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group) if each.name in given})
         for name in heeding if context is not None else ():

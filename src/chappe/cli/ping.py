@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 from typer import Argument, Option
 
-from chappe.cli import mesh, options
+from chappe.cli import declared, mesh, options
 from chappe.cli.console import hear_warnings, warn
 from chappe.errors import PeeringError, TimedOut
 
@@ -25,18 +25,26 @@ BUCKETS_MAX: Final = 16
 @options.with_groups
 def ping(
     trust: mesh.Trust,
-    peer: Annotated[str, Argument(metavar="HOST[:PORT]", help="The endpoint to ask.")] = mesh.HERE,
+    life: mesh.Life,
+    peer: Annotated[
+        str,
+        Argument(
+            metavar="HOST[:PORT]",
+            help="The endpoint to ask.",
+            envvar=declared.of("mesh.peers").variable,
+            parser=declared.as_is,
+            callback=declared.of("mesh.peers").take_first,
+        ),
+    ] = mesh.HERE,
     count: Annotated[int, Option(min=1, max=1_000_000, metavar="N", help="How many times.")] = 100,
     interval: Annotated[float, Option(min=0.0, max=3600.0, metavar="SECONDS", help="Pause in between.")] = 0.01,
     as_json: options.Json = False,
 ) -> None:
     """Measure round trips to an endpoint of the mesh, an original included."""
-    from chappe import Endpoint
-
     hear_warnings()
     security = trust.security()
     (where,) = mesh.addresses(security, [peer])
-    with Endpoint(security=security) as endpoint:
+    with life.endpoint(security) as endpoint:
         began = time.perf_counter()
         found = endpoint.peer(*where, retry_s=0)
         peering_s = time.perf_counter() - began

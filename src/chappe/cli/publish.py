@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 from typer import Argument, Option
 
-from chappe.cli import mesh, options, values
+from chappe.cli import declared, mesh, options, values
 from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
 from chappe.cli.formats import split_lines
 from chappe.cli.units import parse_age
@@ -95,6 +95,7 @@ class Form:
 def publish(
     trust: mesh.Trust,
     form: Form,
+    queues: mesh.Queues,
     topic: Annotated[str, Argument(metavar="TOPIC", help="Topic to publish to; `-`: the one in each JSON line.")],
     texts: Annotated[
         list[str] | None,
@@ -109,8 +110,6 @@ def publish(
 
     A value is what its JSON says: `5`, `true` or `{"a": 1}`; of a type that it names: `count:5`; else a string.
     """
-    from chappe import Endpoint
-
     hear_warnings()
     form.check(topic)
     security = trust.security()
@@ -122,7 +121,7 @@ def publish(
     teller = mesh.Teller()
     count = wanted = 0  # published, and of these what somebody in reach has subscribed to
     problem: ChappeError | None = None
-    with Endpoint(security=security, forwarding=False) as endpoint:
+    with queues.endpoint(security, forwarding=False) as endpoint:
         mesh.dial(endpoint, dialled)
         statuses = endpoint.statuses(callback=teller)
         heard = _await_subscribers(endpoint, None if topic == ANY else topic)
@@ -165,6 +164,8 @@ def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
 @options.with_groups
 def subscribe(
     trust: mesh.Trust,
+    life: mesh.Life,
+    dialling: mesh.Dialling,
     topics: Annotated[list[str], Argument(metavar="TOPIC", help="Prefixes of topics; '' is all.")],
     peers: mesh.Peers = None,
     listen: Annotated[
@@ -180,14 +181,28 @@ def subscribe(
     as_text: values.Text = False,
     on_full: Annotated[
         Literal["drop_oldest", "drop_newest", "block"],
-        Option(help="When the output is slow: drop messages and say so, or slow publishers down."),
+        declared.of("subscribe.on_full").option(
+            help="When the output is slow: drop messages and say so, or slow publishers down."
+        ),
     ] = "drop_oldest",
-    max_age: options.MaxAge = None,
-    on_stale: options.OnStale = "end",
+    messages_max: Annotated[int, declared.of("subscribe.messages_max").option()] = declared.of(
+        "subscribe.messages_max"
+    ).default,
+    bytes_max: Annotated[int, declared.of("subscribe.bytes_max").option()] = declared.of("subscribe.bytes_max").default,
+    max_age: Annotated[
+        str | None,
+        declared.of("subscribe.max_age").option(
+            help="How old what is taken may be, such as 10s or 0.5s; by default without a bound."
+        ),
+    ] = None,
+    on_stale: Annotated[
+        declared.OnStale,
+        declared.of("subscribe.on_stale").option(
+            help="What is older than --max-age ends the command with a failure (end), or is left out and counted."
+        ),
+    ] = "end",
 ) -> None:
     """Print what is published to topics of the mesh; Zeek's events by name."""
-    from chappe import Endpoint
-
     hear_warnings()
     security = trust.security()
     dialled = mesh.addresses(security, peers or ([] if listen else [mesh.HERE]))
@@ -196,15 +211,16 @@ def subscribe(
         return
     json = as_json or output == "json"
     render = values.message_as_json if json else partial(values.message_as_text, broker=as_text)
-    with Endpoint(security=security, forwarding=False) as endpoint:
+    with life.endpoint(security, forwarding=False) as endpoint:
         teller = mesh.Teller(come_and_go=bool(heard))
         endpoint.statuses(callback=teller)
         age_s = None if max_age is None else parse_age(max_age)
-        subscriber = endpoint.subscribe(*topics, on_full=on_full, max_age_s=age_s, on_stale=on_stale)
+        bounds: dict[str, Any] = {"messages_max": messages_max, "bytes_max": bytes_max}
+        subscriber = endpoint.subscribe(*topics, on_full=on_full, max_age_s=age_s, on_stale=on_stale, **bounds)
         try:
             for each in mesh.listen(endpoint, heard):
                 say(f"listening at {each}")
-            mesh.keep_dialling(endpoint, dialled)
+            dialling.keep(endpoint, dialled)
             for found in mesh.batches(subscriber.get_many, count, seconds):
                 write_out(b"".join(_rendered(found, render)))
         except KeyboardInterrupt as stop:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
-from chappe.cli import mesh, options
+from chappe.cli import declared, mesh, options
 from chappe.cli.archive import need_packages
 from chappe.cli.console import Bar, exit_code, hear_warnings, left_text, rate_of, say, tell, warn
 from chappe.cli.units import human_bytes, parse_moment, parse_start
@@ -42,16 +42,16 @@ RATE_S: Final = 1.0  # the rate shown is an average over this time
 @options.with_groups
 def record(
     trust: mesh.Trust,
+    queues: mesh.Queues,
+    dialling: mesh.Dialling,
     topics: Annotated[list[str], Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
     to: Annotated[str | None, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")] = None,
     parquet: Annotated[
         Path | None,
         Option(metavar="DIR", file_okay=False, help="Instead of --to: files of Parquet here, events as columns."),
     ] = None,
-    peer: Annotated[
-        list[str] | None,
-        Option("--peer", metavar="HOST[:PORT]", help="An endpoint to dial.", rich_help_panel=mesh.PANEL),
-    ] = None,
+    peers: mesh.LastingPeers = None,
+    forwarding: mesh.Forwarding = True,
     mesh_listen: Annotated[
         str | None, Option(metavar="HOST:PORT", help="Accept peers here; port 0: any.", rich_help_panel=mesh.PANEL)
     ] = None,
@@ -65,23 +65,22 @@ def record(
 
     The same command again goes on with what stores did not have yet. `chappe replay TOPIC` brings records back.
     """
-    from chappe import Endpoint
     from chappe.bridges.event_files import EventFiles
     from chappe.bridges.recorder import Recorder
 
     program.call_members(name)
     if (to is None) == (parquet is None):
         raise UsageError("give either --to TOPIC, for records in the log, or --parquet DIR, for files of events")
-    if not peer and mesh_listen is None:
+    if not peers and mesh_listen is None:
         raise UsageError("nobody can be heard: give --peer HOST:PORT to dial an endpoint, or --mesh-listen HOST:PORT")
     security = trust.security()
-    dialled = mesh.addresses(security, peer or ())
+    dialled = mesh.addresses(security, peers or ())
     listened = mesh.addresses(security, [] if mesh_listen is None else [mesh_listen])
     if to is not None:
         to = options.written_topic(to)
         hear_warnings(tower)
     with ExitStack() as ending:
-        endpoint = ending.enter_context(Endpoint(security=security))
+        endpoint = ending.enter_context(queues.endpoint(security, forwarding=forwarding))
         at = next(iter(mesh.listen(endpoint, listened)), None)
         recorder: Recorder | EventFiles
         facts: dict[str, object] = {"event": "recording", "id": endpoint.id, "address": at}
@@ -94,7 +93,7 @@ def record(
             assert parquet is not None
             recorder = EventFiles(endpoint, *topics, directory=parquet)
         with _stopped_by_signals(recorder):
-            mesh.keep_dialling(endpoint, dialled)
+            dialling.keep(endpoint, dialled)
             if as_json:
                 print(json.dumps(facts), flush=True)
             elif at is not None:
@@ -197,7 +196,10 @@ class Archived:
 @options.with_groups
 def replay(
     trust: mesh.Trust,
+    queues: mesh.Queues,
+    dialling: mesh.Dialling,
     what: Archived,
+    context: typer.Context,
     recorded: Annotated[
         str | None, Argument(metavar="TOPIC", help="A topic that `chappe record` made: back into the mesh.")
     ] = None,
@@ -215,7 +217,7 @@ def replay(
         ),
     ] = None,
     end: Annotated[str | None, Option(metavar="TIME", help="Only records before this time.")] = None,
-    peer: mesh.Peers = None,
+    peers: mesh.Peers = None,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     name: options.Name = None,
@@ -235,11 +237,12 @@ def replay(
     if recorded is not None:
         _refuse(what, "an archive, --from DIR; a recorded topic has its own")
         between = _start(start), _moment(end, "--end")
-        code = _replay_topic(recorded, peer, trust.security(), parse_speed(speed), between, tower, as_json)
+        into = _Into(queues, dialling, peers)
+        code = _replay_topic(recorded, into, trust.security(), parse_speed(speed), between, tower, as_json)
     else:
         assert source is not None
         ours = replace(trust, acting=None, plain=False)  # which are of the log as well
-        _refuse(ours, "a recorded TOPIC; an archive goes back into topics", peer=peer)
+        _refuse(ours, "a recorded TOPIC; an archive goes back into topics", **_typed(context))
         options.be(trust.acting)
         code = _replay_archive(
             source, what, parse_speed(speed), (start, end), tower, listen, _log_security(trust), as_json
@@ -251,6 +254,16 @@ def replay(
 def _log_security(trust: mesh.Trust) -> Literal["plain"] | None:
     """What the log beside a mesh takes: an identity of the environment's also where the mesh is plain."""
     return "plain" if trust.plain and settings.identity() is None else None
+
+
+def _typed(context: typer.Context) -> dict[str, bool]:
+    """The options of the mesh on the command line: file and environment say them for other replays."""
+    ours = [*(each.name for group in (mesh.Queues, mesh.Dialling) for each in fields(group)), "peers"]
+    return {
+        each.opts[0].removeprefix("--"): True
+        for each in context.command.params
+        if each.name in ours and declared.source_of(context, each.name) == "COMMANDLINE"
+    }
 
 
 def _refuse(group: Any, why: str, **more: object) -> None:
@@ -342,19 +355,27 @@ def _replay_archive(
 # -- a recorded topic into the mesh -------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Into:
+    """The mesh into which a topic is replayed."""
+
+    queues: mesh.Queues
+    dialling: mesh.Dialling
+    peers: list[str] | None
+
+
 def _replay_topic(
     topic: str,
-    peers: list[str] | None,
+    into: _Into,
     security: Security | Keys,
     speed: float | None,
     between: tuple[Start, datetime | None],
     tower: str,
     as_json: bool,
 ) -> int:
-    from chappe import Endpoint
     from chappe.bridges.player import Player, Progress
 
-    addresses = mesh.addresses(security, peers or [mesh.HERE])
+    addresses = mesh.addresses(security, into.peers or [mesh.HERE])
     hear_warnings(tower)
 
     def show(now: Progress) -> None:
@@ -368,12 +389,12 @@ def _replay_topic(
         return f"{now.sent:,} of {now.total:,} messages are published{onwards}"
 
     with ExitStack() as ending:
-        endpoint = ending.enter_context(Endpoint(security=security, forwarding=False))
+        endpoint = ending.enter_context(into.queues.endpoint(security, forwarding=False))
         bar = ending.enter_context(Bar("waiting for peers", quiet=as_json))
         player = Player(endpoint, topic, tower=tower, start=between[0], end=between[1], speed=speed)
         for host, port in addresses:
             try:
-                endpoint.peer(host, port, retry_s=mesh.RETRY_S, timeout=PEER_S)
+                endpoint.peer(host, port, **into.dialling.arguments, timeout=PEER_S)
             except TimedOut:
                 raise TimedOut(f"no endpoint of the mesh answers at {mesh.shown((host, port))}") from None
         code = _play(player, show, interrupted)

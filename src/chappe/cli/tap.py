@@ -15,7 +15,7 @@ from typer import Argument, Option
 from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options
 from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
-from chappe.cli.units import human_bytes
+from chappe.cli.units import address, human_bytes
 from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import InvalidData, UsageError
@@ -47,7 +47,7 @@ def place(text: str) -> tuple[str, int]:
     """Host and port of ``PORT`` or ``HOST:PORT``; raises UsageError."""
     if ":" not in text and not text.isdecimal():
         raise UsageError(f"{text!a} is not the address of a tap: [HOST:]PORT is wanted")
-    return mesh.address(f":{text}" if text.isdecimal() else text)
+    return address(f":{text}" if text.isdecimal() else text)
 
 
 def tap(

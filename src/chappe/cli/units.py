@@ -1,4 +1,4 @@
-"""Ages, sizes, moments and names as people write them."""
+"""Ages, sizes, moments, addresses and names as people write them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from chappe.defaults import MESH_PORT
 from chappe.errors import UsageError
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -73,6 +74,18 @@ def parse_moment(text: str, option: str) -> datetime:
     if not isinstance(moment, datetime):
         raise UsageError(f"{option} is a time such as 2026-01-31T12:00 or an age such as 2h, not {text[:100]!r}")
     return moment.astimezone(UTC)
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST``, ``HOST:PORT``, ``:PORT`` or ``[IPV6]:PORT``; raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.endswith("]") and text.startswith("[")) or (text.count(":") > 1 and not text.startswith("[")):
+        host, port = text, str(MESH_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535 or "/" in host:
+        raise UsageError(f"{text!r} is not an address: HOST:PORT is wanted, such as 127.0.0.1:{MESH_PORT}")
+    return host or "127.0.0.1", int(port)
 
 
 def human_age(seconds: float) -> str:

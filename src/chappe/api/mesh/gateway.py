@@ -16,7 +16,13 @@ from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.mesh.identity import Own
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.core import Report
-from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
+from chappe.defaults import (
+    HEARTBEAT_S,
+    PEER_BYTES_MAX,
+    PEER_MESSAGES_MAX,
+    SUBSCRIBER_BYTES_MAX,
+    SUBSCRIBER_MESSAGES_MAX,
+)
 from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, SideStatus, Subscribe
@@ -48,6 +54,10 @@ class GatewaySide:
         on_full: What happens when a peer in this domain takes less than passes into it; see ``Endpoint``. With
             ``block`` publishers in the other domain are slowed down.
         gateways: The ids of the endpoints that are believed to be gateways of this domain; by default all that say so.
+        paths: In how many ways what passes into this domain goes to each receiver; see ``Endpoint``, also of the rest.
+        peer_messages_max: How many messages may wait for each peer.
+        peer_bytes_max: How many bytes.
+        heartbeat_s: A peer that was silent for three times so long is lost.
     """
 
     domain: str
@@ -56,6 +66,10 @@ class GatewaySide:
     security: Security | Keys = None
     on_full: OnFull = "block"
     gateways: Iterable[str | UUID] | None = None
+    paths: int = 1
+    peer_messages_max: int = PEER_MESSAGES_MAX
+    peer_bytes_max: int = PEER_BYTES_MAX
+    heartbeat_s: float = HEARTBEAT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,17 @@ class Gateway(Closeable):
         self._told_at = [-TELL_REFUSED_S, -TELL_REFUSED_S]  # that something is not passed into each
         try:
             for each in sides:
-                self._endpoints.append(Endpoint(id=each.id, security=each.security, on_full=each.on_full))
+                self._endpoints.append(
+                    Endpoint(
+                        id=each.id,
+                        security=each.security,
+                        paths=each.paths,
+                        on_full=each.on_full,
+                        peer_messages_max=each.peer_messages_max,
+                        peer_bytes_max=each.peer_bytes_max,
+                        heartbeat_s=each.heartbeat_s,
+                    )
+                )
                 self._endpoints[-1].node.pass_sealed()
             options = [
                 SideOptions(each.domain, as_id(self._endpoints[side].id).bytes, chosen[side], _believed(each))

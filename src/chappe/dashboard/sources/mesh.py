@@ -7,10 +7,11 @@ and asks these what their counters are and how their data stores are, some of th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -22,10 +23,9 @@ from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
-from chappe.security import Keys, Security
 from chappe.system import started
 
-RETRY_S: Final = 2.0
+RETRY: Final = MappingProxyType({"retry_s": 2.0})
 KEEPINGS_MAX: Final = 1_000
 ROLES_MAX: Final = 20  # data stores that are named at one endpoint
 ASKED_MAX: Final = 20  # endpoints that are asked at one look, in turn
@@ -53,15 +53,22 @@ class MeshSource:
     Args:
         peers: Whom to dial, and again when they are lost.
         named: Whether the user named them: then one that does not answer is a problem.
+        endpoint: The one that looks; by default a plain one is made. It is closed with the source.
+        retry: The arguments of ``Endpoint.peer`` that say when.
     """
 
     name = "mesh"
     mend = "Start it: chappe node"
 
     def __init__(
-        self, peers: Sequence[tuple[str, int]], security: Security | Keys = None, *, named: bool = True
+        self,
+        peers: Sequence[tuple[str, int]],
+        *,
+        named: bool = True,
+        endpoint: Endpoint | None = None,
+        retry: Mapping[str, Any] = RETRY,
     ) -> None:
-        self.endpoint = Endpoint(security=security, forwarding=False)
+        self.endpoint = endpoint or Endpoint(forwarding=False)
         self._named = named
         self._tls = self.endpoint.node.member.reporting.tls
         self._told: dict[str, _Told] = {}
@@ -80,7 +87,7 @@ class MeshSource:
         except NotPermitted as error:
             self._silenced = str(error)
         for host, port in peers:
-            self.endpoint.peer_nosync(host, port, retry_s=RETRY_S)
+            self.endpoint.peer_nosync(host, port, **retry)
 
     def look(self) -> Part:
         """See ``Source``."""
