@@ -201,3 +201,11 @@ def test_a_map_takes_settings_of_a_node_that_stays_but_no_such_options(
     for option in ("--listen :1", "--retry-s 3", "--recording-directory x"):
         with pytest.raises(UsageError, match=f"leave out {option.split()[0]}"):
             run(f"node --map {option}", file)
+
+
+def test_the_file_sets_options_whatever_their_parameter_is_called(tmp_path: Path) -> None:
+    file = tmp_path / "chappe.toml"
+    file.write_text('[produce]\nformat = "json"\n[consume]\nfrom = 17\n[store]\ndirectory = "/data"\n')
+    assert parsed("produce t", file)["input_format"] == "json"
+    assert parsed("consume t", file)["start"] == "17"
+    assert [str(parsed(name, file)["directory"]) for name in ("store", "up", "doctor")] == ["/data"] * 3
