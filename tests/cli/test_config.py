@@ -71,6 +71,10 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         heartbeat_s = 0.5
         recording_directory = "shapes"
         output_generator_file_cap = 9
+        [node]
+        websocket = 8080
+        origins = ["https://example.org"]
+        tap = "127.0.0.1:7071"
         [subscribe]
         on_full = "block"
         messages_max = 10
@@ -116,6 +120,9 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "mesh.heartbeat_s": 0.5,
         "mesh.recording_directory": "shapes",
         "mesh.output_generator_file_cap": 9,
+        "node.websocket": "8080",
+        "node.origins": ["https://example.org"],
+        "node.tap": "127.0.0.1:7071",
         "subscribe.on_full": "block",
         "subscribe.messages_max": 10,
         "subscribe.bytes_max": 1000,
@@ -183,6 +190,7 @@ def test_retention_rules_keep_their_order(tmp_path: Path) -> None:
         ("[mesh]\npeer_bytes_max = '1 sack'", "line 2: mesh.peer_bytes_max: '1 sack' is not a size"),
         ("[mesh]\npeer_bytes_max = 0", "line 2: mesh.peer_bytes_max: a bound of bytes is at least 1"),
         ("[mesh]\nrecording_directory = ''", "line 2: mesh.recording_directory: '' is not a path"),
+        ("[node]\ntap = 'x:y'", "line 2: node.tap: 'x:y' is not an address"),
         ("[subscribe]\non_full = 'disconnect'", "line 2: subscribe.on_full: 'disconnect' is none of block, "),
         ("[subscribe]\nmax_age = 'old'", "line 2: subscribe.max_age: 'old' is not an age"),
     ],

@@ -81,11 +81,20 @@ def test_the_command_line_counts_more_than_the_environment_than_the_file_than_th
 
 def test_a_nodes_own_file_counts_more_than_the_common_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common, own = tmp_path / "chappe.toml", tmp_path / "node.toml"
-    common.write_text('[mesh]\nretry_s = 2\nattempts = 3\nlisten = ["a:1"]\n')
-    own.write_text('retry_s = 5\nlisten = ["b:1"]\nrecording_directory = "shapes"\n')
+    common.write_text(
+        '[mesh]\nretry_s = 2\nattempts = 3\nlisten = ["a:1"]\n'
+        '[node]\nwebsocket = 80\norigins = ["https://common"]\ntap = 70\n'
+    )
+    alone = parsed("node", common)
+    assert (alone["websocket"], alone["origins"], alone["at_tap"]) == ("80", ["https://common"], "70")
+    own.write_text(
+        'retry_s = 5\nlisten = ["b:1"]\nrecording_directory = "shapes"\ntap = 71\n'
+        '[websocket]\nlisten = 81\norigins = ["https://own"]\n'
+    )
     found = parsed(f"node {own}", common)
     assert (found["retry_s"], found["attempts"], found["listen"]) == (5.0, 3, ["b:1"])
     assert found["recording_directory"] == str(tmp_path / "shapes")
+    assert (found["websocket"], found["origins"], found["at_tap"]) == ("81", ["https://own"], "71")
     monkeypatch.setenv("CHAPPE_MESH_RETRY_S", "7")
     assert parsed(f"node {own}", common)["retry_s"] == 7.0
 
@@ -108,13 +117,15 @@ def test_none_clears_a_setting_of_the_file(tmp_path: Path, monkeypatch: pytest.M
         ("CHAPPE_MESH_HEARTBEAT_S", "nan", "'nan' is not a number of seconds above 0"),
         ("CHAPPE_MESH_ON_FULL", "none", "'none' is none of block, drop_oldest, drop_newest, disconnect"),
         ("CHAPPE_MESH_PEER_BYTES_MAX", "many", "'many' is not a size"),
+        ("CHAPPE_NODE_TAP", "x", "'x' is not an address"),
+        ("CHAPPE_NODE_WEBSOCKET", "h:y", "'h:y' is not an address"),
         ("CHAPPE_MESH_PEERS", "a,b:x", "'b:x' is not an address"),
     ],
 )
 def test_a_wrong_value_names_variable_or_option(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
 ) -> None:
-    key = "mesh." + variable.removeprefix("CHAPPE_MESH_").lower()
+    key = next(each.key for each in DECLARED.values() if each.variable == variable)
     option = "--peer" if key == "mesh.peers" else "--" + DECLARED[key].name.replace("_", "-")
     with pytest.raises(UsageError, match=f"^{option}: {told if value != 'a,b:x' else ''}"):
         parsed(f"node {option} {value}")

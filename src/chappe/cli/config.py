@@ -21,7 +21,7 @@ import msgspec
 import typer
 
 from chappe.cli.console import show
-from chappe.cli.declared import DECLARED, schema, taken, text_of
+from chappe.cli.declared import DECLARED, SECTIONS, schema, taken, text_of
 from chappe.cli.logs import FORMATS, LogFormat, parse_levels
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
@@ -83,6 +83,7 @@ class _File(Common, frozen=True):
     demo: _Place = _Place()
     log: _Log = _Log()
     mesh: dict[str, Any] = msgspec.field(default_factory=dict)
+    node: dict[str, Any] = msgspec.field(default_factory=dict)
     subscribe: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
 
@@ -178,8 +179,8 @@ def load(explicit: str | None = None) -> Config:
             value = value.get(part, {})
         if value != {}:
             values[setting.key] = str(value)
-    for section, table in (("mesh", file.mesh), ("subscribe", file.subscribe)):
-        found = source.convert(table, schema(section, Section), (section,))
+    for section in SECTIONS:
+        found = source.convert(getattr(file, section), schema(section, Section), (section,))
         values |= {f"{section}.{name}": value for name, value in taken(source, found, section, (section,)).items()}
     source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
     source.parsed(("log", "level"), parse_levels, values.get("log.level"))

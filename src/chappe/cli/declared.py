@@ -1,7 +1,7 @@
 """Settings of the mesh, each declared once: its key in a file, its variable, its option, its default and its meaning.
 
-``chappe.toml`` has them in sections, ``[mesh]`` and ``[subscribe]``; the file of ``chappe node`` has keys of ``[mesh]``
-without a section. Values of every source pass the same check, and an error names where the value comes from.
+``chappe.toml`` has them in sections, ``[mesh]``, ``[node]`` and ``[subscribe]``. The file of ``chappe node`` has the
+keys of ``[mesh]`` without a section. Values of every source pass the same check, and an error names the source.
 """
 
 from __future__ import annotations
@@ -77,6 +77,14 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
 def _address(value: object) -> str:
     address(str(value))
     return str(value)
+
+
+def _port(value: object) -> str:
+    text = str(value)
+    if ":" not in text and not text.isdecimal():
+        raise UsageError(f"{_short(value)} is not an address: [HOST:]PORT is wanted")
+    address(f":{text}" if text.isdecimal() else text)
+    return text
 
 
 def _path(value: object) -> str:
@@ -240,6 +248,14 @@ DECLARED: Final = {
             "mesh.output_generator_file_cap", int, _whole(1), None, "how many messages `node` records at most"
         ),
         Declared(
+            "node.websocket", str | int, _port, None, "where `node` serves WebSocket clients: [HOST:]PORT",
+            "[HOST:]PORT",
+        ),
+        _list("node.origins", str, "web pages that may connect there, beside those of this machine", "ORIGIN"),
+        Declared(
+            "node.tap", str | int, _port, None, "where `chappe tap` sees what passes `node`: [HOST:]PORT", "[HOST:]PORT"
+        ),
+        Declared(
             "subscribe.on_full", OnFull, _one_of(_SUBSCRIBER_POLICIES), "drop_oldest",
             f"what `subscribe` does when its output is slow: {', '.join(_SUBSCRIBER_POLICIES)}", "POLICY",
         ),
@@ -257,6 +273,7 @@ DECLARED: Final = {
         ),
     )
 }  # fmt: skip
+SECTIONS: Final = tuple(dict.fromkeys(each.section for each in DECLARED.values()))
 
 
 def of(key: str) -> Declared:

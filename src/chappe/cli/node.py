@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from typer import Argument, Context, Option
+from typer import Argument, Context
 
 from chappe.cli import dashboard, declared, mesh, network, options, tap
 from chappe.cli.auditing import audited
@@ -39,7 +39,12 @@ COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "
 def _heed_file(context: Context, value: str | None) -> str | None:
     """Read the file before the options: its settings count more than those of ``chappe.toml``."""
     if value is not None and not context.resilient_parsing:
-        context.meta[FOUND], said = load(value)
+        own, said = load(value)
+        context.meta[FOUND] = own
+        if own.websocket is not None:
+            said |= {"websocket": str(own.websocket.listen), "origins": list(own.websocket.origins)}
+        if own.tap is not None:
+            said["at_tap"] = str(own.tap)
         context.meta[declared.FILE] = (value, said)
         context.default_map = {**(context.default_map or {}), **said}
     return value
@@ -81,11 +86,14 @@ def node(
     forwarding: mesh.Forwarding = True,
     endpoint_id: mesh.EndpointId = None,
     websocket: Annotated[
-        str | None, Option(metavar="[HOST:]PORT", help="Serve web pages and other WebSocket clients there.")
+        str | None,
+        declared.of("node.websocket").option(help="Serve web pages and other WebSocket clients there."),
     ] = None,
     origins: Annotated[
         list[str] | None,
-        Option("--origin", metavar="ORIGIN", help="Web pages that may connect, besides those of this machine."),
+        declared.of("node.origins").option(
+            "--origin", help="Web pages that may connect, besides those of this machine."
+        ),
     ] = None,
     recording_directory: Annotated[
         str | None,
@@ -97,7 +105,10 @@ def node(
         int | None,
         declared.of("mesh.output_generator_file_cap").option(help="How many messages to record at most."),
     ] = None,
-    at_tap: tap.At = None,
+    at_tap: Annotated[
+        str | None,
+        declared.of("node.tap").option("--tap", help="Let `chappe tap` see there what passes; HOST: 127.0.0.1."),
+    ] = None,
     look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
@@ -112,14 +123,16 @@ def node(
     security = _trust(said, trust).security()
     joined = {
         name: [*of_file.get(name, ()), *(given or ())] if _is_typed(context, name) else given or []
-        for name, given in (("listen", listen), ("peers", peers), ("forward", forward))
+        for name, given in (("listen", listen), ("peers", peers), ("forward", forward), ("origins", origins))
     }
     if picture.wanted:
         network.show(picture, queues, security, endpoint_id, joined["peers"], as_json)
         return
     heard = mesh.addresses(security, joined["listen"] or [mesh.HERE])
     dialled = mesh.addresses(security, joined["peers"])
-    web = _web(said.websocket, security, websocket, origins or [])
+    if websocket is None and _is_typed(context, "origins"):
+        raise UsageError("--origin is for web pages, which need --websocket PORT")
+    web = _web(said.websocket, security, websocket, joined["origins"])
     server = None
     with ExitStack() as stack:
         recording: dict[str, Any] = {"recording_directory": recording_directory}
@@ -134,7 +147,6 @@ def node(
 
             server = stack.enter_context(WebSocketServer(endpoint, **web))
             facts["websocket"] = server.url
-        at_tap = at_tap or (None if said.tap is None else str(said.tap))
         if at_tap is not None:
             host, port = tap.place(at_tap)
             facts["tap"] = mesh.shown((host, endpoint.tap(host, port)))
@@ -173,14 +185,11 @@ def _web(
     said: WebSocketSection | None, security: Security | Keys, websocket: str | None, origins: list[str]
 ) -> dict[str, Any] | None:
     """The arguments of the WebSocket face, if it is wanted."""
-    where = websocket if websocket is not None else None if said is None else str(said.listen)
-    if where is None:
-        if origins:
-            raise UsageError("--origin is for web pages, which need --websocket PORT")
+    if websocket is None:
         return None
-    ((host, port),) = mesh.addresses(security, [f"{LOOPBACK}:{where}" if where.isdecimal() else where])
-    named, policy = ((), "disconnect") if said is None else (said.origins, said.on_full)
-    return {"host": host, "port": port, "origins": (*named, *origins), "on_full": policy}
+    ((host, port),) = mesh.addresses(security, [f":{websocket}" if websocket.isdecimal() else websocket])
+    policy = "disconnect" if said is None else said.on_full
+    return {"host": host, "port": port, "origins": origins, "on_full": policy}
 
 
 class TlsSection(Section, frozen=True):

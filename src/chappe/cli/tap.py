@@ -38,10 +38,6 @@ TEXT_MAX: Final = 100  # characters of a value
 BUSY: Final = ("topic", "messages", "messages/s", "bytes/s", "last from")
 WHO: Final = ("wants", "who", "of which it gets")
 
-At = Annotated[
-    str | None, Option("--tap", metavar="[HOST:]PORT", help="Let `chappe tap` see there what passes; HOST: 127.0.0.1.")
-]
-
 
 def place(text: str) -> tuple[str, int]:
     """Host and port of ``PORT`` or ``HOST:PORT``; raises UsageError."""

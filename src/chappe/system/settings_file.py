@@ -30,5 +30,6 @@ class Everything(Common, frozen=True):
     demo: dict[str, Any] = msgspec.field(default_factory=dict)
     log: dict[str, Any] = msgspec.field(default_factory=dict)
     mesh: dict[str, Any] = msgspec.field(default_factory=dict)
+    node: dict[str, Any] = msgspec.field(default_factory=dict)
     subscribe: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: dict[str, Any] = msgspec.field(default_factory=dict)
