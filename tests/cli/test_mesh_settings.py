@@ -106,6 +106,15 @@ def test_none_clears_a_setting_of_the_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CHAPPE_MESH_PEERS", "none")
     found = parsed("node --retry-max-s none", file)
     assert (found["attempts"], found["retry_max_s"], found["peers"]) == (None, None, [])
+    assert parsed("ping", file)["peer"] == declared.HERE
+    monkeypatch.delenv("CHAPPE_MESH_PEERS")
+    assert parsed("ping", file)["peer"] == "a"
+
+
+def test_what_is_typed_is_one_topic_whatever_it_is() -> None:
+    arguments = ["--forward", "", "--forward", " a,b ", "--forward", "none"]
+    context = program().commands["node"].make_context("node", arguments)
+    assert list(context.params["forward"]) == ["", " a,b ", "none"]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ class Declared:
 
     ``kind`` is the type that the file has; ``read`` checks a value of any source and raises UsageError; ``default`` is
     a value. A setting with ``several`` is a list: an array in the file, an option that may be repeated, and values
-    separated by commas in the variable. ``none`` on the command line or in the environment clears one without default.
+    separated by commas in the variable, of which ``none`` is an empty list. ``none`` on the command line or in the
+    environment clears another one without default.
     """
 
     key: str
@@ -163,7 +164,7 @@ class Declared:
         if value is None or source_of(context, param.name) == "COMMANDLINE":
             return value
         found = self._heed(context, param, [value] if isinstance(value, str) else value)
-        return found[0] if found else None
+        return found[0] if found else self.shown
 
     def _heed(self, context: Context, param: CallbackParam, value: Any) -> Any:
         """Check the value of an option; the error names option or variable."""
@@ -175,8 +176,10 @@ class Declared:
         try:
             if not self.several:
                 return None if value == NONE and self.default is None else self.read(value)
-            texts = [each for text in value for each in (text.split(",") if source == "ENVIRONMENT" else [text])]
-            return self.take([each.strip() for each in texts if each.strip()]) if texts != [NONE] else []
+            if source == "ENVIRONMENT":
+                value = [each.strip() for text in value for each in text.split(",") if each.strip()]
+                value = [] if value == [NONE] else value
+            return self.take(value)
         except UsageError as error:
             raise UsageError(f"{self.variable if source == 'ENVIRONMENT' else param.opts[0]}: {error}") from None
 
