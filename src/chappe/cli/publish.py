@@ -216,7 +216,14 @@ def subscribe(
         endpoint.statuses(callback=teller)
         age_s = None if max_age is None else parse_age(max_age)
         bounds: dict[str, Any] = {"messages_max": messages_max, "bytes_max": bytes_max}
-        subscriber = endpoint.subscribe(*topics, on_full=on_full, max_age_s=age_s, on_stale=on_stale, **bounds)
+        subscriber = endpoint.subscribe(
+            *topics,
+            on_full=on_full,
+            max_age_s=age_s,
+            on_stale=on_stale,
+            on_gap=lambda gap: warn(str(gap)),
+            **bounds,
+        )
         try:
             for each in mesh.listen(endpoint, heard):
                 say(f"listening at {each}")

@@ -4,10 +4,11 @@ Pings, pongs and link states are as ``mesh.messages`` has them. A publication ha
 same place::
 
     0x21 data, 0x22 command, 0x28 loss
-                    origin 16, u64 number, u64 label, u8 type, u8 flags, u16 length of the topic,
+                    origin 16, u64 number, u64 label, u8 type, u8 flags, u16 length of the topic, u64 place,
                     receiver 16 (if flags have 1), topic, payload
-    0x23 batch      as 0x21, of messages with consecutive numbers, of which the head has the last; flags: how many they
-                    are, less one; no receiver; after the topic a u32 for each, the length of its payload, then these
+    0x23 batch      as 0x21, of messages with consecutive numbers and places, of which the head has the last; flags: how
+                    many they are, less one; no receiver; after the topic a u32 for each, the length of its payload,
+                    then these
     0x31, 0x33      as 0x21 and 0x23, and behind all that an i64: the microseconds of when it was published, by the
                     steady clock of who sends it on this link
     0x2d detour     as these; flags: how often it was sent another way before; no topic; the payload is the body of what
@@ -16,7 +17,8 @@ same place::
 It goes along a tree, which its origin has made. The *label* names the tree between two neighbours: it is chosen by who
 sends, who writes another one than it got. So it is with the time of 0x31 and 0x33, which is the end of a detour, too.
 Nothing else of a body changes on its way. Numbers and labels of an endpoint
-rise over all its lives, as it begins each at the microseconds of its clock.
+rise over all its lives, as it begins each at the microseconds of its clock. The *place* of a message among those of its
+origin and topic is for subscribers, who see what is missing (``mesh.places``); it is 0 for all but data to everybody.
 
 Payloads of messages with the envelope of version 1::
 
@@ -38,7 +40,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 
 from chappe.defaults import (
@@ -65,6 +67,7 @@ from chappe.mesh.messages import (
     Message,
     pack_message,
 )
+from chappe.mesh.places import COUNT_MAX
 
 FLOW_DATA: Final = 0x21
 FLOW_COMMAND: Final = 0x22
@@ -87,8 +90,8 @@ FLOWS: Final = PUBLICATIONS | {DETOUR}
 SEVERAL: Final = frozenset({FLOW_BATCH, FLOW_BATCH_TIMED, DETOUR})  # what may have several messages
 _KINDS: Final = {FLOW_DATA: DATA, FLOW_COMMAND: COMMAND, FLOW_LOSS: LOSS, FLOW_DATA_TIMED: DATA}
 
-_HEAD: Final = struct.Struct(">16sQQBBH")
-_FRAME: Final = struct.Struct(">I16sQQBBH")
+_HEAD: Final = struct.Struct(">16sQQBBHQ")
+_FRAME: Final = struct.Struct(">I16sQQBBHQ")
 _ONWARD: Final = struct.Struct(">I24sQ")
 _TREE: Final = struct.Struct(">16sQ")
 _NODE: Final = struct.Struct(">16sBH")
@@ -104,29 +107,29 @@ PREFIX: Final = 4
 _pack_frame: Final = _FRAME.pack
 _pack_onward: Final = _ONWARD.pack
 _pack_time: Final = _TIME.pack
-unpack_head: Final = _HEAD.unpack_from  # origin, number, label, type, flags, length of the topic
+unpack_head: Final = _HEAD.unpack_from  # origin, number, label, type, flags, length of the topic, place
 
 
 def parse_head(body: bytes) -> tuple[bytes, int, int, int]:
     """Return origin, number, label and type of a body of FLOWS."""
     if len(body) < HEAD_BYTES:
         raise ProtocolError(f"a publication of {len(body)} bytes is cut off")
-    origin, number, label, kind, _, _ = unpack_head(body)
+    origin, number, label, kind, _, _, _ = unpack_head(body)
     if number >= NUMBER_MAX:
         raise ProtocolError(f"{number} is not a number of a publication")
     return origin, number, label, kind
 
 
 def pack_publication(
-    origin: bytes, number: int, label: int, kind: int, receiver: bytes, topic: bytes, payload: bytes
+    origin: bytes, number: int, label: int, kind: int, receiver: bytes, topic: bytes, payload: bytes, place: int = 0
 ) -> bytes:
     """Return the frame of a publication; ``kind`` is DATA, COMMAND or LOSS, ``receiver`` NOBODY for all on the tree."""
     size = HEAD_BYTES + len(topic) + len(payload)
     if size > MESH_MESSAGE_BYTES_MAX - 2 * HEAD_BYTES or len(topic) > MESH_TOPIC_BYTES_MAX:
         _refuse(size, topic)
     if receiver == NOBODY:
-        return _pack_frame(size, origin, number, label, kind | _FLOW_BIT, 0, len(topic)) + topic + payload
-    head = _pack_frame(size + ID_BYTES, origin, number, label, kind | _FLOW_BIT, _DIRECTED, len(topic))
+        return _pack_frame(size, origin, number, label, kind | _FLOW_BIT, 0, len(topic), place) + topic + payload
+    head = _pack_frame(size + ID_BYTES, origin, number, label, kind | _FLOW_BIT, _DIRECTED, len(topic), place)
     return b"".join((head, receiver, topic, payload))
 
 
@@ -137,15 +140,17 @@ def check_size(topic: bytes, payload: bytes) -> None:
         _refuse(size, topic)
 
 
-def pack_batch(origin: bytes, last: int, label: int, topic: bytes, payloads: Sequence[bytes]) -> bytes:
-    """Return the frame of messages of data, of which the last one has the number ``last``.
+def pack_batch(
+    origin: bytes, last: int, label: int, topic: bytes, payloads: Sequence[bytes], last_place: int = 0
+) -> bytes:
+    """Return the frame of messages of data, of which the last one has the number ``last``, and ``last_place``.
 
     They are no more than ``run_of`` says.
     """
     lengths = list(map(len, payloads))
     count = len(lengths)
     size = HEAD_BYTES + len(topic) + _LENGTHS[count].size + sum(lengths)
-    head = _pack_frame(size, origin, last, label, FLOW_BATCH, count - 1, len(topic))
+    head = _pack_frame(size, origin, last, label, FLOW_BATCH, count - 1, len(topic), last_place)
     return b"".join((head, topic, _LENGTHS[count].pack(*lengths), *payloads))
 
 
@@ -185,7 +190,7 @@ def pack_onward(body: bytes, label: int) -> bytes:
 
 def pack_detour(origin: bytes, number: int, label: int, before: int, body: bytes) -> bytes:
     """Return the frame that sends ``body``, of one of PUBLICATIONS, another way; ``before``: so often it was before."""
-    return _pack_frame(HEAD_BYTES + len(body), origin, number, label, DETOUR, before, 0) + body
+    return _pack_frame(HEAD_BYTES + len(body), origin, number, label, DETOUR, before, 0, 0) + body
 
 
 def parse_detour(body: bytes) -> tuple[int, bytes]:
@@ -212,7 +217,7 @@ def number_given(frame: bytes) -> int:
 def parse_publication(body: bytes, sender: bytes) -> Message:
     """Return the message in ``body``, of one of PUBLICATIONS but no batch, that came from the neighbour ``sender``."""
     origin, number, _, kind = parse_head(body)
-    flags, length = body[KIND_AT + 1], int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
+    _, _, _, _, flags, length, place = unpack_head(body)
     at, receiver = HEAD_BYTES, NOBODY
     if flags & _DIRECTED:
         receiver = body[at : at + ID_BYTES]
@@ -225,7 +230,7 @@ def parse_publication(body: bytes, sender: bytes) -> Message:
         raise ProtocolError("the topic of a publication is cut off")
     if kind & TIMED:
         published = _time_at_end(body)
-    return Message(body[at:end], body[end:stop], _KINDS[kind], sender, receiver, 0, origin, number, published)
+    return Message(body[at:end], body[end:stop], _KINDS[kind], sender, receiver, 0, origin, number, published, place)
 
 
 def parse_publications(body: bytes, sender: bytes) -> list[Message]:
@@ -235,12 +240,13 @@ def parse_publications(body: bytes, sender: bytes) -> list[Message]:
         return [parse_publication(body, sender)]
     end, lengths = _parse_batch(body)
     published = _time_at_end(body) if kind & TIMED else None
-    origin, last = unpack_head(body)[:2]
+    origin, last, _, _, _, _, last_place = unpack_head(body)
     topic, first = body[HEAD_BYTES:end], last - len(lengths) + 1
+    places = range(last_place - len(lengths) + 1, last_place + 1) if last_place else repeat(0)
     ends = list(accumulate(lengths, initial=end + _LENGTHS[len(lengths)].size))
     return [
-        Message(topic, body[start:stop], DATA, sender, NOBODY, 0, origin, number, published)
-        for number, start, stop in zip(range(first, last + 1), ends, ends[1:], strict=False)
+        Message(topic, body[start:stop], DATA, sender, NOBODY, 0, origin, number, published, place)
+        for number, place, start, stop in zip(range(first, last + 1), places, ends, ends[1:], strict=False)
     ]
 
 
@@ -254,7 +260,7 @@ def check_publications(body: bytes) -> None:
 
 def peek(body: bytes) -> tuple[bytes, int, bytes, int]:
     """Return origin, kind, topic, and where the payload begins, of a body of PUBLICATIONS that can be parsed."""
-    origin, _, _, kind, flags, length = unpack_head(body)
+    origin, _, _, kind, flags, length, _ = unpack_head(body)
     if kind & ~TIMED == FLOW_BATCH:
         return origin, DATA, body[HEAD_BYTES : HEAD_BYTES + length], HEAD_BYTES + length
     at = HEAD_BYTES + (ID_BYTES if flags & _DIRECTED else 0)
@@ -264,12 +270,13 @@ def peek(body: bytes) -> tuple[bytes, int, bytes, int]:
 def _parse_batch(body: bytes) -> tuple[int, tuple[int, ...]]:
     """Where the topic of a batch ends, and the lengths of its payloads."""
     number = parse_head(body)[1]
-    count, end = body[KIND_AT + 1] + 1, HEAD_BYTES + int.from_bytes(body[KIND_AT + 2 : HEAD_BYTES])
+    _, _, _, _, flags, length, place = unpack_head(body)
+    count, end = flags + 1, HEAD_BYTES + length
     at, stop = end + _LENGTHS[count].size, len(body)
     if body[KIND_AT] & TIMED:
         stop -= TIME_BYTES
-    if at > stop or number < count:
-        raise ProtocolError(f"a batch of {count} messages is cut off, or its numbers begin below 1")
+    if at > stop or number < count or (place and place & COUNT_MAX < count):
+        raise ProtocolError(f"a batch of {count} messages is cut off, or its numbers or places begin below 1")
     lengths: tuple[int, ...] = _LENGTHS[count].unpack_from(body, end)
     if sum(lengths) != stop - at or stop - at > MESH_BATCH_BYTES_MAX:
         raise ProtocolError(f"the payloads of a batch have {stop - at} bytes: not what it says, or too many")

@@ -102,7 +102,8 @@ class Message(FrozenLeaf, frozen=True, gc=False):
 
     ``kind`` is DATA, COMMAND or LOSS for what was published, over whichever version, and else the type on the wire.
     ``sender`` is the last hop. ``origin`` is NOBODY where none was told, as in version 1. ``published``: when, by our
-    steady clock and at the latest; None if nobody told.
+    steady clock and at the latest; None if nobody told. ``place``: among the messages of its origin and topic
+    (``mesh.places``); 0 if nobody told.
     """
 
     topic: bytes
@@ -114,6 +115,7 @@ class Message(FrozenLeaf, frozen=True, gc=False):
     origin: bytes = NOBODY
     sequence: int = 0
     published: float | None = None
+    place: int = 0
 
 
 class OpenedMessage(Message, frozen=True, gc=False):

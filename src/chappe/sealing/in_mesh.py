@@ -261,5 +261,5 @@ class MeshSealing:
 def _opened(message: Message, payload: bytes, by: str) -> Message:
     return OpenedMessage(
         message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
-        message.sequence, message.published, by,
+        message.sequence, message.published, message.place, by,
     )  # fmt: skip

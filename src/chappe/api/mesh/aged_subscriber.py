@@ -16,7 +16,7 @@ from chappe.api.faces import Seconds
 from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.source import Source
-from chappe.api.mesh.subscriber import Subscriber
+from chappe.api.mesh.subscriber import OnGap, Subscriber
 from chappe.errors import TooSlow
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.forwarding.boxes import Inbox
@@ -37,10 +37,11 @@ class AgedSubscriber(Subscriber):
         bytes_max: int,
         max_age_s: float,
         on_stale: OnStale,
+        on_gap: OnGap | None = None,
     ) -> None:
         self._stale = Stale(max_age_s, on_stale, self._report_stale)
         self._ended: TooSlow | None = None
-        super().__init__(endpoint, number, topics, inbox, messages_max, bytes_max)
+        super().__init__(endpoint, number, topics, inbox, messages_max, bytes_max, on_gap)
 
     def get(self, timeout: Seconds = None) -> Received | None:
         """See ``Source.get``."""
@@ -84,6 +85,7 @@ class AgedSubscriber(Subscriber):
             else:
                 found += [each for each in taken if _age_s(each, now) <= self._stale.max_age_s]
                 self._stale.drop(len(stale), max(_age_s(each, now) for each in stale))
+                self._miss(stale)
                 self._waiting.changed()  # though nothing may be left to be taken
                 self._node.turns.tell()  # and those that are held back may go on
         return found

@@ -29,7 +29,7 @@ from chappe.api.mesh.arguments import (
 )
 from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
-from chappe.api.mesh.subscriber import StatusSubscriber, Subscriber
+from chappe.api.mesh.subscriber import OnGap, StatusSubscriber, Subscriber
 from chappe.api.mesh.waiting import Asked
 from chappe.api.taps import tap_gate
 from chappe.defaults import (
@@ -294,6 +294,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         callback: Callable[[Received], object] | None = None,
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
+        on_gap: OnGap | None = None,
     ) -> Subscriber:
         """Get what others publish to topics that start with one of these prefixes; the empty one is all.
 
@@ -311,6 +312,9 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
                 those of originals: how long ago the first endpoint of chappe got it.
             on_stale: What happens when one is older: taking it raises TooSlow, and the subscription ends (``end``); or
                 such messages are dropped, counted and reported (``drop``).
+            on_gap: Called with a ``Gap`` when messages are missing that a publisher sent to one of these topics after
+                the first one that came, wherever they were lost: on their way, in a full queue, or here as too old. It
+                is called by who takes messages, before any is taken; what it raises comes out of that call.
 
         Raises:
             NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets what it may.
@@ -330,9 +334,9 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             self.require_subscribe([encode_topic(each) for each in topics])
             number = next(self.numbers)
             if max_age_s is None:
-                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max)
+                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max, on_gap)
             else:
-                made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale)
+                made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale, on_gap)
             self._subscribers[number] = made
             encoded = [encode_topic(each) for each in topics]
             self.node.call(self.core.subscribe, number, encoded, DATA, max_age_s is not None)

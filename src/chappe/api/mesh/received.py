@@ -12,6 +12,7 @@ from chappe.data.convert import to_python
 from chappe.data.values import Value
 from chappe.errors import Sealed
 from chappe.mesh.messages import NOBODY, Message, OpenedMessage
+from chappe.mesh.places import COUNT_MAX
 from chappe.sealing.events import is_sealed
 
 
@@ -76,6 +77,17 @@ class Received:
         """The id of the endpoint that published it, or brought it in from an original; None where none was told."""
         origin = self.message.origin
         return None if origin == NOBODY else str(UUID(bytes=origin))
+
+    @property
+    def number(self) -> int | None:
+        """How many messages ``origin`` had published to this topic with this one, in its life so far.
+
+        It rises by one from message to message; where it does not, some are missing: ``subscribe(on_gap=...)`` tells
+        how many. It begins anew with a new life of the publisher, and when that has published to 16,384 topics. None
+        for what came from an original that is a peer, and for what was sent to this endpoint alone.
+        """
+        place = self.message.place
+        return place & COUNT_MAX if place else None
 
     @property
     def sealed_by(self) -> str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chappe.api.faces import Seconds
 from chappe.api.mesh.arguments import encode_topic
@@ -18,8 +18,10 @@ from chappe.columns import reader
 from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
 from chappe.errors import BufferFull
 from chappe.mesh.events import MessagesMalformed
+from chappe.mesh.filters import minimal
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import Message
+from chappe.mesh.places import Gap, Gaps
 from chappe.mesh.policy import Policy
 from chappe.system import time
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from chappe.columns.events import Columns
 
+OnGap: TypeAlias = Callable[[Gap], object]
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
 CHUNK_SHARE: Final = 64  # ... or this part of the queue's bound, so that a short queue stays fresh ...
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them, and at least one
@@ -40,8 +43,9 @@ class Subscriber(Source[Received]):
     """
 
     def __init__(
-        self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int
-    ) -> None:
+        self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int,
+        on_gap: OnGap | None = None,
+    ) -> None:  # fmt: skip
         self.number = number
         self._topics = set(topics)
         self._inbox = inbox
@@ -52,6 +56,10 @@ class Subscriber(Source[Received]):
         self._not_taken = 0  # messages that the endpoint dropped for this one, once that is closed
         self._malformed = self._malformed_told = 0
         self._malformed_at = -math.inf  # when that was told
+        self._on_gap = on_gap
+        self._gaps = None if on_gap is None else Gaps()
+        if self._gaps is not None:
+            inbox.on_drop = self._gaps.dropped
         self._level = 0  # 1: full; 2: beyond what is on its way as a rule; 3: beyond twice that
         super().__init__(endpoint)
 
@@ -62,6 +70,8 @@ class Subscriber(Source[Received]):
         ahead = self._ahead
         deadline: float | None = None
         while True:
+            if self._on_gap is not None:
+                self._tell_gaps()
             try:
                 message = ahead.popleft()
             except IndexError:
@@ -120,6 +130,28 @@ class Subscriber(Source[Received]):
         """As ``get_many``, with ids and topics as bytes: for whoever passes them on, or decodes them itself."""
         return self._taken(n, timeout)
 
+    def _taken(self, n: int, timeout: Seconds) -> list[Message]:
+        if self._gaps is not None:  # who takes is told first, so that nothing is lost if ``on_gap`` raises
+            deadline = deadline_after(timeout)
+            there = self._wait(deadline)
+            self._tell_gaps()
+            if not there:
+                return []
+            timeout = time_left(deadline)
+        return super()._taken(n, timeout)
+
+    def _miss(self, dropped: list[Message]) -> None:
+        if self._gaps is not None:
+            for each in dropped:
+                self._gaps.dropped(each)
+
+    def _tell_gaps(self) -> None:
+        if self._gaps is not None and self._gaps.untold and self._on_gap is not None:
+            with self._lock:
+                found = self._gaps.take()
+            for each in found:
+                self._on_gap(each)
+
     def _wait(self, deadline: float) -> bool:
         if not self._filled():
             with self._lock:
@@ -171,6 +203,8 @@ class Subscriber(Source[Received]):
             self._waiting.check()
             self._node.call(self._endpoint.core.unsubscribe, self.number, [encode_topic(each) for each in topics])
             self._topics.difference_update(topics)
+            if self._gaps is not None:
+                self._gaps.wants(minimal(map(encode_topic, self._topics)))
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -195,6 +229,8 @@ class Subscriber(Source[Received]):
     def deliver(self, messages: list[Message]) -> None:
         """The core has messages for us; the lock is held."""
         inbox = self._inbox
+        if self._gaps is not None:
+            self._gaps.came(messages)
         inbox.put_many(messages)
         if inbox.dropped != self._reported:
             self._report_dropped(inbox.dropped, f"a subscriber to {', '.join(sorted(self._topics)) or 'everything'}")

@@ -224,6 +224,10 @@ class Outbox(Box[bytes]):
 class Inbox(Box[Message]):
     """Messages for one subscriber; their bytes are those of topics and payloads."""
 
+    def __init__(self, messages_max: int, bytes_max: int, policy: Policy) -> None:
+        super().__init__(messages_max, bytes_max, policy)
+        self.on_drop: Callable[[Message], None] | None = None  # called with each message that is dropped
+
     def __len__(self) -> int:
         """How many messages wait."""
         return len(self._waiting)
@@ -276,3 +280,8 @@ class Inbox(Box[Message]):
         size = len(oldest.topic) + len(oldest.payload)
         self.bytes -= size
         return oldest, size
+
+    def _count_dropped(self, message: Message, size: int) -> None:
+        super()._count_dropped(message, size)
+        if self.on_drop is not None:
+            self.on_drop(message)

@@ -35,7 +35,7 @@ class Judge:
         """Whether a neighbour may send this, of FLOWS and sound. Its origin is told otherwise."""
         rules = self.rules
         assert rules is not None
-        origin, _, _, type, flags, length = unpack_head(body)
+        origin, _, _, type, flags, length, _ = unpack_head(body)
         if type == FLOW_DATA and not flags:  # nearly always
             lacking = rules.publishing if origin == link.peer_id else rules.forwarding
             if not lacking(link.identity, body[HEAD_BYTES : HEAD_BYTES + length]):
@@ -75,7 +75,7 @@ class Judge:
     def gives_on(self, link: Link, body: bytes) -> bool:
         """The same of a body of FLOWS."""
         assert self.rules is not None
-        _, _, _, type, flags, length = unpack_head(body)
+        _, _, _, type, flags, length, _ = unpack_head(body)
         if type == FLOW_DATA and not flags:
             topic = body[HEAD_BYTES : HEAD_BYTES + length]
             if not self.rules.getting(link.identity, topic):

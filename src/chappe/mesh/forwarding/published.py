@@ -38,6 +38,7 @@ from chappe.mesh.forwarding.losses import Why
 from chappe.mesh.forwarding.order import Keys
 from chappe.mesh.links.clock import micros
 from chappe.mesh.messages import DATA, ID_BYTES, LOSS, NOBODY
+from chappe.mesh.places import Places
 
 # What has never been sent gets its number only when it is: behind whatever has one, and may have to go another way.
 _UNSENT: Final = 2**52
@@ -138,18 +139,18 @@ class Published(Kept):
         self._drain(branch)
 
     def publish(
-        self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float
+        self, branch: Branch, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float, place: int
     ) -> None:
         """Send a message along a tree of ours, or have it wait until what went another way has arrived."""
         if self.order.held and (key := branch.key) is not None and self.order.holds(key.receivers):
             check_size(topic, payload)
-            later = partial(self._publish_late, key, kind, receiver, topic, payload, published)
+            later = partial(self._publish_late, key, kind, receiver, topic, payload, published, place)
             self.number += 1
             size = len(topic) + len(payload)
             self.order.put(key.receivers, self.number + _UNSENT, size, later, partial(self._has_room, key))
             return
         number = self.number = self.number + 1
-        frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload)
+        frame = pack_publication(self._own, number, branch.label, kind, receiver, topic, payload, place)
         if branch.timed and kind == DATA:
             frame = with_time(frame, micros(published))
         branch.came = number
@@ -175,30 +176,35 @@ class Published(Kept):
             for child in second.children.values():
                 self._send(second, child, number, frame, put)
 
-    def publish_many(self, branch: Branch, topic: bytes, payloads: Sequence[bytes], published: float) -> None:
+    def publish_many(
+        self, branch: Branch, topic: bytes, payloads: Sequence[bytes], published: float, places: Places
+    ) -> None:
         """Send messages of data along a tree of ours, in order and in few frames. Raises as ``publish``."""
         if self.order.held:
             for payload in payloads:
-                self.publish(branch, DATA, NOBODY, topic, payload, published)
+                check_size(topic, payload)
+                self.publish(branch, DATA, NOBODY, topic, payload, published, places.take(topic))
             return
         at = 0
         while at < len(payloads):
             run = run_of(payloads, at, self._batch_messages_max, self._batch_bytes_max)
             at += len(run)
             if len(run) == 1:
-                self.publish(branch, DATA, NOBODY, topic, run[0], published)
+                check_size(topic, run[0])
+                self.publish(branch, DATA, NOBODY, topic, run[0], published, places.take(topic))
                 continue
             number = self.number = self.number + len(run)
+            place = places.take(topic, len(run)) + len(run) - 1
             for way in branch.both():
                 way.came = number
-                frame = pack_batch(self._own, number, way.label, topic, run)
+                frame = pack_batch(self._own, number, way.label, topic, run, place)
                 if way.timed:
                     frame = with_time(frame, micros(published))
                 for child in way.children.values():
                     self._send(way, child, number, frame, self._put_batch)
 
     def _publish_late(
-        self, key: Key, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float
+        self, key: Key, kind: int, receiver: bytes, topic: bytes, payload: bytes, published: float, place: int
     ) -> None:
         branch = self._to(key)
         number = self.number = self.number + 1
@@ -207,7 +213,7 @@ class Published(Kept):
             self._losses.add(NOBODY, self._own, topic, Why.NO_WAY, missing)
         if branch is not None:
             for each in branch.both():
-                frame = pack_publication(self._own, number, each.label, kind, receiver, topic, payload)
+                frame = pack_publication(self._own, number, each.label, kind, receiver, topic, payload, place)
                 if each.timed and kind == DATA:
                     frame = with_time(frame, micros(published))
                 each.came = number

@@ -16,12 +16,12 @@ from operator import itemgetter
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import LOST_AFTER, ORDER_BYTES_MAX, TTL
+from chappe.defaults import LOST_AFTER, MESH_MESSAGE_BYTES_MAX, ORDER_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, SubscriptionRefused
 from chappe.mesh.filters import Filter
-from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, inner, messages_in, parse_publications
+from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, check_size, inner, messages_in, parse_publications
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.congestion import Congestion
 from chappe.mesh.forwarding.duplicates import Seen
@@ -54,6 +54,7 @@ from chappe.mesh.messages import (
     Message,
     parse_message,
 )
+from chappe.mesh.places import Places
 from chappe.mesh.policy import Policy
 from chappe.mesh.refusals import Refusals
 from chappe.mesh.rules import MeshRules
@@ -64,6 +65,7 @@ Control = Callable[[Link, Message, float], Sequence[Action]]
 Contain = Callable[[Link, Exception, bytes, float], Sequence[Action]]
 
 _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
+_LARGE: Final = MESH_MESSAGE_BYTES_MAX // 2  # what is larger may be too large
 _LAST_KIND: Final = COMMAND  # kinds up to this are messages of applications
 
 
@@ -120,6 +122,7 @@ class Router:
         self._refused: dict[bytes, tuple[str, str]] = {}  # of what we want, and why
         self.settled = 0  # rises whenever the network, or what somebody in it wants, has changed
         self._early = Early()
+        self.places = Places(options.first_number, options.limits.routes_max)
         self.reached = 0  # how many receivers elsewhere the last publication went to
 
     # -- links and subscriptions ------------------------------------------------------------------
@@ -277,17 +280,24 @@ class Router:
             route = self.routes.towards(receiver, kind, topic)
         elif not route.ready:
             self.routes.make_ready(route, topic)
+        place = self._place(route, topic, payload) if kind == DATA and receiver == NOBODY else 0
         told: Sequence[Action] = ()
         if self.topology.telling.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
         if route.tree is not None:
-            self.trees.publish(route.tree, kind, receiver, topic, payload, now if since is None else since)
+            self.trees.publish(route.tree, kind, receiver, topic, payload, now if since is None else since, place)
         if route.originals:
             self.originals.publish(route.originals, receiver, kind, topic, payload, now)
         if self.originals.links and route.tree is not None:
             self.originals.echoes.note(MESH, topic, payload, now, own=True)
         self.reached = route.count
         return [*route.flushes, *[each for each in told if isinstance(each, Flush)]] if told else route.flushes
+
+    def _place(self, route: Route, topic: bytes, payload: bytes) -> int:
+        """The place of a message of data to everybody; UsageError, and none is taken, if it is too large for a tree."""
+        if len(payload) > _LARGE and route.tree is not None:
+            check_size(topic, payload)
+        return self.places.take(topic)
 
     def publish_many(
         self, messages: Iterable[tuple[bytes, bytes]], now: float, since: float | None = None
@@ -303,7 +313,7 @@ class Router:
             rest, route = payloads[1:], self.routes.known.get(topic)
             tree = None if route is None or self.originals.links else route.tree
             if tree is not None:
-                self.trees.publish_many(tree, topic, rest, now if since is None else since)
+                self.trees.publish_many(tree, topic, rest, now if since is None else since, self.places)
             else:
                 for payload in rest:
                     flushes.update(dict.fromkeys(self.publish(topic, payload, DATA, NOBODY, now, since)))
@@ -568,11 +578,13 @@ class Router:
             if route.tree is not None or any(each is not link for each in route.originals):
                 self.drops.add(f"from {link.peer_id.hex()}, whose TTL is used up")
             return
+        try:
+            place = self._place(route, topic, payload) if message.kind == DATA else 0
+            if route.tree is not None:
+                self.trees.publish(route.tree, message.kind, NOBODY, topic, payload, now, place)
+        except UsageError:
+            self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
         if route.tree is not None:
-            try:
-                self.trees.publish(route.tree, message.kind, NOBODY, topic, payload, now)
-            except UsageError:
-                self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
             for each in self.trees.peers(route.tree):
                 turn.flushes[each.conn] = each.flush
         self._pass_to_originals(route.originals, message, message.ttl - 1, link, turn, now)

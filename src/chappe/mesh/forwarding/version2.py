@@ -118,7 +118,7 @@ class Trees(Published):
             ProtocolError: It is on no tree that this neighbour told us of.
             Elsewhere: Its origin is not behind the neighbour; nothing is changed.
         """
-        origin, number, above, kind, flags, length = unpack_head(body)
+        origin, number, above, kind, flags, length, place = unpack_head(body)
         branch = self._above.get(link.peer_id, _NONE).get(above)
         if branch is None or branch.origin != origin or branch.checked != self._look:
             branch = self._check(link, branch, origin, now)
@@ -165,11 +165,11 @@ class Trees(Published):
         if message is not None:
             return message
         topic, payload = body[HEAD_BYTES:end], body[end:stop]
-        return Message(topic, payload, kind & 0xF, link.peer_id, NOBODY, 0, origin, number, published)
+        return Message(topic, payload, kind & 0xF, link.peer_id, NOBODY, 0, origin, number, published, place)
 
     def branch(self, link: Link, body: bytes) -> Branch | None:
         """Along which tree a body came over a link; None if that was on a detour, whose beginning waits for nobody."""
-        _, _, above, kind, _, _ = unpack_head(body)
+        _, _, above, kind, _, _, _ = unpack_head(body)
         return None if kind == DETOUR else self._above.get(link.peer_id, _NONE).get(above)
 
     def _check(self, link: Link, branch: Branch | None, origin: bytes, now: float) -> Branch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -39,6 +40,7 @@ class MeshHost(Host, End, ABC):
         self.sides: dict[int, Side] = {}
         self.topics: set[bytes] = set()
         self._conns = 0
+        self._counts: Counter[bytes] = Counter()  # of what it published to everybody, by topic
         world.lives[own_id] = life
         world.streams.listeners[name, PORT] = self
 
@@ -113,4 +115,7 @@ class MeshHost(Host, End, ABC):
         to: frozenset[bytes] = frozenset(),
     ) -> None:  # fmt: skip
         only = None if receiver is None else receiver.life
-        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, only, kind, to)
+        nth = 0
+        if only is None and kind == DATA:
+            nth = self._counts[topic] = self._counts[topic] + 1
+        self.world.record.publications[payload] = Publication(topic, self.life, self.world.now, only, kind, nth, to)

@@ -20,9 +20,11 @@ from chappe.mesh.events import (
     PeerLost,
     PeerRemoved,
 )
+from chappe.mesh.filters import minimal
 from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
+from chappe.mesh.places import Gaps
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.record import Spans
 from chappe.sim.scenarios.mesh.world import MeshWorld
@@ -65,6 +67,7 @@ class EndpointHost(MeshHost):
         self.careless = False  # publishes whether there is room or not
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
         self.surplus_max = SURPLUS_MAX
+        self.gaps = Gaps()  # of its subscriber
         self.full = Spans()  # the subscriber was
         self.taken_at = 0.0  # something, by the subscriber
         self.waiting = 0.0  # messages that the subscriber has not taken
@@ -287,6 +290,8 @@ class EndpointHost(MeshHost):
         new = {*topics, *(MANY if self.wants_many else ())}
         gone = self.topics - new
         self._note_wanted(new)
+        self.gaps.wants(minimal(new))
+        self.world.see("on_wanted", self)
         self.ask(self.core.subscribe, SUBSCRIBER, sorted(new), DATA, self.asks_times)
         if gone:
             self.ask(self.core.unsubscribe, SUBSCRIBER, sorted(gone))
@@ -335,6 +340,10 @@ class EndpointHost(MeshHost):
         self.call(self.member.call, method, *args, now=now, wall_ns=wall_ns)
 
     def _deliver(self, action: Deliver) -> None:
+        if action.subscriber == SUBSCRIBER:
+            self.gaps.came(action.messages)
+            for gap in self.gaps.take():
+                self.world.see("on_gap", self, gap)
         for message in action.messages if action.subscriber == QUICK else ():
             self.world.see("on_quick", self, message)
         for message in action.messages if action.subscriber != QUICK else ():

@@ -46,6 +46,7 @@ class Publication:
     at: float
     receiver: str | None = None  # life of the only host that is to get it
     kind: int = DATA
+    nth: int = 0  # of those of its publisher to everybody with its topic, from 1 on; 0 for others
     to: frozenset[bytes] = frozenset()  # ids of those whom its publisher sends it to, where that is accounted for
     delivered: dict[str, int] = field(default_factory=dict)  # life of a host: how often
 

@@ -9,6 +9,7 @@ from chappe.sim.scenarios.mesh.accounts import accounts
 from chappe.sim.scenarios.mesh.aging import Ages, stall
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
+from chappe.sim.scenarios.mesh.gaps import Missing
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.paces import Pace, SlowSubscriber
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
@@ -25,7 +26,7 @@ class Mesh(PopulatedMesh):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._completeness = Completeness(self)
-        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self), Ages(self))
+        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self), Ages(self), Missing(self))
         self._faults = MeshFaults(self)
         if self.single:
             self._faults = SingleFaults(self)
