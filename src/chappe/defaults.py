@@ -192,6 +192,12 @@ PROBES_MAX: Final = 4_096  # pings on the way to one peer: what two kernels and 
 # Beside them, for routing and pings: a new peer is told of all endpoints at once. Beyond it the peer is disconnected.
 CONTROL_FRAMES_MAX: Final = 16_384
 CONTROL_BYTES_MAX: Final = 32 * MIB
+LAST_VALUES_BYTES_MAX: Final = 64 * MIB  # topics and payloads of the last values that one endpoint keeps
+LAST_QUESTIONS_MAX: Final = 256  # subscribers elsewhere that are owed last values at once; others ask again
+LAST_ASKED_AGAIN_S: Final = 5.0  # whoever does not answer a question for last values is asked again ...
+LAST_TRIES: Final = 3  # ... so often in all
+LAST_HAD_MAX: Final = 65_536  # pairs of publisher and topic of one subscriber; with more it gets no further last values
+LAST_ROOM_S: Final = 0.02  # until last values that a peer had no room for are tried again
 SUBSCRIBER_MESSAGES_MAX: Final = 16_384  # what waits for one subscriber; then its policy
 SUBSCRIBER_BYTES_MAX: Final = 32 * MIB
 COLUMNS_MAX: Final = 100  # arguments of an event that ``read_arrow`` makes columns of

@@ -69,6 +69,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         peer_messages_max = 100
         peer_bytes_max = "2MiB"
         heartbeat_s = 0.5
+        last_values = 100
         recording_directory = "shapes"
         output_generator_file_cap = 9
         [node]
@@ -118,6 +119,7 @@ def test_every_setting_can_stand_in_the_file(tmp_path: Path) -> None:
         "mesh.peer_messages_max": 100,
         "mesh.peer_bytes_max": 2 << 20,
         "mesh.heartbeat_s": 0.5,
+        "mesh.last_values": 100,
         "mesh.recording_directory": "shapes",
         "mesh.output_generator_file_cap": 9,
         "node.websocket": "8080",

@@ -20,7 +20,7 @@ from chappe.log import consumer, last_topics, last_values
 from chappe.log.actions import Action, Ask, Deliver, Reply
 from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.consumer import LAST, LogConsumer
-from chappe.log.events import LastValuesRefused
+from chappe.log.events import LastValuesRefused, NoLastValues
 from chappe.log.last_values import FORGET_S, LastValues
 from chappe.log.messages import BatchMessage, StoreInfo
 from chappe.log.queries import ErrorAnswer, LastAnswer, LastRequest, decode_answer, encode_query
@@ -637,3 +637,30 @@ def effort(topics: int) -> int:
 
 def test_many_topics_take_a_consumer_and_a_store_in_proportion() -> None:
     assert effort(400) < 5 * effort(100)
+
+
+@pytest.mark.parametrize("given", [("", "1"), ("a", None)])
+def test_a_topic_without_a_newest_record_per_key_says_so(given: Given) -> None:
+    rig = StoreRig()
+    keep(rig, 0, given, given)
+    world = World([rig])
+    world.meet()
+    world.wait(5.0)
+    assert world.places == []
+    assert world.events == [NoLastValues("hello")]
+    assert str(world.events[0]).startswith("topic 'hello' has no newest record per key: its records have no keys, or")
+    world.live("P", 2, ("b", "1"))
+    world.wait(5.0)
+    assert world.places == [("P", 2)]
+    assert len(world.events) == 1
+
+
+def test_a_topic_with_one_key_or_nothing_says_nothing() -> None:
+    for records in ([], [("", "1"), ("a", "2")]):
+        rig = StoreRig()
+        if records:
+            keep(rig, 0, *records)
+        world = World([rig])
+        world.meet()
+        world.wait(5.0)
+        assert world.events == []

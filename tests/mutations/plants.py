@@ -1149,6 +1149,22 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "how many messages are missing",
     ),
     Plant(
+        "last-value-behind-a-newer-one",
+        "mesh",
+        "mesh/forwarding/last_values.py",
+        "                continue\n            found.append(message)\n",
+        "                pass\n            found.append(message)\n",
+        "last values come once, and in order",
+    ),
+    Plant(
+        "who-keeps-last-values-and-comes-later-is-not-asked",
+        "mesh",
+        "mesh/forwarding/routing.py",
+        "        self._asking.look()\n",
+        "",
+        "last values come to all who want them",
+    ),
+    Plant(
         "run-taken-for-new-that-came-before",
         "mesh",
         "mesh/forwarding/duplicates.py",

@@ -243,6 +243,9 @@ DECLARED: Final = {
             "how often a sign of life is sent; a peer that is silent for three times so long is lost", "SECONDS",
         ),
         Declared(
+            "mesh.last_values", int, _whole(0), 0, "of how many topics `node` keeps the newest message for `--last`"
+        ),
+        Declared(
             "mesh.recording_directory", str, _path, None,
             "the folder into which `node` records the shapes of what is published here, for `chappe mesh generate`",
             "DIRECTORY",

@@ -84,6 +84,12 @@ def node(
         declared.of("mesh.forward").option(help="Have originals send this prefix here too, to be passed on to others."),
     ] = None,
     forwarding: mesh.Forwarding = True,
+    last_values: Annotated[
+        int,
+        declared.of("mesh.last_values").option(
+            help="Keep the newest message of N topics, for subscribers that come later with --last."
+        ),
+    ] = 0,
     endpoint_id: mesh.EndpointId = None,
     websocket: Annotated[
         str | None,
@@ -138,7 +144,9 @@ def node(
         recording: dict[str, Any] = {"recording_directory": recording_directory}
         if recording_directory is not None or _is_typed(context, "output_generator_file_cap"):
             recording["output_generator_file_cap"] = output_generator_file_cap
-        endpoint = queues.endpoint(security, id=endpoint_id or said.id, forwarding=forwarding, **recording)
+        endpoint = queues.endpoint(
+            security, id=endpoint_id or said.id, forwarding=forwarding, last_values=last_values, **recording
+        )
         stack.enter_context(endpoint)
         statuses = endpoint.statuses()
         facts: dict[str, Any] = {"id": endpoint.id, "listen": mesh.listen(endpoint, heard)}

@@ -201,6 +201,9 @@ def subscribe(
             help="What is older than --max-age ends the command with a failure (end), or is left out and counted."
         ),
     ] = "end",
+    last: Annotated[
+        bool, Option("--last", help="First the newest message of each topic, from endpoints that keep last values.")
+    ] = False,
 ) -> None:
     """Print what is published to topics of the mesh; Zeek's events by name."""
     hear_warnings()
@@ -222,6 +225,7 @@ def subscribe(
             max_age_s=age_s,
             on_stale=on_stale,
             on_gap=lambda gap: warn(str(gap)),
+            last=last,
             **bounds,
         )
         try:

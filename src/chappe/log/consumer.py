@@ -521,7 +521,8 @@ class LogConsumer:
 
     def _begin(self, now: float) -> list[Action]:
         """Begin partitions where their newest records end."""
-        actions: list[Action] = []
+        actions: list[Action] = [*self._last.reports]
+        self._last.reports.clear()
         begins, self._last.begins = self._last.begins, []
         over, self._last.over = self._last.over, []
         for key, offset in begins:

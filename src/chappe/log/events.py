@@ -135,6 +135,19 @@ class LastValuesRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class NoLastValues:
+    """A topic has records, and none of them is the newest of a key: only new records are read."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} has no newest record per key: its records have no keys, or all keys were deleted; "
+            "only new records are read, so begin with the earliest to read all of them"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DamageFound(OffsetsEvent):
     """They are damaged on disk; they are fetched from another store if one has them."""
 

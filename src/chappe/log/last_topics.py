@@ -24,7 +24,7 @@ from chappe.deadlines import Deadlines
 from chappe.defaults import RETRY_S
 from chappe.log.actions import Action
 from chappe.log.batch import Batch
-from chappe.log.events import LastValuesRefused
+from chappe.log.events import LastValuesRefused, NoLastValues
 from chappe.log.queries import Answer, ErrorAnswer, LastAnswer, LastRequest
 from chappe.log.sources import ANSWER_S, Key, Source, Sources
 
@@ -52,6 +52,7 @@ class _Topic:
     wait_until: float = math.inf  # for a store that may have it and does not answer just now
     cuts: dict[str, int] = field(default_factory=dict)
     came: dict[str, int] = field(default_factory=dict)  # the last offset of each partition
+    some: bool = False  # any record came, of whichever store
 
     def again(self) -> None:
         """Begin anew, at whichever store."""
@@ -72,6 +73,7 @@ class LastTopics:
         self._number = 0
         self._done: set[str] = set()
         self.begins: list[tuple[Key, int]] = []
+        self.reports: list[Report] = []  # likewise
         self.over: list[Key] = []  # likewise partitions that are to be read from their beginning, unless they go on
 
     def begun(self, topic: str) -> bool:
@@ -156,10 +158,13 @@ class LastTopics:
             partition = decode_topic(name)
             if batch.count == 1 and found.came.get(partition, -1) < batch.base < found.cuts.get(partition, 0):
                 found.came[partition] = batch.base
+                found.some = True
                 yield (topic, partition), batch
         found.part, found.offset, found.refused = answer.part, answer.offset, 0
         self._later.set(topic, now)
         if not answer.more:
+            if not found.some and any(found.cuts.values()):
+                self.reports.append(Report(NoLastValues(topic)))
             self._finish(found)
 
     def malformed(self, topic: str, now: float) -> None:

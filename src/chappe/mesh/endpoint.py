@@ -136,19 +136,32 @@ class EndpointCore(Peerings):
         return self.router.topology.peer_filter()
 
     def subscribe(
-        self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, times: bool = False, *, now: float
+        self,
+        subscriber: int,
+        topics: Iterable[bytes],
+        kind: int = DATA,
+        times: bool = False,
+        last: bool = False,
+        *,
+        now: float,
     ) -> list[Action]:
         """Have messages of ``kind`` whose topics start with one of ``topics`` delivered, in addition to others.
 
-        With ``times`` others are asked to tell when they published what they send here.
+        With ``times`` others are asked to tell when they published what they send here; with ``last`` those who keep
+        last values are asked for them, and messages that are not newer than the ones before are left out from now on.
 
         Raises:
             UsageError: A topic is too long, or all filters together are.
         """
-        return self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind, times), now)
+        actions = self.router.refilter(self.router.subscriptions.add(subscriber, topics, kind, times), now)
+        if last:
+            self.router.want_last(subscriber)
+        return actions
 
     def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
+        if topics is None:
+            self.router.forget_last(subscriber)
         return self.router.refilter(self.router.subscriptions.remove(subscriber, topics), now)
 
     def forward(self, topics: Iterable[bytes], now: float) -> list[Action]:

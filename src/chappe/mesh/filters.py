@@ -15,6 +15,8 @@ Filter: TypeAlias = tuple[bytes, ...]
 NOTHING: Final[Filter] = ()
 EVERYTHING: Final[Filter] = (b"",)
 ASK_LINKS: Final = b"<$>/links/ask"  # every endpoint hears it, and nobody has to be told (``mesh.link_reports``)
+LAST_ASK: Final = b"<$>/last/ask"  # announced by those who keep last values (``mesh.forwarding.last_values``) ...
+LAST_TOLD: Final = b"<$>/last/told"  # ... and told only to who has asked
 LOCAL_PREFIX: Final = b"<$>/local/"  # topics of one endpoint with itself: never announced, refused from outside
 _FEW: Final = 16  # up to here startswith() is faster than a search
 

@@ -58,6 +58,10 @@ class Places:
         self._counts[topic] = before + count
         return self._counting + before + 1
 
+    def last(self, topic: bytes) -> int:
+        """The place of the last message to a topic that has one."""
+        return self._counting + self._counts[topic]
+
     def _begin(self, topic: bytes) -> int:
         self._bytes += len(topic)
         if len(self._counts) >= self._max or self._bytes > ROUTES_BYTES_MAX or topic in self._counts:

@@ -55,6 +55,11 @@ class Subscriptions:
             self._wanted[subscriber][1].difference_update(topics)
         return self._set(announced(self._all()))
 
+    def prefixes(self, subscriber: int) -> frozenset[bytes]:
+        """The prefixes of a subscriber."""
+        found = self._wanted.get(subscriber)
+        return frozenset() if found is None else frozenset(found[1])
+
     def forward(self, topics: Iterable[bytes]) -> bool:
         """Want prefixes that nobody here wants, to pass them on. Returns and raises as ``add``."""
         new = set(topics)

@@ -81,6 +81,9 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             its way from others is taken beyond that, up to twice as many and 131,072 more.
         peer_bytes_max: How many bytes; twice as many in the same way.
         heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
+        last_values: Of how many topics to keep the newest message that is published here, comes, or passes through: for
+            subscribers that begin later with ``last=True``. At most 64 MiB of them; those of which nothing came for
+            longest are forgotten first.
         recording_directory: A folder, made if it is missing, that gets the shapes, without contents, of what this
             endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
             way.
@@ -102,6 +105,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         peer_messages_max: int = PEER_MESSAGES_MAX,
         peer_bytes_max: int = PEER_BYTES_MAX,
         heartbeat_s: float = HEARTBEAT_S,
+        last_values: int = 0,
         recording_directory: str | Path | None = None,
         output_generator_file_cap: int | None = None,
     ) -> None:
@@ -110,7 +114,10 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
         if paths not in (1, 2):
             raise UsageError(f"paths is 1 or 2, not {paths!r}")
+        if isinstance(last_values, bool) or not isinstance(last_values, int) or last_values < 0:
+            raise UsageError(f"last_values is a number of topics, 0 for none, not {last_values!r}")
         options = EndpointOptions(
+            last_values=last_values,
             forwarding=forwarding,
             paths=paths,
             heartbeat_s=heartbeat_s,
@@ -295,6 +302,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         max_age_s: float | None = None,
         on_stale: OnStale = "end",
         on_gap: OnGap | None = None,
+        last: bool = False,
     ) -> Subscriber:
         """Get what others publish to topics that start with one of these prefixes; the empty one is all.
 
@@ -315,12 +323,16 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             on_gap: Called with a ``Gap`` when messages are missing that a publisher sent to one of these topics after
                 the first one that came, wherever they were lost: on their way, in a full queue, or here as too old. It
                 is called by who takes messages, before any is taken; what it raises comes out of that call.
+            last: Get the newest message of each topic at once from endpoints in reach that keep last values, and from
+                those that come later; each once, and never one behind a newer one of its publisher.
 
         Raises:
             NotPermitted: The permissions let this identity have nothing of a prefix; of others it gets what it may.
         """
         check_bounds(messages_max, bytes_max)
         check_age(max_age_s, on_stale)
+        if last and max_age_s is not None:
+            raise UsageError("last=True gets values of any age: leave out max_age_s, or last")
         policy = as_policy(on_full)
         # Beyond the bounds publishers wait, and reading stops; what one read brought then is kept, for nothing is lost.
         blocks = policy is Policy.BLOCK
@@ -334,12 +346,12 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             self.require_subscribe([encode_topic(each) for each in topics])
             number = next(self.numbers)
             if max_age_s is None:
-                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max, on_gap)
+                made = Subscriber(self, number, topics, inbox, messages_max, bytes_max, on_gap, last)
             else:
                 made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale, on_gap)
             self._subscribers[number] = made
             encoded = [encode_topic(each) for each in topics]
-            self.node.call(self.core.subscribe, number, encoded, DATA, max_age_s is not None)
+            self.node.call(self.core.subscribe, number, encoded, DATA, max_age_s is not None, last)
         if callback is not None:
             made.call_back(callback)
         return made

@@ -20,7 +20,7 @@ from chappe.errors import BufferFull
 from chappe.mesh.events import MessagesMalformed
 from chappe.mesh.filters import minimal
 from chappe.mesh.forwarding.boxes import Inbox
-from chappe.mesh.messages import Message
+from chappe.mesh.messages import DATA, Message
 from chappe.mesh.places import Gap, Gaps
 from chappe.mesh.policy import Policy
 from chappe.system import time
@@ -45,6 +45,7 @@ class Subscriber(Source[Received]):
     def __init__(
         self, endpoint: Host, number: int, topics: Iterable[str], inbox: Inbox, messages_max: int, bytes_max: int,
         on_gap: OnGap | None = None,
+        last: bool = False,
     ) -> None:  # fmt: skip
         self.number = number
         self._topics = set(topics)
@@ -56,6 +57,7 @@ class Subscriber(Source[Received]):
         self._not_taken = 0  # messages that the endpoint dropped for this one, once that is closed
         self._malformed = self._malformed_told = 0
         self._malformed_at = -math.inf  # when that was told
+        self._last = last
         self._on_gap = on_gap
         self._gaps = None if on_gap is None else Gaps()
         if self._gaps is not None:
@@ -194,7 +196,7 @@ class Subscriber(Source[Received]):
             self._waiting.check()
             raw = [encode_topic(each) for each in topics]
             self._endpoint.require_subscribe(raw)
-            self._node.call(self._endpoint.core.subscribe, self.number, raw)
+            self._node.call(self._endpoint.core.subscribe, self.number, raw, DATA, False, self._last)
             self._topics.update(topics)
 
     def remove(self, *topics: str) -> None:

@@ -27,6 +27,7 @@ from chappe.mesh.flows import (
 from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.last_values import LastValues
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.order import Order
 from chappe.mesh.forwarding.told import Told
@@ -66,6 +67,7 @@ class Kept:
         outdate: Callable[[], None],
     ) -> None:
         self.number = options.first_number  # of the last publication, and of the last label
+        self.last_values: LastValues | None = None  # gets what comes, where last values are kept
         self.confirm_at = inf  # when what has come is to be confirmed
         self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
         self._own = own

@@ -7,6 +7,7 @@ from chappe.mesh.actions import Flush
 from chappe.mesh.filters import LOCAL_PREFIX
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.judging import Judge
+from chappe.mesh.forwarding.last_values import TOPICS
 from chappe.mesh.forwarding.version1 import Originals
 from chappe.mesh.forwarding.version2 import Trees
 from chappe.mesh.links.link import Link
@@ -108,7 +109,12 @@ class Routes:
         may_get = self._judge.may_get
         wanting = tuple([link for link in originals if topology.wants(link.peer_id, topic) and may_get(link, topic)])
         route = Route(matching(topic, DATA), matching(topic, COMMAND), wanting)
-        route.refused = topic == RESERVED_TOPIC or topic.startswith(LOCAL_PREFIX) or len(topic) > MESH_TOPIC_BYTES_MAX
+        route.refused = (
+            topic == RESERVED_TOPIC
+            or topic in TOPICS
+            or topic.startswith(LOCAL_PREFIX)
+            or len(topic) > MESH_TOPIC_BYTES_MAX
+        )
         return route
 
     def make_ready(self, route: Route, topic: bytes) -> None:

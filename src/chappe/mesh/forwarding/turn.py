@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from chappe.mesh.actions import Action, Deliver, Flush
+from chappe.mesh.forwarding.last_values import Newest
 from chappe.mesh.messages import Message
 
 Opens: TypeAlias = Callable[[list[Message]], list[Message]]  # what of messages of one topic can be read here
@@ -16,12 +17,14 @@ class Turn:
 
     Args:
         opens: Opens what comes in sealed topics; None where nobody can.
+        newest: What subscribers with last values have had.
     """
 
-    __slots__ = ("_opens", "actions", "boxes", "flushes")
+    __slots__ = ("_newest", "_opens", "actions", "boxes", "flushes")
 
-    def __init__(self, opens: Opens | None = None) -> None:
+    def __init__(self, opens: Opens | None, newest: dict[int, Newest]) -> None:
         self._opens = opens
+        self._newest = newest
         self.actions: list[Action] = []
         self.boxes: dict[int, list[Message]] = {}
         self.flushes: dict[int, Flush] = {}
@@ -54,6 +57,10 @@ class Turn:
     def close(self) -> None:
         """Put what was gathered into the actions: what follows happened later."""
         if self.boxes:
+            for subscriber in self._newest.keys() & self.boxes.keys() if self._newest else ():
+                self.boxes[subscriber] = self._newest[subscriber].fresh(self.boxes[subscriber])
+                if not self.boxes[subscriber]:
+                    del self.boxes[subscriber]
             self.actions += [Deliver(subscriber, messages) for subscriber, messages in self.boxes.items()]
             self.boxes = {}
         if self.flushes:

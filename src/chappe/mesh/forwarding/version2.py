@@ -156,6 +156,8 @@ class Trees(Published):
             self.confirm_at = now + CONFIRM_S
         if self._judge.rules is not None and not self._judge.takes(link, body):
             return None
+        if self.last_values is not None:
+            self.last_values.pass_on(body)
         if branch.children:
             self._pass_on(branch, body, number, kind, now)
         if not branch.deliver:

@@ -37,6 +37,7 @@ class EndpointOptions:
             is reported. Otherwise it is raised, which ends the endpoint: what simulators and tests want.
         first_number: Of publications and of link states. Higher than any of an earlier life of this id: microseconds
             since 1970, say; an endpoint with a random id needs none.
+        last_values: Of how many topics it keeps the newest message, for subscribers that come late.
         version_max: The highest version of the protocol that it offers: 1 is what originals speak.
     """
 
@@ -49,6 +50,7 @@ class EndpointOptions:
     peer_policy: Policy = Policy.BLOCK
     contains: bool = False
     first_number: int = 1
+    last_values: int = 0
     version_max: int = VERSIONS[-1]
     limits: MeshLimits = MESH_LIMITS
 

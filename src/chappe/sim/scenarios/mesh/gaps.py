@@ -38,6 +38,7 @@ class Missing(Checker[MeshWorld]):
         super().__init__(world)
         self.gaps = 0  # that were told
         self._windows: dict[tuple[str, bytes, bytes], _Window] = {}  # life, origin and topic
+        self._former: set[bytes] = set()  # origins of which messages of a former life came
         self._touched: set[tuple[str, bytes, bytes]] = set()
 
     def on_wanted(self, host: EndpointHost) -> None:
@@ -51,7 +52,10 @@ class Missing(Checker[MeshWorld]):
         publication = self.world.record.publications.get(message.payload)
         if publication is None or not isinstance(host, EndpointHost) or message.kind != DATA or not message.place:
             return
-        if self.world.record.originals or self.world.lives.get(message.origin) != publication.publisher:
+        if self.world.lives.get(message.origin) != publication.publisher:
+            self._former.add(message.origin)
+            return
+        if self.world.record.originals:
             return  # an origin counts what it brings in from originals, too
         counting, nth = message.place & ~COUNT_MAX, publication.nth
         if self.world.mesh_limits.routes_max == MESH_LIMITS.routes_max and message.place & COUNT_MAX != nth:
@@ -76,6 +80,8 @@ class Missing(Checker[MeshWorld]):
         if key in self._windows:
             self._windows[key].told += gap.missing
             self._touched.add(key)
+        elif not self.world.record.originals and key[1] not in self._former:
+            self.fail(f"{host.life} is told of a gap before it has a message: {gap}")
 
     def on_tick(self) -> None:
         """Compare."""

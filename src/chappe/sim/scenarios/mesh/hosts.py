@@ -20,7 +20,7 @@ from chappe.mesh.events import (
     PeerLost,
     PeerRemoved,
 )
-from chappe.mesh.filters import minimal
+from chappe.mesh.filters import LAST_ASK, minimal
 from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
@@ -31,6 +31,7 @@ from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
 
 SUBSCRIBER = 1
+LAST = 4  # one that wants last values
 QUICK = 3  # a further one, to other prefixes, that takes all at once
 COMMANDED = 2  # a subscriber to the same, for commands
 MANY = tuple([b"/many/%d/" % each for each in range(20)])  # prefixes that are wanted besides
@@ -67,6 +68,7 @@ class EndpointHost(MeshHost):
         self.careless = False  # publishes whether there is room or not
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
         self.surplus_max = SURPLUS_MAX
+        self.lasting: set[bytes] = set()  # prefixes of the one that wants last values
         self.gaps = Gaps()  # of its subscriber
         self.full = Spans()  # the subscriber was
         self.taken_at = 0.0  # something, by the subscriber
@@ -304,10 +306,15 @@ class EndpointHost(MeshHost):
         self.quick |= {*topics}
         self.ask(self.core.subscribe, QUICK, sorted(topics))
 
+    def want_last(self, topics: Sequence[bytes]) -> None:
+        """Have a further subscriber want these prefixes, and the last values of their topics."""
+        self.lasting |= {*topics}
+        self.ask(self.core.subscribe, LAST, sorted(topics), DATA, False, True)
+
     @property
     def wanted(self) -> set[bytes]:
         """See ``MeshHost``."""
-        return self.topics | self.quick
+        return self.topics | self.quick | self.lasting | ({LAST_ASK} if self.options.last_values else set())
 
     def peer_lives(self) -> list[str]:
         """The lives that it is peered with."""
@@ -344,6 +351,10 @@ class EndpointHost(MeshHost):
             self.gaps.came(action.messages)
             for gap in self.gaps.take():
                 self.world.see("on_gap", self, gap)
+        if action.subscriber == LAST:
+            for message in action.messages:
+                self.world.see("on_last", self, message)
+            return
         for message in action.messages if action.subscriber == QUICK else ():
             self.world.see("on_quick", self, message)
         for message in action.messages if action.subscriber != QUICK else ():

@@ -133,6 +133,7 @@ class PopulatedMesh(MeshWorld):
                 first_number=first_number or self.numbers_from + 1 + int(self.now * 1_000_000),
                 peer_bytes_max=PEER_BYTES_MAX if self.settings.plain else self.more_rng.choice(BYTES_MAX),
                 limits=self.mesh_limits,
+                last_values=self.keeps(),
             )
             if self.single or self.shortcuts:
                 options = replace(options, peer_policy=Policy.BLOCK)
@@ -208,7 +209,9 @@ class PopulatedMesh(MeshWorld):
         self.clock.after(self.rng.choice((0.05, 0.3, 1.0)), self._publish_some, name)
 
     def _do_more(self, host: EndpointHost) -> None:
-        """Commands, messages for one alone, topics that few want, and calls that end."""
+        """Commands, messages for one alone, topics that few want, calls that end, and last values."""
+        if self.lasts and self.last_rng.random() < 0.03:
+            host.want_last(self.last_rng.sample(PREFIXES, 2))
         rng = self.more_rng
         somebody = rng.choice(list(self.hosts.values()))
         receiver = rng.choice((None, somebody))

@@ -11,6 +11,7 @@ from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
 from chappe.sim.scenarios.mesh.gaps import Missing
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
+from chappe.sim.scenarios.mesh.lasts import Lasts
 from chappe.sim.scenarios.mesh.paces import Pace, SlowSubscriber
 from chappe.sim.scenarios.mesh.population import PopulatedMesh
 from chappe.sim.scenarios.mesh.shortcuts import Shortcuts
@@ -26,7 +27,15 @@ class Mesh(PopulatedMesh):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._completeness = Completeness(self)
-        self.watch(*all_checkers(self), self._completeness, *accounts(self), Accounted(self), Ages(self), Missing(self))
+        self.watch(
+            *all_checkers(self),
+            self._completeness,
+            *accounts(self),
+            Accounted(self),
+            Ages(self),
+            Missing(self),
+            Lasts(self),
+        )
         self._faults = MeshFaults(self)
         if self.single:
             self._faults = SingleFaults(self)
@@ -79,6 +88,11 @@ class Mesh(PopulatedMesh):
         if not self.loops:
             self._completeness.expect([each for each in sent if each is not None])
         self.calm = False
+        if self.lasts:
+            for host in self.alive(EndpointHost):
+                host.want_last((b"",))
+            self.pass_time(self.now + 5.0)
+            self.see("on_lasts")
         if self.rests:
             self._rest()
         for host in self.alive(EndpointHost):

@@ -32,6 +32,7 @@ AHEAD = 0.3  # of the worlds have publishers wait for confirmations
 AHEAD_MAX = 8
 AHEAD_BYTES = 1_000
 AGES = 0.2  # of the worlds have endpoints that ask when messages were published, and steady clocks that differ
+LASTS = 0.3  # of the worlds have endpoints that keep last values, and subscribers that ask for them
 RESTS = 0.08  # of the worlds go on until what is gone is forgotten
 PACES_WINDOWS_BYTES = (131_072, 1_048_576)  # of which a line fills but a part
 SHORTCUTS_WINDOWS_BYTES = (65_536, 131_072)
@@ -85,6 +86,8 @@ class MeshWorld(World):
             self.holds_back = paces.random() < 0.6
         self.batch_rng = batches = Random(f"batches {seed}")
         self.batches = not self.settings.plain and batches.random() < BATCHES
+        self.last_rng = lasts = Random(f"lasts {seed}")
+        self.lasts = lasts.random() < LASTS and rare and not (self.rogue_comes or self.far or self.only_floods)
         self.paths_rng = Random(f"paths {seed}")  # for who publishes in two ways
         self.single_rng = singles = Random(f"single {seed}")
         # Faults come one at a time, so that whatever is lost is told: whoever tells it is not lost, too.
@@ -95,12 +98,14 @@ class MeshWorld(World):
             and rare
             and not (self.rogue_comes or self.far or self.only_floods or self.single)
         )
+        self.lasts = self.lasts and not (self.single or self.shortcuts)
         self.accounts = (
             self.single or self.paces or self.shortcuts
         )  # what does not arrive is compared with what is told, message by message
         # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
         special = not rare or self.rogue_comes or self.far or self.only_floods or self.accounts
         self.charter = None if special or Random(f"ruled {seed}").random() >= self.ruled else Charter(seed)
+        self.lasts = self.lasts and self.charter is None
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -154,6 +159,10 @@ class MeshWorld(World):
         elif host.name in self.suspended:
             self.ahead_s[host.name] -= self.now - self.suspended.pop(host.name)
             self.see("on_resumed", host)
+
+    def keeps(self) -> int:
+        """Of how many topics the next endpoint keeps last values."""
+        return self.last_rng.choice((0, 0, 2, 100)) if self.lasts else 0
 
     def asks_times(self) -> bool:
         """Whether the next endpoint is to ask when messages were published."""
