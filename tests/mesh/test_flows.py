@@ -99,10 +99,12 @@ def refused(parse: Callable[[bytes], object], body: bytes) -> bool:
 
 def test_the_bytes_of_a_publication_are_these() -> None:
     body = body_of(pack_publication(ORIGIN, 5, 7, COMMAND, NOBODY, b"/t", b"payload"))
-    assert body == ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x22" + b"\x00" + b"\x00\x02" + b"/tpayload"
+    head = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07"
+    assert body == head + b"\x22" + b"\x00" + b"\x00\x02" + bytes(8) + b"/tpayload"
+    placed = body_of(pack_publication(ORIGIN, 5, 7, DATA, NOBODY, b"/t", b"payload", 9))
+    assert placed == head + b"\x21" + b"\x00" + b"\x00\x02" + bytes(7) + b"\x09" + b"/tpayload"
     alone = body_of(pack_publication(ORIGIN, 5, 7, DATA, RECEIVER, b"/t", b"payload"))
-    head = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x21" + b"\x01" + b"\x00\x02"
-    assert alone == head + RECEIVER + b"/tpayload"
+    assert alone == head + b"\x21" + b"\x01" + b"\x00\x02" + bytes(8) + RECEIVER + b"/tpayload"
     assert (FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS, DETOUR) == (0x21, 0x22, 0x23, 0x28, 0x2D)
     assert (FLOW_DATA_TIMED, FLOW_BATCH_TIMED) == (0x31, 0x33)
     plain = {FLOW_DATA, FLOW_COMMAND, FLOW_BATCH, FLOW_LOSS}
@@ -185,15 +187,15 @@ def test_what_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_bytes_of_a_batch_are_these() -> None:
-    """It has the number of the last of its messages."""
-    frame = pack_batch(ORIGIN, 5, 7, b"/t", [b"one", b"", b"three"])
-    body = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x23" + b"\x02" + b"\x00\x02" + b"/t"
+    """It has the number and the place of the last of its messages."""
+    frame = pack_batch(ORIGIN, 5, 7, b"/t", [b"one", b"", b"three"], 4)
+    body = ORIGIN + bytes(7) + b"\x05" + bytes(7) + b"\x07" + b"\x23" + b"\x02" + b"\x00\x02" + bytes(7) + b"\x04/t"
     body += bytes(3) + b"\x03" + bytes(4) + bytes(3) + b"\x05" + b"onethree"
     assert frame == len(body).to_bytes(4, "big") + body
-    assert [(each.sequence, each.payload) for each in parse_publications(body, SENDER)] == [
-        (3, b"one"),
-        (4, b""),
-        (5, b"three"),
+    assert [(each.sequence, each.place, each.payload) for each in parse_publications(body, SENDER)] == [
+        (3, 2, b"one"),
+        (4, 3, b""),
+        (5, 4, b"three"),
     ]
 
 

@@ -124,7 +124,7 @@ def test_what_waits_goes_on_as_soon_as_a_full_box_has_room() -> None:
     net.want(2)
     trees, link, key = net[0].trees, net[0].link(net[1]), Key(frozenset((net[2].id,)))
     for number in range(6):
-        later = partial(trees._publish_late, key, DATA, NOBODY, TOPIC, b"%d" % number, 0.0)
+        later = partial(trees._publish_late, key, DATA, NOBODY, TOPIC, b"%d" % number, 0.0, number + 1)
         trees.order.put(key.receivers, number, 1, later, lambda: not link.outbox.full)
     net[0].pass_time(0.0)
     for _ in range(2):

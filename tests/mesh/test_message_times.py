@@ -293,7 +293,7 @@ def test_a_time_that_is_cut_off_is_refused() -> None:
     node = net[1]
     for size in range(8):
         number += 1
-        cut = body[:16] + number.to_bytes(8) + body[24:34] + bytes(2 + size)  # without a topic
+        cut = body[:16] + number.to_bytes(8) + body[24:34] + bytes(10 + size)  # without a topic
         assert len(cut) == HEAD_BYTES + size
         node.do(node.core.handle_frames(node.conns[0], [cut], node.now))
         assert node.core.dropped == size + 1

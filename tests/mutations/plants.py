@@ -1162,7 +1162,6 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "mesh/forwarding/routing.py",
         "        self._asking.look()\n",
         "",
-        "last values come to all who want them",
     ),
     Plant(
         "run-taken-for-new-that-came-before",
