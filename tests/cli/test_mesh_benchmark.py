@@ -18,7 +18,7 @@ from tests.waiting import until
 from chappe import Endpoint
 from chappe.benchmark import run as running
 from chappe.benchmark.config import Node
-from chappe.benchmark.processes import Processes
+from chappe.benchmark.processes import Child, Processes
 from chappe.data.binary import encode
 from chappe.errors import ChappeError
 from chappe.mesh.messages import DATA
@@ -141,9 +141,10 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, subprocess.Popen[byte
     found: dict[str, subprocess.Popen[bytes]] = {}
 
     class Seen(Processes):
-        def _start(self, name: str) -> None:
-            super()._start(name)
-            found[name] = self.children[name].process
+        def start(self, name: str) -> Child:
+            child = super().start(name)
+            found[name] = child.process
+            return child
 
     monkeypatch.setattr(running, "Processes", Seen)
     return found

@@ -7,18 +7,13 @@ When standard input ends, whoever started it is gone, and the process ends at on
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-import threading
 import time
-from collections import deque
 from functools import partial
 from typing import Any, Final
 
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.mesh.tally import Tally
+from chappe.benchmark.orders import Orders, process, say
 from chappe.errors import ChappeError
 from chappe.mesh.messages import DATA
 from chappe.storage.recordings.codec import Entry, entries
@@ -30,35 +25,6 @@ CHUNK: Final = 256  # messages handed to the endpoint at once
 CACHE_BYTES_MAX: Final = 64 << 20  # payloads of shapes that come again
 
 Messages = list[tuple[bytes, bytes, int]]  # topic, payload, kind
-
-
-class Orders:
-    """What is to be done, in order; a thread of its own reads it."""
-
-    def __init__(self) -> None:
-        self._found: deque[dict[str, Any]] = deque()
-        self._came = threading.Event()
-        threading.Thread(target=self._read, name="orders", daemon=True).start()
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is one."""
-        return bool(self._found)
-
-    def next(self, kind: str) -> dict[str, Any]:
-        """Wait for the next one, which has to be of this kind."""
-        while not self._found:
-            self._came.wait()
-            self._came.clear()
-        order = self._found.popleft()
-        assert order["order"] == kind, order
-        return order
-
-    def _read(self) -> None:
-        for line in sys.stdin.buffer:
-            self._found.append(json.loads(line))
-            self._came.set()
-        os._exit(1)
 
 
 class Traffic:
@@ -221,28 +187,9 @@ def await_links(endpoint: Endpoint, count: int, until: float) -> None:
         endpoint.node.turns.wait(lambda: False, LOOK_S)
 
 
-def say(event: str, **facts: object) -> None:
-    """Answer."""
-    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
-    sys.stdout.flush()
-
-
 def _since(start: float, end: float | None) -> float | None:
     return None if end is None else max(0.0, end - start)
 
 
-def main() -> int:
-    """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal it goes to all: whoever started us tells us
-    try:
-        run(Orders())
-    except (ChappeError, OSError) as error:
-        say("failed", reason=str(error))
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # the thread that reads holds standard input
+    process(run)

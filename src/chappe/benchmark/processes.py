@@ -1,4 +1,4 @@
-"""The nodes of a benchmark as processes of this machine: orders to them, and what they say.
+"""The processes of a benchmark on this machine: orders to them, and what they say.
 
 They end when this process does, however it ends: each reads orders from a pipe, and the end of the pipe is the end.
 """
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -25,14 +24,14 @@ FAREWELL_S: Final = 5.0  # they get so long to close their endpoints
 class Child:
     """One process. ``said`` has the latest of what it said, by event."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, module: str) -> None:
         self.name = name
         self.said: dict[str, dict[str, Any]] = {}
         self.ended: str | None = None  # how, once it is over
         self._line = b""
         self._errors = b""
         pipe = subprocess.PIPE
-        command = [sys.executable, "-P", "-m", "chappe.benchmark.node"]
+        command = [sys.executable, "-P", "-m", module]
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), True)
@@ -71,26 +70,30 @@ class Child:
 
 
 class Processes:
-    """A process for each name; a context that leaves none of them behind."""
+    """Named processes of one module; a context that leaves none of them behind.
 
-    def __init__(self, names: Sequence[str]) -> None:
+    Args:
+        module: What each of them runs, with ``orders.process``.
+        kind: Stands before a name in errors.
+    """
+
+    def __init__(self, module: str, kind: str = "") -> None:
         self.children: dict[str, Child] = {}
+        self._module = module
+        self._kind = kind
         self._selector = selectors.DefaultSelector()
-        try:
-            for name in names:
-                self._start(name)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise ChappeError(f"process {len(self.children) + 1} cannot be started: {error.strerror}") from error
-            raise
 
-    def _start(self, name: str) -> None:
-        child = self.children[name] = Child(name)
+    def start(self, name: str) -> Child:
+        """Start one more. Raises ChappeError if the machine has no room for it."""
+        try:
+            child = self.children[name] = Child(name, self._module)
+        except OSError as error:
+            raise ChappeError(f"process {len(self.children) + 1} cannot be started: {error.strerror}") from error
         for stream, take in ((child.process.stdout, child.heard), (child.process.stderr, child.complained)):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ, (child, take))
+        return child
 
     def listen(self, timeout_s: float) -> None:
         """Take what was said, waiting for it at most so long."""
@@ -113,10 +116,10 @@ class Processes:
         missing = [each for each in self.children.values() if event not in each.said]
         for each in missing:
             if each.ended is not None:
-                raise ChappeError(f"node {each.name}: {each.ended}")
+                raise ChappeError(f"{self._kind}{each.name}: {each.ended}")
         if missing and time.monotonic() >= until:
             names = ", ".join(each.name for each in missing[:10]) + (" and others" if len(missing) > 10 else "")
-            raise ChappeError(f"the time is up, and these nodes are not {event} yet: {names}")
+            raise ChappeError(f"the time is up, and these are not {event} yet: {names}")
         self.listen(min(0.2, until - time.monotonic()))
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -75,17 +75,9 @@ class Report:
 
         Between two samples they count as evenly spread.
         """
-        length = seconds / steps
-        made = [0.0] * steps
         end = node.receive_s or node.seconds
         before_end = (each for each in self.samples.get(node.name, ()) if each[0] < end)  # what is told later is old
-        points = [(0.0, 0), *before_end, (end, node.received)]
-        for (since, before), (until, after) in pairwise(points):
-            for step in range(steps):
-                shared = min(until, (step + 1) * length) - max(since, step * length)
-                if shared > 0 and after > before:
-                    made[step] += (after - before) * shared / (until - since)
-        return made
+        return by_step([*before_end, (end, node.received)], steps, seconds)
 
     def troubles(self) -> list[str]:
         """What is missing, one sentence each."""
@@ -133,6 +125,21 @@ class Report:
             for name, value in each.items():
                 each[name] = round(value, 6) if isinstance(value, float) else value
         return {"complete": self.complete, "total": self.total(), "nodes": nodes, "troubles": self.troubles()}
+
+
+def by_step(samples: Iterable[tuple[float, int]], steps: int, seconds: float) -> list[float]:
+    """Return how much a count grew in each of so many equal steps of the time from 0 to ``seconds``.
+
+    The count begins at 0 and grows evenly between two samples, each a second and the count at it.
+    """
+    length = seconds / steps
+    made = [0.0] * steps
+    for (since, before), (until, after) in pairwise([(0.0, 0), *samples]):
+        for step in range(steps):
+            shared = min(until, (step + 1) * length) - max(since, step * length)
+            if shared > 0 and after > before:
+                made[step] += (after - before) * shared / (until - since)
+    return made
 
 
 COLUMNS: Final = (

@@ -32,7 +32,9 @@ def run(nodes: Sequence[Node], timeout_s: float, show: Show) -> Report:
         ChappeError: It did not come to a start.
     """
     until = time.monotonic() + timeout_s
-    with Processes([node.name for node in nodes]) as processes:
+    with Processes("chappe.benchmark.node", "node ") as processes:
+        for node in nodes:
+            processes.start(node.name)
         benchmark = _Benchmark(nodes, processes, until, show)
         benchmark.connect()
         return benchmark.measure()

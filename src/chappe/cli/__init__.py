@@ -21,6 +21,7 @@ kv.py         kv; kv_serve.py is its serve and watch
 maps.py       map; maps_files.py is its dump and load, maps_serve.py its serve
 ping.py       ping
 benchmark.py  mesh generate, benchmark
+bench.py      bench log, mesh, state
 keys.py       keys init, add, renew, revoke, list
 permissions.py  permissions check, show, sign
 doctor.py     doctor

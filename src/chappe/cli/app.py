@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from chappe.cli import (
     archive,
+    bench,
     benchmark,
     chain,
     config,
@@ -159,6 +160,7 @@ for name, function in (("dump", maps_files.dump), ("load", maps_files.load)):
 app.add_typer(maps.app)
 app.add_typer(chain.app)
 app.add_typer(benchmark.app)
+app.add_typer(bench.app)
 
 
 def run() -> int:

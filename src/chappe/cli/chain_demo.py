@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typer import Option
 from chappe.cli.console import say
 from chappe.defaults import TOWER_HOST
 from chappe.errors import ChappeError
+from chappe.system.ports import free_ports
 
 if TYPE_CHECKING:
     from chappe import Chain
@@ -102,7 +102,7 @@ class _Run:
         from chappe import Chain
 
         addresses = "".join(
-            f'{name} = "{TOWER_HOST}:{port}"\n' for name, port in zip(NAMES, _free_ports(), strict=True)
+            f'{name} = "{TOWER_HOST}:{port}"\n' for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)
         )
         self._file.write_text(f'name = "demo"\nmachine = "map"\n\n[servers]\n{addresses}')
         for name in NAMES:
@@ -214,14 +214,3 @@ class _Run:
 
     def _members(self) -> str:
         return " > ".join(self._chain_of())
-
-
-def _free_ports() -> list[int]:
-    """Of this machine's, for the servers of a moment later."""
-    with ExitStack() as stack:
-        found = []
-        for _ in NAMES:
-            sock = stack.enter_context(socket.socket())
-            sock.bind((TOWER_HOST, 0))
-            found.append(sock.getsockname()[1])
-        return found
