@@ -80,7 +80,7 @@ def test_a_run_that_was_cut_knows_no_losses() -> None:
     dead = member("consumer", "sinks", 10, ended="ended by SIGKILL")
     found = two_producers(dead, reason="stopped before its end", cut=True)
     assert found.lost is None
-    assert found.troubles() == ["stopped before its end", "consumer ended by SIGKILL"]
+    assert found.troubles() == ["stopped before its end", "consumer: ended by SIGKILL"]
     assert found.facts()["records_lost"] is None
 
 

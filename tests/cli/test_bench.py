@@ -110,7 +110,7 @@ def test_ctrl_c_gives_what_was_measured_until_then() -> None:
 @pytest.mark.process
 def test_a_process_that_dies_ends_the_run_and_is_named() -> None:
     report, _ = run_with(lambda crew: crew._processes.children["subscriber"].process.kill())
-    assert report.troubles() == ["subscriber ended by SIGKILL"]
+    assert report.troubles() == ["subscriber: ended by SIGKILL"]
     assert not report.complete
     assert report.sent > 0
     assert report.lost is None
@@ -142,6 +142,7 @@ def test_a_store_whose_parent_is_killed_removes_the_records(tmp_path: Path) -> N
         ("mesh --rate 0.1 --batch 10", "each process would send only every 100 s: raise --rate"),
         ("state --puts 2 --writers 3", "2 puts are too few for 3 processes to send some each"),
         ("log --topic x", "--topic is for stores that run already: give --tower, too"),
+        ("log --min-acks 2", "a store of its own is one: --min-acks is 0 or 1, or give --tower of several stores"),
         ("log --tower :1 --directory x", "--directory is for a store of its own, and --tower names others: give one"),
         ("log --tower 127.0.0.1:1", "no tower answers at 127.0.0.1:1: start one with chappe up, or leave out --tower"),
         ("log --directory /there/is/none", "/there/is/none: cannot be used: No such file or directory"),

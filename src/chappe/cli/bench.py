@@ -92,6 +92,8 @@ def log(
     if tower is None:
         if topic is not None:
             raise UsageError("--topic is for stores that run already: give --tower, too")
+        if min_acks > 1:
+            raise UsageError("a store of its own is one: --min-acks is 0 or 1, or give --tower of several stores")
     else:
         if directory is not None:
             raise UsageError("--directory is for a store of its own, and --tower names others: give one of them")

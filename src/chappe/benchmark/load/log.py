@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,23 +126,20 @@ def consumer(orders: Orders, options: dict[str, Any]) -> None:
             batch = found.poll(WAIT_S)
             if batch is None:
                 return
-            now, count, last, same = time.monotonic_ns(), 0, b"", 0
-            for record in found.iterate(batch):
-                mark = (record.value or b"")[:SIZE_MIN]
-                if mark == last:  # of one call; to take a number apart for each would cost more than the record
-                    same += 1
-                    continue
-                if same:
-                    ages.add(now - stamp_of(last), same)
-                    count += same
-                last, same = (mark, 1) if mark[:RUN_BYTES] == head and len(mark) == SIZE_MIN else (b"", 0)
-            if same:
-                ages.add(now - stamp_of(last), same)
-            meter.add(count + same)
+            now, count = time.monotonic_ns(), 0
+            for stamp, times in stamps((record.value for record in found.iterate(batch)), head):
+                ages.add(now - stamp, times)
+                count += times
+            meter.add(count)
 
         take(orders, meter, call)
 
 
-def stamp_of(mark: bytes) -> int:
-    """Return when it was sent, by ``time.monotonic_ns``."""
-    return int.from_bytes(mark[RUN_BYTES:SIZE_MIN], "little")
+def stamps(values: Iterable[bytes | None], head: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the stamps of those of a run, which begin with ``head``, and how many in a row have each.
+
+    Records of one call share theirs: to take a number apart for each would cost more than the record.
+    """
+    for mark, same in groupby((value or b"")[:SIZE_MIN] for value in values):
+        if len(mark) == SIZE_MIN and mark.startswith(head):
+            yield int.from_bytes(mark[RUN_BYTES:], "little"), sum(1 for _ in same)

@@ -176,7 +176,7 @@ class Report:
         found = [self.reason] if self.reason else []
         for each in self.members:
             if each.ended:
-                found.append(f"{each.name} {each.ended}")
+                found.append(f"{each.name}: {each.ended}")
             if each.problem:
                 found.append(f"{each.name}: {each.problem}")
             if each.dropped:
