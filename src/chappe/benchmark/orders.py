@@ -1,4 +1,4 @@
-"""What a process of a benchmark is told, and what it answers: lines of JSON on standard input and output.
+"""A process of a benchmark gets orders and tells facts: lines of JSON on standard input and output.
 
 When standard input ends, the parent is gone, and the process ends at once.
 """
@@ -18,7 +18,7 @@ from chappe.errors import ChappeError
 
 
 class Orders:
-    """What is to be done, in order; a thread of its own reads it."""
+    """Orders that have come and are not done yet, oldest first; a thread of its own reads them."""
 
     def __init__(self) -> None:
         self.on_orphaned: Callable[[], None] = lambda: None  # called before this process ends with its parent
@@ -28,7 +28,7 @@ class Orders:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is one."""
+        """True if there is one."""
         return bool(self._found)
 
     def next(self, kind: str) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def state(
 
 
 class _Run:
-    """What the three commands share: the load, and its presentation."""
+    """The load of a command, and the presentation of its report."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _Run:
         self._stopped: KeyboardInterrupt | None = None
 
     def files(self, processes: int) -> None:
-        """Have room for pipes to so many processes."""
+        """Make room for the pipes to that many processes. Raises ChappeError."""
         wanted = FILES_EACH * processes + FILES_MORE
         if allow_files(wanted) < wanted:
             raise ChappeError(f"this process may open too few files for {processes} others: ulimit -n {wanted}")

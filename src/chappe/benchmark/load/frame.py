@@ -26,7 +26,7 @@ NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one source sends.
+    """The load of one source.
 
     Args:
         count: How many; None: as many as the time allows.
@@ -71,12 +71,12 @@ class Meter:
         return at_ns
 
     def add(self, count: int) -> None:
-        """So many more, just now."""
+        """Count more, done at this moment."""
         self.count += count
         self._last_ns = time.monotonic_ns()
 
     def touch(self) -> None:
-        """What was counted is done only now."""
+        """Move the time of the last count to this moment: only now is it confirmed."""
         self._last_ns = time.monotonic_ns()
 
     def say(self, event: str = "progress") -> None:

@@ -94,7 +94,7 @@ def subscriber(orders: Orders, options: dict[str, Any]) -> None:
 def visitor(orders: Orders, options: dict[str, Any]) -> None:
     """Come, subscribe, stay for the first message and leave, again and again."""
     meter = Meter("peered")
-    chappe.Endpoint(security="plain").close()  # what the first one loads is not measured
+    chappe.Endpoint(security="plain").close()  # the first one of a process loads modules
     say("ready")
     meter.begin(orders)
     while not orders.waiting:

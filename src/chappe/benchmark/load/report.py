@@ -73,18 +73,18 @@ class Group:
 
     @property
     def count(self) -> int:
-        """Of all of them."""
+        """The sum of their counts."""
         return sum(each.count for each in self.members)
 
     @property
     def per_s(self) -> float:
-        """All of them together, until the last one was done."""
+        """The rate of all together until the last one was done."""
         seconds = max(each.seconds for each in self.members)
         return self.count / seconds if seconds else 0.0
 
     @property
     def cpu_s(self) -> float:
-        """Of all of them."""
+        """The sum of their processor time."""
         return sum(each.cpu_s for each in self.members)
 
     def spread(self) -> tuple[float, float, float]:
@@ -127,12 +127,12 @@ class Report:
 
     @property
     def sent(self) -> int:
-        """By all sources."""
+        """The count of all sources."""
         return sum(each.count for each in self.members if each.part == "sources")
 
     @property
     def lost(self) -> int | None:
-        """How many were sent and did not reach a sink that should have got them; None if nobody knows."""
+        """Deliveries that are missing at all sinks; None if the run was cut."""
         return None if self.cut else sum(self.missing(each) for each in self.members)
 
     def missing(self, member: Member) -> int:
@@ -147,7 +147,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was sent arrived and was confirmed, and no process had trouble."""
+        """True if everything arrived and was confirmed, and no process had trouble."""
         return not self.troubles()
 
     @property

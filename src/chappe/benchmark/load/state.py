@@ -31,7 +31,16 @@ Kind = Literal["data-store", "map", "chain"]
 
 
 def start(crew: Crew, loads: Sequence[Load], kind: Kind, followers: int, servers: int, directory: Path) -> None:
-    """Start all processes, with so many that follow it, or so many servers of a chain."""
+    """Start all processes.
+
+    Args:
+        crew: Of this run.
+        loads: One of each writer.
+        kind: Which product.
+        followers: Clones of a data store, or clients of a map.
+        servers: Of a chain.
+        directory: For the files of a chain.
+    """
     each = [{"load": asdict(load), "number": number} for number, load in enumerate(loads)]
     if kind == "chain":
         found = {f"s{number}": f"{HOST}:{port}" for number, port in enumerate(free_ports(servers), 1)}
@@ -70,7 +79,7 @@ def _write(
 
 
 def _follow(orders: Orders, watch: chappe.DataStoreWatch | chappe.MapWatch[bytes], stamp: Callable[[Any], int]) -> None:
-    """See every change; ``stamp`` takes a value's time from it."""
+    """Follow every change; ``stamp`` returns the time in a value."""
     meter = Meter("visible")
     ages = meter.latencies["visible"]
 
