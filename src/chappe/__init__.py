@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from chappe.api.kv.map_values import MapChange as MapChange
     from chappe.api.kv.map_watch import MapWatch as MapWatch
     from chappe.api.kv.pair_status import PairStatus as PairStatus
+    from chappe.api.kv.past import DataStoreRevision as DataStoreRevision
     from chappe.api.kv.proxy import DataStoreAnswer as DataStoreAnswer
     from chappe.api.kv.proxy import DataStoreProxy as DataStoreProxy
     from chappe.api.kv.shared_map import SharedMap as SharedMap
@@ -117,6 +118,7 @@ _MODULES = {
     "api.kv.map_values": "MapChange",
     "api.kv.map_watch": "MapWatch",
     "api.kv.pair_status": "PairStatus",
+    "api.kv.past": "DataStoreRevision",
     "api.kv.proxy": "DataStoreAnswer DataStoreProxy",
     "api.kv.shared_map": "SharedMap",
     "api.kv.watch": "DataStoreEntry DataStoreEvent DataStoreWatch",

@@ -276,6 +276,10 @@ STORE_RECENT_KEYS_MAX: Final = (
     65_536  # that changed last, so that a clone from before a takeover need not take everything
 )
 STORE_RECENT_BYTES_MAX: Final = 8 * MIB  # the same in bytes of keys
+STORE_HISTORY_MAX: Final = 64  # changes of one key that a master keeps; what is asked for beyond it is refused
+STORE_HISTORY_BYTES_MAX: Final = 64 * MIB  # of all keys; beyond it the oldest change of any key is forgotten
+STORE_HISTORY_ERASED_MAX: Final = 10_000  # keys that are not there any more and whose history is kept
+STORE_HISTORY_ASKS_MAX: Final = 1_024  # questions of one clone for the history of keys that wait for their answers
 STORE_ASKS_MAX: Final = 4_096  # clones that ask while nobody serves, and are answered first
 MASTER_CONFLICT_S: Final = 60.0  # how often two masters of one name are reported
 CONFLICTS_MAX: Final = 1_000  # other masters remembered for that; further ones are not reported

@@ -97,6 +97,8 @@ class KvLimits:
     snapshots_bytes_max: int = defaults.STORE_SNAPSHOTS_BYTES_MAX
     recent_keys: int = defaults.STORE_RECENT_KEYS_MAX
     recent_bytes: int = defaults.STORE_RECENT_BYTES_MAX
+    history_bytes: int = defaults.STORE_HISTORY_BYTES_MAX
+    history_erased: int = defaults.STORE_HISTORY_ERASED_MAX
 
     # -- clone
     window: int = defaults.CLONE_WINDOW

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.api.chain_rig import new_configuration
@@ -156,7 +157,7 @@ def test_a_server_alone_says_why_it_cannot_be_read(new: Make) -> None:
         ({"server": "a"}, "needs a directory"),
     ],
 )
-def test_what_does_not_go_with_a_chain_is_refused(new: Make, options: dict[str, str], text: str) -> None:
+def test_what_does_not_go_with_a_chain_is_refused(new: Make, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         new().attach_master("s", chain=new_configuration("ab"), **options)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +187,7 @@ def test_after_somebody_has_left_a_file_has_another_key(net: Net, tmp_path: Path
     options = backend("sqlite", tmp_path)
     permissions.add(net.home, "cat", "member")
     ann = net.join("ann")
-    master = ann.attach_master(STORE, **options)
+    master = ann.attach_master(STORE, history=2, **options)
     master.put("key", "before")
     master.close()
     before = dict(_rows(options))
@@ -193,11 +195,18 @@ def test_after_somebody_has_left_a_file_has_another_key(net: Net, tmp_path: Path
     sealing = ann.node.sealing
     assert sealing is not None
     until(lambda: sealing._held.ring("ward").keys.newest.number == 3, "ann has the new keys")  # type: ignore[union-attr]
-    again = ann.attach_master(STORE, **options)
+    again = ann.attach_master(STORE, history=2, **options)
     assert again.get("key") == "before"
     again.put("key", "after")
     again.close()
     after = dict(_rows(options))
+    again = ann.attach_master(STORE, history=2, **options)
+    assert [each.value for each in again.history("key")] == ["before", "after"]
+    again.close()
+    with closing(sqlite3.connect(options["path"])) as database:
+        changes = [change for (change,) in database.execute("select change from chappe_history")]
+    assert len(changes) == 2
+    assert not any(b"before" in each or b"after" in each for each in changes)
     assert not before.keys() & after.keys() - {"chappe_sealed"}
     cat = net.make(security="plain")
     with pytest.raises(Sealed, match="the file is of a sealed data store"):

@@ -26,8 +26,9 @@ class Chained:
     Messages for which ``lost`` holds do not arrive.
     """
 
-    def __init__(self, names: str = "ab", limits: KvLimits = KV_LIMITS) -> None:
+    def __init__(self, names: str = "ab", limits: KvLimits = KV_LIMITS, history: int = 0) -> None:
         self.limits = limits
+        self.history = history
         self.sent: list[tuple[str, Send]] = []
         self.lost: Callable[[Send], bool] = lambda action: False
         self.now = 100.0
@@ -59,7 +60,8 @@ class Chained:
         machine = self.machines[name] = StoreMachine()
         self.fed[name] = []
         entity = self.entity(name)
-        self.join(name, ChainedMaster("s", entity, self.lives, part_bytes=100, limits=self.limits, **self.times()))
+        options: dict[str, Any] = {"part_bytes": 100, "limits": self.limits, "history": self.history}
+        self.join(name, ChainedMaster("s", entity, self.lives, **options, **self.times()))
         machine.hear(lambda fed: self.fed[name].extend(steps(fed) if isinstance(fed, Whole) else (fed,)))
         others = [each for other, each in self.machines.items() if other != name]
         if others:
@@ -158,7 +160,7 @@ class Chained:
                 assert role.invariants() == []
         self.deliver()
 
-    def write(self, name: str, what: str, *arguments: Any, ticket: int, **options: Any) -> None:
+    def write(self, name: str, what: str, *arguments: Any, ticket: int = 0, **options: Any) -> None:
         self.do(name, getattr(self.roles[name], what)(*arguments, ticket=ticket, **options, **self.times()))
         self.deliver()
 

@@ -123,6 +123,7 @@ class Server(Node):
                 elif isinstance(operation, ForgetWriter):
                     self.rows.pop(operation.entity, None)
                 else:
+                    assert isinstance(operation, WriterRow)
                     self.rows[operation.entity] = operation
             self.act(self.core.handle_committed(commit.number, None, self.rig.now))
 

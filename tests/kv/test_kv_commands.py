@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from chappe.data.scalars import Count
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
+from chappe.kv.backend import HistoryRow
 from chappe.kv.commands import Message, decode_message, encode_command, encode_message, wire
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.topics import clone_topic, master_topic
@@ -52,6 +53,8 @@ def read(payload: bytes) -> Message:
         message.command.pairs()  # they are read only when asked for
     if isinstance(message.command, cmd.SnapshotPiece):
         message.command.rows()
+    if isinstance(message.command, cmd.HistoryTold):
+        message.command.past()
     return message
 
 
@@ -76,6 +79,7 @@ def test_every_kind_has_a_vector_or_is_of_chappe_alone() -> None:
 
     of_chappe = {cmd.WriterState, cmd.Settled, cmd.Leave, cmd.SnapshotOffer, cmd.SnapshotPiece, cmd.SnapshotTaken}
     of_chappe |= {cmd.PositionAsked, cmd.Position, cmd.Expiring, cmd.ExpiresAt, cmd.PutIf, cmd.EraseIf}
+    of_chappe |= {cmd.HistoryAsked, cmd.HistoryTold}
     assert set(wire._WRITERS) - seen == {*of_chappe, cmd.MasterSilent, cmd.ChangesOffer, cmd.Several}
 
 
@@ -105,6 +109,9 @@ PIECE = cmd.piece(
         cmd.ExpiresAt("a", 2**64 - 1, 2**62),
         cmd.PutIf("a", 1, SECOND, 2**63, CLONE),
         cmd.EraseIf("a", 0, CLONE),
+        cmd.HistoryAsked(2**64 - 1, "a", 0),
+        cmd.HistoryTold(3, cmd.ALL, cmd.encode_past(())),
+        cmd.HistoryTold(3, cmd.MORE, cmd.encode_past([HistoryRow(b"", 7, b"body"), HistoryRow(b"", 9, b"")])),
         cmd.Several((cmd.Expiring(5, cmd.Subtract("a", 1, None, CLONE)), cmd.Erase("b", CLONE))),
         cmd.Several((cmd.Put("a", 1, None, CLONE), cmd.Put("b", 2, SECOND, MASTER), cmd.Clear(MASTER))),
         cmd.Several(

@@ -45,6 +45,7 @@ from chappe.kv.events import (
     WriteFailed,
     WritesRefused,
 )
+from chappe.kv.history import History
 from chappe.kv.master import KvMaster
 from chappe.limits import KV_LIMITS, KvLimits
 
@@ -54,7 +55,8 @@ NS = 1_000_000_000
 class Pair:
     """A master, a clone, and a clock."""
 
-    def __init__(self, *, durable: bool = False, **options: Any) -> None:
+    def __init__(self, *, durable: bool = False, history: int = 0, **options: Any) -> None:
+        self.history = history
         self.now = 100.0
         self.lives = 0
         self.ahead_s = 0.0  # the time of day
@@ -65,6 +67,7 @@ class Pair:
         self.events: list[object] = []
         self.sent: list[Send] = []
         self.durable = durable
+        self.options = options
         self.clone = KvClone("s", self.entity(b"c"), now=self.now, **options)
         self.master = self.new_master()
         self.do("clone", self.clone.start(self.now))
@@ -73,8 +76,12 @@ class Pair:
         self.lives += 1
         return chappe_entity(name * 16, self.lives)
 
-    def new_master(self) -> KvMaster:
-        self.master = KvMaster("s", self.entity(b"m"), durable=self.durable, **self.times())
+    def new_master(self, loaded: Loaded | None = None) -> KvMaster:
+        limits = self.options.get("limits", KV_LIMITS)
+        history = History(self.history, limits, kept=self.durable)
+        self.master = KvMaster(
+            "s", self.entity(b"m"), durable=self.durable, history=history, limits=limits, loaded=loaded, **self.times()
+        )
         self.do("master", self.master.start(**self.times()))
         return self.master
 

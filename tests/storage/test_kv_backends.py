@@ -20,7 +20,18 @@ from chappe.errors import (
     StorageLocked,
     UsageError,
 )
-from chappe.kv.backend import Backend, ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
+from chappe.kv.backend import (
+    Backend,
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    ForgetWriter,
+    HistoryRow,
+    Operation,
+    PutRow,
+    WriterRow,
+)
 from chappe.kv.entity import chappe_entity
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 
@@ -75,6 +86,33 @@ def test_operations_are_done_in_their_order(make: Make, tmp_path: Path) -> None:
 
     assert entries(backend) == {"'d'": (3, None)}
     backend.close()
+
+
+def test_the_history_of_keys_is_kept_beside_them_and_the_format_says_so(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend = make(path)
+    backend.commit([put("a", 1)])
+    assert format_of(backend) == 1  # as long as no history is kept, what was is
+    rows = [HistoryRow(encode("a"), 2**60, b"body"), HistoryRow(encode("a"), 5, b""), HistoryRow(encode("b"), 5, b"x")]
+    backend.commit([put("a", 2), *rows])
+    backend.commit([ForgetHistory(encode("a"), 5), ForgetHistory(encode("a"), 6), ClearRows(), put("c", 1)])
+    assert format_of(backend) == 2
+    backend.close()
+
+    again = make(path)
+    assert (set(again.load().history), entries(again)) == ({rows[0], rows[2]}, {"'c'": (1, None)})
+    again.commit([ClearHistory(), rows[1]])
+    assert again.load().history == (rows[1],)
+    assert format_of(again) == 2
+    again.close()
+
+
+def format_of(backend: Any) -> int:
+    if isinstance(backend, SqliteBackend):
+        found = backend._read("select value from meta where key = 'chappe_format'")[0][0]
+    else:
+        found = backend._opened().get(b"f")
+    return int(found)
 
 
 def test_what_another_holds_open_is_refused(make: Make, tmp_path: Path) -> None:
@@ -217,7 +255,7 @@ def test_another_programs_or_a_newer_format_is_refused_and_not_touched(tmp_path:
     database.close()
     SqliteBackend(newer).close()
     database = sqlite3.connect(newer)
-    database.execute("update meta set value = '2' where key = 'chappe_format'")
+    database.execute("update meta set value = '3' where key = 'chappe_format'")
     database.commit()
     database.close()
 
@@ -259,7 +297,7 @@ def test_a_rocksdb_folder_of_another_program_or_a_newer_format_is_refused(tmp_pa
     other[b"key"] = b"value"
     other.close()
     newer = rocksdict.Rdict(str(tmp_path / "newer"), rocksdict.Options(raw_mode=True))
-    newer[b"f"] = b"2"
+    newer[b"f"] = b"3"
     newer.close()
 
     for name in ("other", "newer"):

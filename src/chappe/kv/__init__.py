@@ -11,11 +11,13 @@ group_commit  what waits for the backend
 followers     the clones that are sent every change
 snapshots     ... and before that all there is, in pieces or, to an original, in one message
 recent        ... or what has changed since they were up to date with another master
+history       the latest changes of each key
 taking        the writes that clones send
 writers       what is known of the clones that write
 clone         all data, and writes that go to the master
 following     a clone's master, found, found again, and followed
 receiving     a snapshot that comes
+questions     what a clone asks its master: how far it is, and the history of keys (past_questions)
 clone_writes  a clone's writes on their way, until their outcome is known
 role          what a master and a clone have in common
 replica       one of several servers that are master in turn, and writes at those that are not (author, voters)

@@ -3,6 +3,7 @@
 ``commit`` does all of its operations or none, and is durable when it returns. It runs on a thread of its own while the
 core goes on. Keys and values are in their binary form. Rows of writers say which writes of clones are contained, so
 that none is done twice when its author repeats it to a restarted master; that of ``NOBODY`` has the numbers of events.
+``history`` rows are the latest changes of keys, of a master that keeps them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,28 @@ class ForgetWriter(Frozen, frozen=True):
     entity: Entity
 
 
-Operation: TypeAlias = PutRow | EraseRow | ClearRows | WriterRow | ForgetWriter
+class HistoryRow(Frozen, frozen=True):
+    """Keep a change of a key in its history; ``body`` is told by ``kv.history``."""
+
+    key: bytes
+    revision: int
+    body: bytes
+
+
+class ForgetHistory(Frozen, frozen=True):
+    """Remove a change from the history of a key, if it is there."""
+
+    key: bytes
+    revision: int
+
+
+class ClearHistory(Frozen, frozen=True):
+    """Remove the history of all keys."""
+
+
+Operation: TypeAlias = (
+    PutRow | EraseRow | ClearRows | WriterRow | ForgetWriter | HistoryRow | ForgetHistory | ClearHistory
+)
 
 
 class Loaded(Frozen, frozen=True):
@@ -56,6 +78,7 @@ class Loaded(Frozen, frozen=True):
 
     entries: tuple[tuple[Value, Value, int | None], ...] = ()
     writers: tuple[WriterRow, ...] = ()
+    history: tuple[HistoryRow, ...] = ()
 
 
 class Backend(Protocol):

@@ -35,6 +35,7 @@ from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.following import Following
+from chappe.kv.history import of_an_original
 from chappe.kv.role import KvRole, Notices, Reaches
 from chappe.kv.topics import check_name, clone_topic
 from chappe.limits import KV_LIMITS, KvLimits
@@ -146,10 +147,7 @@ class KvClone(KvRole):
         """Raise InvalidOperation if its master, now or last, is one of the original: it tells too little."""
         master = self._following.master
         if master is not None and not master.is_chappe:
-            raise InvalidOperation(
-                f"the master of store {self.name!r} is not one of chappe: it tells clones neither revisions nor when "
-                "entries expire"
-            )
+            raise InvalidOperation(of_an_original(self.name))
 
     def _shown_revision(self, key: Value) -> int | None:
         entry = self.engine.find(key)
@@ -189,6 +187,15 @@ class KvClone(KvRole):
         self._questions[ticket] = self._following.questions.next
         self._find_out(now, actions)
         self.hurry_idle(now)
+        return actions
+
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+        """See ``KvRole``: its master is asked, once there is one."""
+        self.check_master()
+        actions: list[Action] = []
+        self._following.past.add(ticket, to_value(key), now + timeout_s)
+        self._following.ask_past(now, actions)
+        self._plan()
         return actions
 
     def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:

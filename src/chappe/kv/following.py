@@ -24,6 +24,7 @@ from chappe.kv.events import (
     SnapshotGivenUp,
     TwoMasters,
 )
+from chappe.kv.past_questions import PastQuestions
 from chappe.kv.questions import Questions
 from chappe.kv.receiving import GivenUp, Receiving
 from chappe.kv.role import Conflicts, Notices, new_input
@@ -55,6 +56,7 @@ class Following:
         self.connected = False
         self.unreadable: str | None = "it has not found a master yet"
         self.questions = Questions(uplink)
+        self.past = PastQuestions(name, uplink)  # for the history of keys
         self.base = 0  # the revision of what was there before its master
         self.wall_ns = 0  # the time of day
         self._name = name
@@ -121,6 +123,13 @@ class Following:
         """Ask the master for its position, once there is one."""
         if self.connected and not self._input.closed and self.master is not None:
             self.questions.ask(question, self.master, self._input.next - 1, now, actions)
+
+    def ask_past(self, now: float, actions: list[Action]) -> None:
+        """Ask the master for the history of keys, once there is one."""
+        if self.past:
+            self.past.handle_timeout(now, actions)
+            if self.connected and self.master is not None:
+                self.past.ask(self.master, now, actions)
 
     def leave(self, actions: list[Action]) -> None:
         """The end: a master of chappe need not wait for it any more."""
@@ -230,6 +239,7 @@ class Following:
             actions.append(Report(CloneStale(self._name)))
         if self._searches and now >= self._search_at:
             self._search(now, actions)
+        self.ask_past(now, actions)
 
     @property
     def _searches(self) -> bool:
@@ -249,6 +259,8 @@ class Following:
             due.append(self._receiving.next_timeout())
         if self._searches:
             due.append(self._search_at)
+        if self.past:
+            due.append(self.past.next_timeout(self.connected))
         return min(due)
 
     # -- inside: finding and losing a master ------------------------------------------------------------------------
@@ -314,6 +326,7 @@ class Following:
         """It is there, again or for the first time, and writes go to it."""
         self.connected = True
         self.questions.begin_again()
+        self.past.begin_again()
         self._search_s = CHANNEL_NACK_S
         self._writes.refusing = False
         self.master = master
@@ -479,6 +492,8 @@ class Following:
             self.questions.handle_position(command.question)
             self._input.hear_of(command.output, now)
             self._is_current(command.output, actions)
+        elif isinstance(command, cmd.HistoryTold):
+            self.past.handle(master, command, now, actions)
         elif isinstance(command, cmd.ExpiresAt):
             entry = self._engine.find(command.key)
             if entry is not None and entry.revision == command.revision and not self._input.closed:

@@ -58,6 +58,8 @@ class Done(Frozen, frozen=True):
     ticket: int | None = None
     writer: Entity | None = None
     seq: int = 0
+    revision: int = 0  # the number of its first event
+    wall_ns: int = 0  # when it was done
 
     @property
     def clears(self) -> bool:

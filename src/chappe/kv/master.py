@@ -21,16 +21,17 @@ from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Resolve
-from chappe.kv.backend import Loaded, Operation, WriterRow
+from chappe.kv.backend import HistoryRow, Loaded, Operation, WriterRow
 from chappe.kv.engine import Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
+from chappe.kv.history import History, past_change
 from chappe.kv.kept import Kept
 from chappe.kv.numbers import Numbers
 from chappe.kv.ordering import Ordering
 from chappe.kv.recent import Recent
-from chappe.kv.role import Conflicts, KvRole, Notices
+from chappe.kv.role import Conflicts, KvRole, Notices, past_rows
 from chappe.kv.taking import OF_WRITERS, Taking
 from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.writers import Writers
@@ -50,6 +51,7 @@ class KvMaster(KvRole):
         loaded: What the backend had.
         engine: The data, if they are in memory already; of ``loaded`` only the writers are taken then.
         recent: What has changed lately, which the owner keeps.
+        history: The latest changes of each key, which the owner keeps; by default none are kept.
         base: Where the numbers of its events begin, which are the revisions of entries too: above those of any former
             master. Without one ``Numbers`` decides, by what the backend had and the time of day, ``wall_ns``.
         notify: Whether changes are told to watchers.
@@ -68,6 +70,7 @@ class KvMaster(KvRole):
         loaded: Loaded | None = None,
         engine: Engine | None = None,
         recent: Recent | None = None,
+        history: History | None = None,
         base: int | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
@@ -77,6 +80,10 @@ class KvMaster(KvRole):
         self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         notices = Notices(notify)
         super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
+        self._limits = limits
+        self._history = History(0, limits, kept=durable) if history is None else history
+        if loaded is not None and engine is None:
+            self._history.load(loaded.history)
         numbers = None
         if base is None:
             numbers = Numbers(loaded or Loaded(), wall_ns)
@@ -89,7 +96,7 @@ class KvMaster(KvRole):
         )  # fmt: skip
         self._ordering = Ordering(
             name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable,
-            recent=recent, numbers=self._numbers,
+            recent=recent, numbers=self._numbers, history=self._history,
         )  # fmt: skip
         self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
         self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask for the position: question, operations so far
@@ -97,6 +104,8 @@ class KvMaster(KvRole):
         self._conflicts = Conflicts()
         for key, value, expires_ns in loaded.entries if loaded is not None and engine is None else ():
             self.engine.put(key, value, expires_ns)
+        if loaded is not None and engine is None:
+            self._history.check(self.engine)
 
     # -- looks --------------------------------------------------------------------------------------------------
 
@@ -107,7 +116,7 @@ class KvMaster(KvRole):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        parts = (self.engine, self._followers, self._writers, self._taking)
+        parts = (self.engine, self._followers, self._writers, self._taking, self._history)
         return [each for part in parts for each in part.invariants()]
 
     def story(self, key: object) -> str:
@@ -126,6 +135,14 @@ class KvMaster(KvRole):
             return entry
         index = index_of(key)
         return next((each.before for each in self._ordering.commits.changes() if index_of(each.key) == index), entry)
+
+    def past(self, key: Value) -> list[HistoryRow]:
+        """The latest changes of a key that are durable, the oldest first. Raises InvalidOperation."""
+        return past_rows(self, self._history, key)
+
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+        """See ``KvRole``."""
+        return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     @property
     def clones(self) -> tuple[Entity, ...]:
@@ -175,6 +192,7 @@ class KvMaster(KvRole):
         if (
             expiry_ns is None
             and ticket is None
+            and not self._history.size
             and not (ordering.durable or ordering.notices.wanted or self._followers.has_clones)
         ):
             return ordering.put_alone(to_value(key), to_value(value), now, wall_ns)
@@ -332,6 +350,9 @@ class KvMaster(KvRole):
         elif isinstance(command, cmd.PositionAsked):
             if sender in self._followers.output.consumers and self._asked.get(sender, (-1, 0))[0] != command.question:
                 self._asked[sender] = command.question, self._ordering.commits.added
+        elif isinstance(command, cmd.HistoryAsked):
+            if sender in self._followers.output.consumers:
+                self._followers.send(sender, self._told_history(command), actions)
         elif isinstance(command, cmd.AttachWriter):
             self._taking.attach(sender, command, now, wall_ns, actions)
         elif isinstance(command, cmd.SnapshotTaken):
@@ -356,6 +377,18 @@ class KvMaster(KvRole):
         for clone in [each for each, (_, added) in self._asked.items() if added <= settled]:
             question, _ = self._asked.pop(clone)
             self._followers.send(clone, cmd.Position(question, self.position), actions)
+
+    def _told_history(self, asked: cmd.HistoryAsked) -> cmd.HistoryTold:
+        """The newest changes that a clone lacks, as many as one message holds."""
+        if not self._history.size:
+            return cmd.HistoryTold(asked.question, cmd.NO_HISTORY, cmd.encode_past(()))
+        rows = [row for row in self.past(asked.key) if not asked.below or row.revision < asked.below]
+        size = count = 0
+        while count < len(rows) and size < self._limits.piece_bytes:
+            count += 1
+            size += len(rows[-count].body)
+        part = rows[len(rows) - count :]
+        return cmd.HistoryTold(asked.question, cmd.MORE if count < len(rows) else cmd.ALL, cmd.encode_past(part))
 
     def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
         return self.do(command, ticket, now, wall_ns)

@@ -31,12 +31,14 @@ from chappe.errors import (
 )
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Commit, Resolve
+from chappe.kv.backend import HistoryRow, Operation
 from chappe.kv.clone_writes import wrong_revision
 from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
 from chappe.kv.followers import Followers
 from chappe.kv.group_commit import Committing, Done
+from chappe.kv.history import History
 from chappe.kv.numbers import Numbers
 from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
@@ -59,11 +61,13 @@ class Ordering:
         durable: Whether there is a backend, to be asked by ``Commit``.
         recent: What has changed lately, if that is remembered.
         numbers: Of events, where the backend keeps how far they have come.
+        history: The latest changes of each key.
     """
 
     def __init__(
         self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
         limits: KvLimits, *, now: float, durable: bool, recent: Recent | None, numbers: Numbers | None,
+        history: History,
     ) -> None:  # fmt: skip
         self.notices = notices
         self.durable = durable
@@ -75,6 +79,9 @@ class Ordering:
         self._followers = followers
         self._recent = recent
         self._numbers = numbers
+        self._history = history
+        self._adding: list[HistoryRow] = []  # to the history, by the commit that is under way ...
+        self._leaving: list[Operation] = []  # ... and what that removes there
         self._planned = followers.output.seq  # the number of the last event, with those that are not told yet
         self._expire_from = now  # not before, since the disk was full
 
@@ -119,8 +126,9 @@ class Ordering:
             for change in reversed(expired):  # who hears of the error hears of nothing else: it expires a moment later
                 self._engine.revert(change)
             raise
-        self._expired(expired, now, actions)
-        self._finish(Done(command, changes, broadcast, result, ticket), now, actions)
+        self._expired(expired, now, wall_ns, actions)
+        revision = self._planned + 1
+        self._finish(Done(command, changes, broadcast, result, ticket, None, 0, revision, wall_ns), now, actions)
         self.start_commit(actions)
         return actions
 
@@ -142,13 +150,14 @@ class Ordering:
     ) -> None:
         """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
         self.expire(now, wall_ns, actions)
+        revision = self._planned + 1
         writer.taken = seq
         writer.heard_ns = wall_ns
         try:
             if not _fits(command):
                 raise InvalidOperation(_TOO_LARGE)
             changes, broadcast, result = self._execute(command, wall_ns)
-            done = Done(command, changes, broadcast, result, None, writer.entity, seq)
+            done = Done(command, changes, broadcast, result, None, writer.entity, seq, revision, wall_ns)
             self._outcome(done, None)
         except StoreError as problem:
             told: tuple[cmd.Action, ...] = ()
@@ -162,7 +171,7 @@ class Ordering:
         """What is due to expire goes."""
         expired = self._due(now, wall_ns)
         if expired:
-            self._expired(expired, now, actions)
+            self._expired(expired, now, wall_ns, actions)
             self.start_commit(actions)
 
     def next_expiry(self, now: float, wall_ns: int) -> float | None:
@@ -178,10 +187,13 @@ class Ordering:
             commit = self.commits.start(self._writers.row)
             if commit is not None:
                 row = None if self._numbers is None else self._numbers.reserve(self._planned)
-                actions.append(commit if row is None else Commit(commit.number, (*commit.operations, row)))
+                more = [*self._for_history(), *(() if row is None else (row,))]
+                actions.append(Commit(commit.number, (*commit.operations, *more)) if more else commit)
 
     def committed(self, number: int, now: float, wall_ns: int, actions: list[Action]) -> None:
         """A commit is durable."""
+        self._history.left(self._leaving)
+        self._history.add(self._adding)
         for done in self.commits.committed(number):
             self._release(done, now, actions)
         self.catch_up()
@@ -289,10 +301,17 @@ class Ordering:
             return ()
         return self._engine.expire(wall_ns)
 
-    def _expired(self, changes: Sequence[Change], now: float, actions: list[Action]) -> None:
+    def _expired(self, changes: Sequence[Change], now: float, wall_ns: int, actions: list[Action]) -> None:
         for change in changes:
             command = cmd.Expire(change.key, self._entity)
-            self._finish(Done(command, (change,), (command,), None), now, actions)
+            revision = self._planned + 1
+            self._finish(Done(command, (change,), (command,), None, None, None, 0, revision, wall_ns), now, actions)
+
+    def _for_history(self) -> list[Operation]:
+        """What the commit that is under way changes in the history."""
+        self._leaving = self._history.leaving()
+        self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
+        return [*self._leaving, *self._adding]
 
     def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
         """An operation was done in memory; with a backend it is told later.
@@ -306,8 +325,10 @@ class Ordering:
         self._planned += len(done.broadcast)
         if self.durable:
             self.commits.add(done)
-        else:
-            self._release(done, now, actions)
+            return
+        if self._history.size:
+            self._history.add(self._history.rows((done,)))
+        self._release(done, now, actions)
 
     def _release(self, done: Done, now: float, actions: list[Action]) -> None:
         if self.notices.wanted:

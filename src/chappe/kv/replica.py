@@ -13,16 +13,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from chappe.core import Report
+from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.errors import ProtocolError, StaleData
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Send
+from chappe.kv.actions import Action, Resolve, Send
 from chappe.kv.author import Author
+from chappe.kv.backend import HistoryRow
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
+from chappe.kv.history import History, past_change
 from chappe.kv.master import KvMaster
-from chappe.kv.role import KvRole, Notices, Reaches
+from chappe.kv.role import KvRole, Notices, Reaches, past_rows
 from chappe.kv.topics import check_name, clone_topic, master_topic
 from chappe.kv.voters import Voters, asks_aloud
 from chappe.limits import KvLimits
@@ -34,15 +37,18 @@ class Replica(KvRole):
     Args:
         entity: Who this one is as an author of writes; made by ``entity.chappe_entity``, new in each life.
         notify: Whether changes are told to watchers.
+        history: The latest changes of each key, as far as all have them.
     """
 
     kind = "master"
 
     def __init__(
-        self, name: str, entity: Entity, *, now: float, wall_ns: int, notify: bool, limits: KvLimits
+        self, name: str, entity: Entity, *, now: float, wall_ns: int, notify: bool, limits: KvLimits,
+        history: History,
     ) -> None:  # fmt: skip
         raw = check_name(name)
         super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)
+        self.history = history
         self._limits = limits
         self._clone_topic = clone_topic(raw)
         self._master_topic = master_topic(raw)
@@ -129,6 +135,14 @@ class Replica(KvRole):
     def durable(self, key: Value) -> Entry | None:
         """See ``KvRole``."""
         return self.engine.find(key) if self.master is None else self.master.durable(key)
+
+    def past(self, key: Value) -> list[HistoryRow]:
+        """The latest changes of a key that all have, the oldest first. Raises InvalidOperation."""
+        return past_rows(self, self.history, key)
+
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+        """See ``KvRole``: every server has it."""
+        return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
     def _shown_revision(self, key: Value) -> int | None:
         entry = self.engine.find(key)

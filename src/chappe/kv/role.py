@@ -11,11 +11,13 @@ from chappe.channel import ChannelConsumer
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
-from chappe.errors import StaleData, StorageError, TimedOut
+from chappe.errors import InvalidOperation, StaleData, StorageError, TimedOut
 from chappe.kv import commands as cmd
 from chappe.kv.actions import Action, Notify, Resolve
+from chappe.kv.backend import HistoryRow
 from chappe.kv.engine import Change, Engine, Entry
 from chappe.kv.entity import Entity
+from chappe.kv.history import History, no_history
 from chappe.limits import KvLimits
 
 Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # command messages, now, wall_ns
@@ -57,6 +59,14 @@ class Conflicts:
             return False
         self._told[other] = now
         return True
+
+
+def past_rows(role: KvRole, history: History, key: Value) -> list[HistoryRow]:
+    """The latest changes of a key where its history is kept, the oldest first. Raises InvalidOperation."""
+    if not history.size:
+        raise InvalidOperation(no_history(role.name))
+    entry = role.durable(key)
+    return history.rows_of(key, entry, 0 if entry is None else role.revision_of(entry))
 
 
 class KvRole(ABC):
@@ -118,6 +128,13 @@ class KvRole(ABC):
     def durable(self, key: Value) -> Entry | None:
         """The entry of a key as it is told to others, if there is one."""
         return self.engine.find(key)
+
+    @abstractmethod
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+        """Resolve the ticket with the latest changes of a key, a tuple of ``PastChange``, the oldest first.
+
+        Raises, or resolves it with, InvalidOperation if the master keeps no history; TimedOut after ``timeout_s``.
+        """
 
     @property
     @abstractmethod

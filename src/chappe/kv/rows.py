@@ -2,16 +2,19 @@
 
 Each is a ``u8 kind`` and its fields; numbers are big-endian:
 
-==== ============ =====================================================================
-kind name         fields
-==== ============ =====================================================================
-0    PutRow       bytes key, bytes value
-1    PutRow       i64 expiry in nanoseconds, bytes key, bytes value
-2    EraseRow     bytes key
-3    ClearRows    none
-4    WriterRow    entity, u64 applied, u64 heard, outcomes: each u64 number, u8 outcome
-5    ForgetWriter entity
-==== ============ =====================================================================
+==== ============= =====================================================================
+kind name          fields
+==== ============= =====================================================================
+0    PutRow        bytes key, bytes value
+1    PutRow        i64 expiry in nanoseconds, bytes key, bytes value
+2    EraseRow      bytes key
+3    ClearRows     none
+4    WriterRow     entity, u64 applied, u64 heard, outcomes: each u64 number, u8 outcome
+5    ForgetWriter  entity
+6    HistoryRow    u64 revision, bytes key, bytes body
+7    ForgetHistory u64 revision, bytes key
+8    ClearHistory  none
+==== ============= =====================================================================
 
 Bytes and outcomes have their count in front, as in the data format.
 """
@@ -25,7 +28,17 @@ from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.errors import InvalidData
-from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Operation, PutRow, WriterRow
+from chappe.kv.backend import (
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    ForgetWriter,
+    HistoryRow,
+    Operation,
+    PutRow,
+    WriterRow,
+)
 from chappe.kv.entity import Entity
 
 Row: TypeAlias = tuple[Operation, Value, Value]  # with key and value decoded, where it has them
@@ -35,6 +48,7 @@ _WRITER: Final = Struct(">B16sQQQ")
 _FORGET: Final = Struct(">B16sQ")
 _OUTCOME: Final = Struct(">QB")
 _EXPIRES: Final = Struct(">q")
+_REVISION: Final = Struct(">BQ")
 
 
 def encode_operation(operation: Operation) -> bytes:
@@ -52,6 +66,13 @@ def encode_operation(operation: Operation) -> bytes:
     if isinstance(operation, WriterRow):
         head = _WRITER.pack(4, *operation.entity, operation.applied, operation.heard_ns)
         return head + pack_varbyte(len(operation.outcomes)) + b"".join([_OUTCOME.pack(*e) for e in operation.outcomes])
+    if isinstance(operation, HistoryRow):
+        head = _REVISION.pack(6, operation.revision) + pack_varbyte(len(operation.key))
+        return b"".join((head, operation.key, pack_varbyte(len(operation.body)), operation.body))
+    if isinstance(operation, ForgetHistory):
+        return _REVISION.pack(7, operation.revision) + pack_varbyte(len(operation.key)) + operation.key
+    if isinstance(operation, ClearHistory):
+        return b"\x08"
     return _FORGET.pack(5, *operation.entity)
 
 
@@ -83,6 +104,17 @@ def decode_operation(raw: bytes, pos: int) -> tuple[Row, int]:
     if kind == 5:
         _, endpoint, number = _FORGET.unpack_from(raw, pos)
         return (ForgetWriter(Entity(endpoint, number)), None, None), pos + _FORGET.size
+    if kind == 6:
+        _, revision = _REVISION.unpack_from(raw, pos)
+        key, pos = _bytes(raw, pos + _REVISION.size)
+        body, pos = _bytes(raw, pos)
+        return (HistoryRow(key, revision, body), None, None), pos
+    if kind == 7:
+        _, revision = _REVISION.unpack_from(raw, pos)
+        key, pos = _bytes(raw, pos + _REVISION.size)
+        return (ForgetHistory(key, revision), None, None), pos
+    if kind == 8:
+        return (ClearHistory(), None, None), pos + 1
     raise InvalidData(f"an operation of kind {kind} is unknown")
 
 

@@ -2,8 +2,9 @@
 
 A file has a key of its own, random, which is wrapped with the secret of an epoch. Keys of entries are enciphered so
 that equal ones look alike (AES-SIV), and so are found again; nothing else can be told of them but their sizes. Values
-have random bytes with them and tell nothing by being equal. What an entry is, and when it expires, is bound to it; so
-none can be put in the place of another. That an older one was put back is not noticed.
+have random bytes with them and tell nothing by being equal. What an entry is, and when it expires, is bound to it, and
+to a change in a key's history its revision; so none can be put in the place of another. That an older one was put back
+is not noticed.
 """
 
 from __future__ import annotations
@@ -67,14 +68,29 @@ class RowCipher:
         """What stands for its value; ``nonce`` is ``NONCE_BYTES`` random bytes."""
         return nonce + self._values.seal(value, sealed_key, _expiry(expires_ns), nonce)
 
+    def seal_past(self, sealed_key: bytes, body: bytes, revision: int, nonce: bytes) -> bytes:
+        """What stands for a change in the history of a key."""
+        return nonce + self._values.seal(body, sealed_key, _past(revision), nonce)
+
+    def open_past(self, sealed_key: bytes, sealed_body: bytes, revision: int) -> tuple[bytes, bytes]:
+        """Key and change. Raises ProtocolError."""
+        return self._open(sealed_key, sealed_body, _past(revision))
+
     def open(self, sealed_key: bytes, sealed_value: bytes, expires_ns: int | None) -> tuple[bytes, bytes]:
         """Key and value. Raises ProtocolError."""
+        return self._open(sealed_key, sealed_value, _expiry(expires_ns))
+
+    def _open(self, sealed_key: bytes, sealed_value: bytes, what: bytes) -> tuple[bytes, bytes]:
         nonce, sealed = sealed_value[:NONCE_BYTES], sealed_value[NONCE_BYTES:]
         key = self._keys.open(sealed_key)
-        value = self._values.open(sealed, sealed_key, _expiry(expires_ns), nonce)
+        value = self._values.open(sealed, sealed_key, what, nonce)
         if key is None or value is None:
             raise ProtocolError("it has an entry that is not as it was sealed")
         return key, value
+
+
+def _past(revision: int) -> bytes:
+    return b"history" + revision.to_bytes(8)
 
 
 def _expiry(expires_ns: int | None) -> bytes:

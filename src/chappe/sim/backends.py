@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from chappe.data.binary import decode
 from chappe.errors import StorageFull
-from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
+from chappe.kv.backend import (
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    ForgetWriter,
+    HistoryRow,
+    Loaded,
+    Operation,
+    PutRow,
+    WriterRow,
+)
 from chappe.kv.entity import Entity
 
 
@@ -16,12 +27,13 @@ class SimBackend:
     def __init__(self) -> None:
         self.rows: dict[bytes, PutRow] = {}
         self.writers: dict[Entity, WriterRow] = {}
+        self.history: dict[tuple[bytes, int], HistoryRow] = {}
         self.full = False
 
     def load(self) -> Loaded:
         """All of it."""
         entries = tuple((decode(row.key), decode(row.value), row.expires_ns) for row in self.rows.values())
-        return Loaded(entries, tuple(self.writers.values()))
+        return Loaded(entries, tuple(self.writers.values()), tuple(self.history.values()))
 
     def commit(self, operations: Sequence[Operation]) -> None:
         """Do all, or none if the disk is full."""
@@ -42,6 +54,12 @@ class SimBackend:
                 self.writers[each.entity] = each
             elif isinstance(each, ForgetWriter):
                 self.writers.pop(each.entity, None)
+            elif isinstance(each, HistoryRow):
+                self.history[each.key, each.revision] = each
+            elif isinstance(each, ForgetHistory):
+                self.history.pop((each.key, each.revision), None)
+            elif isinstance(each, ClearHistory):
+                self.history.clear()
 
     def close(self) -> None:
         """Nothing to let go of."""

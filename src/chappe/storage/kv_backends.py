@@ -3,14 +3,17 @@
 SQLite: with the original's tables, so a file written by either opens in the other. ``meta(key, value)`` says which
 Broker wrote the file; ``store(key, value, expiry)`` has keys and values in the binary form and the expiry in
 nanoseconds since 1970, or NULL. chappe adds ``chappe_writers``, which the original ignores: which writes of which clone
-are contained. If an original changes the file in between, those rows stay true. One commit is one transaction. By
+are contained. If an original changes the file in between, those rows stay true. ``chappe_history`` is made with the
+first change that is kept for the history of its key; from then on the format is 2, and versions of chappe that do not
+know the table refuse the file, as they would leave gaps. One commit is one transaction. By
 default it is synced (``synchronous`` FULL, journal WAL), so what is acknowledged survives a loss of power; the
 original's own default syncs too, once for each put. The file is locked while it is open, since two masters of one file
 would not see each other's changes.
 
 RocksDB: through the package ``rocksdict`` (the extra ``rocksdb``). Keys have a first byte: ``e`` and the binary form of
 the key for an entry, whose value is ``u8`` 0, or 1 and ``i64`` expiry in nanoseconds since 1970, and then the binary
-form of the value; ``w`` and the entity for a clone's writes; ``f`` for the format. One commit is a synced write batch.
+form of the value; ``w`` and the entity for a clone's writes; ``h``, ``u64`` revision and the binary form of the key for
+a change in its history; ``f`` for the format, 2 once there was a history. One commit is a synced write batch.
 """
 
 from __future__ import annotations
@@ -35,7 +38,18 @@ from chappe.errors import (
     StorageLocked,
     UsageError,
 )
-from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, Operation, PutRow, WriterRow
+from chappe.kv.backend import (
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    ForgetWriter,
+    HistoryRow,
+    Loaded,
+    Operation,
+    PutRow,
+    WriterRow,
+)
 from chappe.kv.entity import Entity
 from chappe.system.disk import PRIVATE_DIRECTORY, keep_private, make_private
 from chappe.system.forking import own
@@ -45,16 +59,22 @@ JournalMode = Literal["DELETE", "WAL"]
 FailureMode = Literal["FAIL", "DELETE"]
 
 BROKER_VERSION: Final = "2.8.0"  # whose tables these are
-FORMAT: Final = 1  # of chappe's own table, and of a folder
+FORMAT: Final = 2  # of chappe's own tables, and of a folder
+_PLAIN_FORMAT: Final = 1  # while there is no history
 _SCHEMA: Final = (
     "create table if not exists meta(key text primary key, value text)",
     "create table if not exists store(key blob primary key, value blob, expiry integer)",
     "create table if not exists chappe_writers(entity blob primary key, applied integer, outcomes blob, heard integer)",
 )
+_HISTORY: Final = (
+    "create table chappe_history(key blob, revision integer, change blob, primary key(key, revision)) without rowid"
+)
 _OUTCOME: Final = Struct(">QB")
 _ENTITY: Final = Struct(">16sQ")
 _ENTRY: Final = b"e"
 _WRITER: Final = b"w"
+_PAST: Final = b"h"
+_REVISION: Final = Struct(">Q")
 _FORMAT_KEY: Final = b"f"
 _EXPIRY: Final = Struct(">Bq")
 _WRITER_HEAD: Final = Struct(">Qq")
@@ -142,6 +162,7 @@ class SqliteBackend(_Backend):
         self.path = Path(path)
         self._pragmas = (f"pragma synchronous={synchronous}", f"pragma journal_mode={journal_mode}")
         self._integrity_check = integrity_check
+        self._has_history = False
         try:
             self._open()
         except Damaged:
@@ -162,7 +183,8 @@ class SqliteBackend(_Backend):
         for entity, applied, outcomes, heard in self._read("select * from chappe_writers"):
             row = Entity(*_ENTITY.unpack(entity)), applied, _decode_outcomes(outcomes), heard
             writers.append(WriterRow(*row))
-        return Loaded(tuple(entries), tuple(writers))
+        history = self._read("select key, revision, change from chappe_history") if self._has_history else []
+        return Loaded(tuple(entries), tuple(writers), tuple([HistoryRow(*each) for each in history]))
 
     def commit(self, operations: Sequence[Operation]) -> None:
         try:
@@ -173,11 +195,16 @@ class SqliteBackend(_Backend):
                         _put(database, puts)  # one statement is a transaction, synced when it returns
                         return
                 database.execute("begin immediate")
+                begins = not self._has_history and any(isinstance(each, HistoryRow) for each in operations)
+                if begins:
+                    database.execute(_HISTORY)
+                    self._set_format(database, FORMAT)
                 for statement, rows in _statements(operations):
                     if statement == _PUT:
                         _put(database, rows)
                     else:
                         database.executemany(statement, rows)
+            self._has_history = self._has_history or begins
         except sqlite3.Error as error:
             raise self._problem(error, "write to") from error
 
@@ -200,7 +227,8 @@ class SqliteBackend(_Backend):
             for statement in _SCHEMA:
                 database.execute(statement)
             database.execute("replace into meta(key, value) values('broker_version', ?)", (BROKER_VERSION,))
-            database.execute("replace into meta(key, value) values('chappe_format', ?)", (str(FORMAT),))
+            self._has_history = bool(self._read("select 1 from sqlite_master where name = 'chappe_history'"))
+            self._set_format(database, FORMAT if self._has_history else _PLAIN_FORMAT)
             database.execute("commit")
         except sqlite3.Error as error:
             self.close()
@@ -222,6 +250,10 @@ class SqliteBackend(_Backend):
             if messages != ["ok"]:
                 raise Damaged(f"{self.path} fails its integrity check: {messages[0]}; restore it from a copy")
 
+    @staticmethod
+    def _set_format(database: sqlite3.Connection, number: int) -> None:
+        database.execute("replace into meta(key, value) values('chappe_format', ?)", (str(number),))
+
     def _read(self, statement: str) -> list[tuple[Any, ...]]:
         try:
             return list(self._opened().execute(statement))
@@ -239,6 +271,10 @@ def _encode_outcomes(row: WriterRow) -> bytes:
 
 def _decode_outcomes(raw: bytes) -> tuple[tuple[int, int], ...]:
     return tuple(_OUTCOME.iter_unpack(raw))
+
+
+def _past_key(change: HistoryRow | ForgetHistory) -> bytes:
+    return _PAST + _REVISION.pack(change.revision) + change.key
 
 
 def _choose(option: str, value: str, values: tuple[str, ...]) -> None:
@@ -261,6 +297,12 @@ def _statements(operations: Iterable[Operation]) -> list[tuple[str, list[tuple[A
         elif isinstance(each, WriterRow):
             statement = "replace into chappe_writers values(?, ?, ?, ?)"
             row = (_ENTITY.pack(*each.entity), each.applied, _encode_outcomes(each), each.heard_ns)
+        elif isinstance(each, HistoryRow):
+            statement, row = "replace into chappe_history values(?, ?, ?)", (each.key, each.revision, each.body)
+        elif isinstance(each, ForgetHistory):
+            statement, row = "delete from chappe_history where key = ? and revision = ?", (each.key, each.revision)
+        elif isinstance(each, ClearHistory):
+            statement, row = "delete from chappe_history", ()
         else:
             assert isinstance(each, ForgetWriter)
             statement, row = "delete from chappe_writers where entity = ?", (_ENTITY.pack(*each.entity),)
@@ -299,6 +341,7 @@ class RocksdbBackend(_Backend):
             raise UsageError("the rocksdb backend needs the package rocksdict: pip install 'chappe[rocksdb]'") from None
         self._rocksdict: Any = rocksdict
         self._failed = False  # the last commit
+        self._format = _PLAIN_FORMAT
         self.path = Path(path)
         try:
             self.path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -312,7 +355,7 @@ class RocksdbBackend(_Backend):
             raise self._problem(error, "open") from error
 
     def load(self) -> Loaded:
-        entries, writers = [], []
+        entries, writers, history = [], [], []
         try:
             for key, value in self._opened().items():
                 if key[:1] == _ENTRY:
@@ -322,16 +365,20 @@ class RocksdbBackend(_Backend):
                     applied, heard_ns = _WRITER_HEAD.unpack_from(value)
                     outcomes = _decode_outcomes(value[_WRITER_HEAD.size :])
                     writers.append(WriterRow(Entity(*_ENTITY.unpack(key[1:])), applied, outcomes, heard_ns))
+                elif key[:1] == _PAST:
+                    (revision,) = _REVISION.unpack_from(key, 1)
+                    history.append(HistoryRow(key[1 + _REVISION.size :], revision, value))
         except InvalidData as problem:
             raise Damaged(f"{self.path} has a malformed entry: {problem}; restore it from a copy") from None
         except StorageError:
             raise
         except Exception as error:
             raise self._problem(error, "read") from error
-        return Loaded(tuple(entries), tuple(writers))
+        return Loaded(tuple(entries), tuple(writers), tuple(history))
 
     def commit(self, operations: Sequence[Operation]) -> None:
         self._opened()
+        number = self._format
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         try:
             if self._failed:  # RocksDB takes nothing more after a write that failed, until it is opened again
@@ -349,10 +396,20 @@ class RocksdbBackend(_Backend):
                 elif isinstance(each, WriterRow):
                     row = _WRITER_HEAD.pack(each.applied, each.heard_ns) + _encode_outcomes(each)
                     batch.put(_WRITER + _ENTITY.pack(*each.entity), row)
+                elif isinstance(each, HistoryRow):
+                    batch.put(_past_key(each), each.body)
+                    number = FORMAT
+                elif isinstance(each, ForgetHistory):
+                    batch.delete(_past_key(each))
+                elif isinstance(each, ClearHistory):
+                    batch.delete_range(_PAST, bytes((_PAST[0] + 1,)))
                 else:
                     assert isinstance(each, ForgetWriter)
                     batch.delete(_WRITER + _ENTITY.pack(*each.entity))
+            if number != self._format:
+                batch.put(_FORMAT_KEY, str(number).encode())
             self._write(batch)
+            self._format = number
             self._failed = False
         except Exception as error:
             self._failed = True
@@ -373,9 +430,10 @@ class RocksdbBackend(_Backend):
             if next(iter(self._opened().items()), None) is not None:
                 raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")
             batch = self._rocksdict.WriteBatch(raw_mode=True)
-            batch.put(_FORMAT_KEY, str(FORMAT).encode())
+            batch.put(_FORMAT_KEY, str(self._format).encode())
             self._write(batch)
         self._check_format(int(found or 0))
+        self._format = int(found or self._format)
 
     def _problem(self, error: Exception, doing: str) -> StorageError:
         text = str(error)

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from chappe.data.binary import decode, encode
 from chappe.data.values import Value
 from chappe.errors import Damaged, InvalidData, ProtocolError, Sealed
-from chappe.kv.backend import Backend, ClearRows, EraseRow, Loaded, Operation, PutRow
+from chappe.kv.backend import (
+    Backend,
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    HistoryRow,
+    Loaded,
+    Operation,
+    PutRow,
+)
 from chappe.sealing.primitives import KEY_BYTES
 from chappe.sealing.ring import Ring
 from chappe.sealing.rows import NONCE_BYTES, SALT_BYTES, RowCipher, unwrapped, wrapped
@@ -45,7 +55,7 @@ class SealedBackend:
         loaded = self._inner.load()
         header = [value for key, value, _ in loaded.entries if key == SEALED_KEY]
         if not header:
-            if loaded.entries:
+            if loaded.entries or loaded.history:
                 raise Sealed(f"data store {self._name} is sealed, and the file has plain entries: begin another file")
             self._begin(())
             return loaded
@@ -58,9 +68,11 @@ class SealedBackend:
             raise Sealed(f"the file of data store {self._name} is sealed in epoch {number} of {group}, without us")
         self._header, self._cipher = PutRow(_SEALED_ROW, encode(header[0]), None), RowCipher(key)
         entries = [self._opened(*each) for each in loaded.entries if each[0] != SEALED_KEY]
+        history = [self._opened_past(each) for each in loaded.history]
         if number != self._ring.keys.newest.number:
-            self._begin([PutRow(encode(key), encode(value), expires_ns) for key, value, expires_ns in entries])
-        return Loaded(tuple(entries), loaded.writers)
+            rows = [PutRow(encode(key), encode(value), expires_ns) for key, value, expires_ns in entries]
+            self._begin([ClearHistory(), *rows, *history] if history else rows)
+        return Loaded(tuple(entries), loaded.writers, tuple(history))
 
     def commit(self, operations: Sequence[Operation]) -> None:
         """See ``Backend``."""
@@ -70,7 +82,7 @@ class SealedBackend:
         """See ``Backend``."""
         self._inner.close()
 
-    def _begin(self, rows: Sequence[PutRow]) -> None:
+    def _begin(self, rows: Sequence[Operation]) -> None:
         """Have these with a new key, and nothing else."""
         secret = self._ring.newest
         assert secret is not None
@@ -88,10 +100,25 @@ class SealedBackend:
                 return [PutRow(encode(name), encode(sealed), expires_ns)]
             case EraseRow(key):
                 return [EraseRow(encode(self._cipher.seal_key(key)))]
+            case HistoryRow(key, revision, body):
+                name = self._cipher.seal_key(key)
+                return [
+                    HistoryRow(name, revision, self._cipher.seal_past(name, body, revision, os.urandom(NONCE_BYTES)))
+                ]
+            case ForgetHistory(key, revision):
+                return [ForgetHistory(self._cipher.seal_key(key), revision)]
             case ClearRows():
                 return [operation, self._header]
             case _:
                 return [operation]
+
+    def _opened_past(self, row: HistoryRow) -> HistoryRow:
+        assert self._cipher is not None
+        try:
+            key, body = self._cipher.open_past(row.key, row.body, row.revision)
+        except ProtocolError as error:
+            raise self._damaged(error) from None
+        return HistoryRow(key, row.revision, body)
 
     def _opened(self, key: Value, value: Value, expires_ns: int | None) -> tuple[Value, Value, int | None]:
         assert self._cipher is not None
@@ -99,7 +126,10 @@ class SealedBackend:
             plain = self._cipher.open(_raw(key), _raw(value), expires_ns)
             return decode(plain[0]), decode(plain[1]), expires_ns
         except (ProtocolError, InvalidData) as error:
-            raise Damaged(f"the file of data store {self._name} is damaged: {error}; restore it from a copy") from None
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> Damaged:
+        return Damaged(f"the file of data store {self._name} is damaged: {error}; restore it from a copy")
 
     @property
     def _name(self) -> str:

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from chappe.api.faces import AsyncCloseable, Seconds, Steps, T, awaited, run_async
-from chappe.api.kv.data_store import WAIT_S, DataStore
+from chappe.api.kv.attached import WAIT_S
+from chappe.api.kv.data_store import DataStore
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.kv.watch import DataStoreEvent
@@ -42,6 +43,7 @@ class AsyncDataStore(AsyncCloseable, ReadableStore):
     pop = awaited(DataStore.pop)
     erase = awaited(DataStore.erase)
     clear = awaited(DataStore.clear)
+    history = awaited(DataStore.history)
 
     async def _run(self, steps: Steps[T]) -> T:
         return await run_async(steps, self._watch.wait)

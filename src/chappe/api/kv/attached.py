@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chappe.api.faces import Closeable, Seconds, Steps, weakly
 from chappe.api.kv.chained import StoreServer
+from chappe.api.kv.past import DataStoreRevision, revisions_of
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.core import Report
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from chappe.mesh.events import PeerLost
     from chappe.sealing.in_mesh import MeshSealing
 
+WAIT_S: Final = 10.0  # a write, or a question to the master, waits this long for its outcome
 MANY: Final = 256  # writes of ``put_many`` made at once
 Core = KvMaster | KvClone | ChainedMaster
 Method = Callable[..., list[Action]]
@@ -294,10 +296,37 @@ class AttachedStore:
             self.check()
             return self._ask(self.core.await_ready, timeout)
 
-    def _ask(self, method: Method, timeout: float | None) -> Asked:
+    def asking_history(self, key: object, timeout: Seconds) -> Steps[list[DataStoreRevision]]:
+        """Wait for the history of a key."""
+        asked = self.begin_history(key, timeout)
+        try:
+            yield asked.done, None  # the core answers in time
+        except BaseException:  # Ctrl-C, a cancellation
+            asked.forget()
+            raise
+        return self.history_outcome(key, asked)
+
+    def begin_history(self, key: object, timeout: Seconds) -> Asked:
+        """Ask for the history of a key. Raises InvalidOperation if there is none, or BufferFull."""
+        with self._lock:
+            self.check()
+            self.node.do_what_is_due()
+            return self._ask(self.core.ask_history, timeout, to_value(key))
+
+    def history_outcome(self, key: object, asked: Asked) -> list[DataStoreRevision]:
+        """The answer to ``begin_history``."""
+        if self.closed:
+            raise Closed(f"store {self.name!r} was closed")
+        return revisions_of(to_python(to_value(key)), asked.take(""))
+
+    def _ask(self, method: Method, timeout: float | None, *arguments: object) -> Asked:
         ticket = next(self.endpoint.numbers)
         asked = Asked(self._turns, self._asked, ticket)
-        self.node.ask(method, ticket, math.inf if timeout is None else timeout)
+        try:
+            self.node.ask(method, ticket, *arguments, math.inf if timeout is None else timeout)
+        except BaseException:
+            asked.forget()
+            raise
         return asked
 
     # -- the end --------------------------------------------------------------------------------------

@@ -12,13 +12,17 @@ from chappe.api.kv.attached import AttachedStore
 from chappe.api.kv.chained import Chaining, StoreServer
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.waiting import Asked
-from chappe.errors import MasterExists, NoMaster, Sealed, StaleData, TimedOut, UsageError
-from chappe.kv.backend import Backend
+from chappe.data.binary import decode
+from chappe.defaults import STORE_HISTORY_MAX
+from chappe.errors import Damaged, InvalidData, MasterExists, NoMaster, Sealed, StaleData, TimedOut, UsageError
+from chappe.kv.backend import Backend, Loaded
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
+from chappe.kv.history import History, past_change
 from chappe.kv.master import KvMaster
 from chappe.kv.topics import check_name
+from chappe.limits import KV_LIMITS
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend, refuse_sealed_rows
 from chappe.system import time
 
@@ -31,10 +35,12 @@ _LIFE_BITS: Final = 32
 
 
 def attach_master(
-    endpoint: Host, name: str, backend: str, options: dict[str, Any], chain: Chaining | None = None
+    endpoint: Host, name: str, backend: str, options: dict[str, Any], chain: Chaining | None = None, history: int = 0
 ) -> DataStore:
     """See ``Endpoint.attach_master``."""
     raw = check_name(name)
+    if type(history) is not int or not 0 <= history <= STORE_HISTORY_MAX:
+        raise UsageError(f"history is how many changes of each key are kept, 0 to {STORE_HISTORY_MAX}, not {history!r}")
     if endpoint.permitted is not None:
         endpoint.permitted.attach_master(raw)
     _refuse_second(endpoint, name, chain is not None)
@@ -42,7 +48,7 @@ def attach_master(
     if chain is not None:
         if ring is not None:
             raise Sealed(f"store {name!r} is sealed, and a chain keeps what it has in plain: give it a backend")
-        return _attach_chained(endpoint, name, chain)
+        return _attach_chained(endpoint, name, chain, history)
     kept = open_backend(backend, options)
     try:
         if kept is not None and ring is not None:
@@ -52,9 +58,12 @@ def attach_master(
         loaded = None if kept is None else kept.load()
         if loaded is not None and ring is None:
             refuse_sealed_rows(loaded, name)
+        if loaded is not None:
+            _check_history(loaded, name)
         core = KvMaster(
             name, _entity(endpoint), now=endpoint.node.member.times(time.monotonic(), 0)[0], wall_ns=time.time_ns(),
             durable=kept is not None, loaded=loaded, notify=False,
+            history=History(history, KV_LIMITS, kept=kept is not None),
         )  # fmt: skip
         if kept is not None:
             kept.commit(core.reserve())
@@ -70,10 +79,22 @@ def attach_master(
     return DataStore(made)
 
 
-def _attach_chained(endpoint: Host, name: str, chain: Chaining) -> DataStore:
+def _check_history(loaded: Loaded, name: str) -> None:
+    """Raise Damaged if a change in the history of a key is malformed."""
+    try:
+        for row in loaded.history:
+            decode(row.key)
+            past_change(row)
+    except InvalidData as problem:
+        raise Damaged(
+            f"the file of data store {name!r} has a malformed history: {problem}; restore it from a copy"
+        ) from None
+
+
+def _attach_chained(endpoint: Host, name: str, chain: Chaining, history: int) -> DataStore:
     core = ChainedMaster(
         name, _entity(endpoint), secrets.randbits(_LIFE_BITS), now=time.monotonic(), wall_ns=time.time_ns(),
-        notify=False,
+        notify=False, history=history,
     )  # fmt: skip
     server = StoreServer(chain, plain=endpoint.security == "plain")
     try:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chappe.api.faces import Closeable, Seconds, Steps, T, run
-from chappe.api.kv.attached import AttachedStore, Items
+from chappe.api.kv.attached import WAIT_S, AttachedStore, Items
+from chappe.api.kv.past import DataStoreRevision
 from chappe.api.kv.proxy import DataStoreProxy
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.kv.watch import DataStoreEvent, DataStoreWatch, wanted_keys
@@ -16,7 +17,6 @@ from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TI
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull, UsageError
 
-WAIT_S: Final = 10.0  # a write waits this long for its outcome
 _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
@@ -186,6 +186,18 @@ class DataStore(Closeable, ReadableStore):
         self.erase(key)
 
     # -- waiting and watching -------------------------------------------------------------------------
+
+    def history(self, key: object, *, timeout: Seconds = WAIT_S) -> list[DataStoreRevision]:
+        """The latest changes of a key, the oldest first: as many as its master keeps, see ``attach_master``.
+
+        A clone asks its master. Only what is durable is told. A key that was erased or has expired has a history, too,
+        whose last entry says so; of a key without one the list is empty.
+
+        Raises:
+            InvalidOperation: The master keeps no history, or is not one of chappe.
+            TimedOut: A clone has no master, or had no answer from it in time.
+        """
+        return self._run(self.attached.asking_history(key, timeout))
 
     def await_idle(self, timeout: Seconds = WAIT_S, *, callback: Callable[[bool], object] | None = None) -> bool:
         """Wait until everything is everywhere; False if it is not after ``timeout`` seconds.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from chappe.api.faces import Seconds
+from chappe.api.kv.attached import WAIT_S
 from chappe.api.kv.reading import ReadableStore
 from chappe.api.mesh.arguments import MISSING
 from chappe.api.mesh.source import Queued
@@ -33,8 +35,8 @@ class DataStoreAnswer:
 class DataStoreProxy(Queued[DataStoreAnswer]):
     """Asks a store without waiting. Every question has a number, which its answer has too.
 
-    Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique``, which come
-    when the master has decided. Use from several threads is safe.
+    Made by ``DataStore.proxy``. Answers come in the order of the questions, but for those of ``put_unique`` and
+    ``history``, which come when the master has answered. Use from several threads is safe.
     """
 
     def __init__(self, store: ReadableStore) -> None:
@@ -60,9 +62,16 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         """Ask whether there is a value under a key."""
         return self._read(lambda: self._store.exists(key))
 
-    def keys(self) -> int:
-        """Ask for all keys."""
-        return self._read(self._store.keys)
+    def keys(self, prefix: str | None = None) -> int:
+        """Ask for all keys; with ``prefix`` for those that are strings and begin so."""
+        return self._read(lambda: self._store.keys(prefix))
+
+    def history(self, key: object, *, timeout: Seconds = WAIT_S) -> int:
+        """Ask for the history of a key, as ``DataStore.history`` tells it."""
+        attached = self._store.attached
+        return self._ask(
+            lambda: attached.begin_history(key, timeout), lambda asked: attached.history_outcome(key, asked)
+        )
 
     def get_index_from_value(self, key: object, index: object) -> int:
         """Ask what lies at an index of a value; NoSuchKey is the error if there is nothing."""
@@ -81,19 +90,10 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
         Raises:
             BufferFull: There is no room for another write at present, or too many answers were not taken.
         """
-        number = self._number()
-        with self._lock:
-            try:
-                asked = self._store.attached.try_write(self._store.core.put_unique, (key, value), expiry_s, True)
-            except BufferFull:
-                raise
-            except ChappeError as problem:
-                self._answer(DataStoreAnswer(number, None, problem))
-            else:
-                assert asked is not None
-                self._asked[number] = asked
-                asked.then(lambda: self._written(number))
-        return number
+        attached, put_unique = self._store.attached, self._store.core.put_unique
+        return self._ask(
+            lambda: attached.try_write(put_unique, (key, value), expiry_s, True), lambda asked: asked.take("")
+        )
 
     # -- answers --------------------------------------------------------------------------------------
 
@@ -131,12 +131,31 @@ class DataStoreProxy(Queued[DataStoreAnswer]):
             self._answer(answer)
         return number
 
-    def _written(self, number: int) -> None:
-        """The master has decided; the lock is held."""
+    def _ask(self, ask: Callable[[], Asked | None], take: Callable[[Asked], Any]) -> int:
+        """Ask what the master answers later; ``take`` makes the value of the answer. Raises BufferFull."""
+        number = self._number()
+        with self._lock:
+            try:
+                asked = ask()
+            except BufferFull:
+                raise
+            except ChappeError as problem:
+                self._answer(DataStoreAnswer(number, None, problem))
+            else:
+                assert asked is not None
+                self._asked[number] = asked
+                asked.then(lambda: self._answered(number, take))
+        return number
+
+    def _answered(self, number: int, take: Callable[[Asked], Any]) -> None:
+        """The answer is there; the lock is held."""
         asked = self._asked.pop(number, None)
         if asked is not None:
-            failed = asked.outcome if isinstance(asked.outcome, ChappeError) else None
-            self._answer(DataStoreAnswer(number, None if failed is not None else asked.outcome, failed))
+            try:
+                answer = DataStoreAnswer(number, take(asked))
+            except ChappeError as problem:
+                answer = DataStoreAnswer(number, None, problem)
+            self._answer(answer)
 
     def _answer(self, answer: DataStoreAnswer) -> None:
         self._queue.append(answer)

@@ -376,6 +376,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         chain: ChainConfiguration | str | Path | None = None,
         server: str | None = None,
         directory: str | Path | None = None,
+        history: int = 0,
         **options: Any,
     ) -> DataStore:
         """Have the master of a data store here: everything written to the store goes through it.
@@ -391,6 +392,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
                 read here once the chain is founded, or has taken this server in.
             server: Which server of the chain this is.
             directory: Where it keeps the chain's log and state, if the chain is durable; made if it is not there.
+            history: How many changes of each key are kept for ``DataStore.history``, at most 64; 0 keeps none. A
+                backend and a chain keep them with the entries; a master that is attached without drops what was kept.
             options: For ``sqlite`` also ``synchronous``, ``journal_mode``, ``failure_mode`` and ``integrity_check``.
 
         Raises:
@@ -405,7 +408,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             IdentityInUse: Another process uses the directory.
             Sealed: The store is sealed: a chain keeps what it has in plain.
         """
-        return attach_master(self, name, backend, options, chaining(chain, server, directory, backend, options))
+        chained = chaining(chain, server, directory, backend, options)
+        return attach_master(self, name, backend, options, chained, history)
 
     def attach_clone(
         self,

@@ -27,11 +27,12 @@ from crc32c import crc32c
 from chappe.channel import FIRST
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.actions import Action, Commit, Propose
-from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
+from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
 from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
+from chappe.kv.history import History
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.kv.replica import Replica
@@ -60,13 +61,17 @@ class ChainedMaster(Replica):
         entity: Who this is to the master while that is elsewhere; new in each life.
         life: A number that no other life has.
         notify: Whether changes are told to watchers.
+        history: How many changes of each key are kept; 0 for none. The master's number counts for the chain.
     """
 
     def __init__(
         self, name: str, entity: Entity, life: int, *, now: float, wall_ns: int, notify: bool = True,
-        limits: KvLimits = KV_LIMITS, part_bytes: int = PART_BYTES,
+        limits: KvLimits = KV_LIMITS, part_bytes: int = PART_BYTES, history: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__(name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits)
+        super().__init__(
+            name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits,
+            history=History(history, limits, kept=True),
+        )  # fmt: skip
         self.active: KvMaster | None = None
         self._life = life
         self._part_bytes = part_bytes
@@ -74,6 +79,7 @@ class ChainedMaster(Replica):
         self._terms = 0  # in which this one was, or would be, master
         self._asked: Entity | None = None  # whom it would be, if the chain commits that
         self._staged: Staged | None = None  # of a whole state that comes
+        self._staged_history: list[HistoryRow] = []  # likewise
         self._whole = False  # what the chain had when this life began, or later, is here
         self._met = False  # ... and it was a member since
         self._writers: dict[Entity, WriterRow] = {}  # while there is no master here
@@ -114,7 +120,7 @@ class ChainedMaster(Replica):
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
-        found = [*self._own.writes.invariants(), *self._recent.invariants()]
+        found = [*self._own.writes.invariants(), *self._recent.invariants(), *self.history.invariants()]
         found += self.engine.invariants() if self.active is None else self.active.invariants()  # of the same engine
         if self.active is not None:
             if not self._place.head or self._left:
@@ -184,11 +190,15 @@ class ChainedMaster(Replica):
         self._step_down(now)
         self._whole = False  # who is not as the chain is does not ask to be master
         self._staged = Staged(self.engine)
+        self._staged_history = []
 
     def _gather(self, some: WholeRows) -> None:
         staged = self._staged
         assert staged is not None
         for row, key, value in some.rows:
+            if isinstance(row, HistoryRow):
+                self._staged_history.append(row)
+                continue
             assert isinstance(row, PutRow)
             staged.add(key, value, row.expires_ns)
 
@@ -198,6 +208,8 @@ class ChainedMaster(Replica):
         assert staged is not None
         for change in self.engine.replace(staged, tell=self._notices.wanted):
             self._tell(change)
+        self.history.load(self._staged_history)
+        self._staged_history = []
         self._writers = {row.entity: row for row in whole.writers}
         self._whole = True
         self._leader = None if whole.master == NOBODY else whole.master
@@ -226,6 +238,8 @@ class ChainedMaster(Replica):
             self._recent.add(did.master, did.event, operations)
             for row in did.rows:
                 self._do(row, did.event)
+            self.history.left(operations)
+            self.history.add([each for each in operations if isinstance(each, HistoryRow)])
             return
         actions = active.handle_committed(did.number, now, self._wall(now))
         self._recent.add(did.master, did.event, operations)
@@ -246,7 +260,7 @@ class ChainedMaster(Replica):
                 self._tell(change)
         elif isinstance(row, WriterRow):
             self._writers[row.entity] = row
-        else:
+        elif isinstance(row, ForgetWriter):
             self._writers.pop(row.entity, None)
 
     def _tell(self, change: Change | None) -> None:
@@ -270,6 +284,7 @@ class ChainedMaster(Replica):
         self.active = active = KvMaster(
             self.name, entity, now=now, wall_ns=self._wall(now), durable=True,
             loaded=Loaded((), tuple(self._writers.values())), engine=self.engine, recent=self._recent,
+            history=self.history,
             heartbeat_s=STAR_HEARTBEAT_S, notify=self.notify, limits=self._limits, base=led.event,
         )  # fmt: skip
         assert active.position == led.event

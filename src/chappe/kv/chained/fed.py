@@ -18,8 +18,8 @@ ROWS_BYTES: Final = 1 * MIB  # the same in bytes; one row may pass it
 class Whole(NamedTuple):
     """The state is this one, whatever it was: a life begins, or it came whole from another server.
 
-    A server takes it as ``steps``. ``parts`` are encoded puts by key; they do not change any more. ``event`` is the
-    last that clones were told by ``master``; NOBODY: there was none yet.
+    A server takes it as ``steps``. ``parts`` are encoded puts by key, and changes in the history of keys; they do not
+    change any more. ``event`` is the last that clones were told by ``master``; NOBODY: there was none yet.
     """
 
     parts: tuple[dict[bytes, bytes], ...]

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from struct import Struct
+from typing import Final
 
 import msgspec
 
 from chappe.errors import ProtocolError, UsageError
-from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
+from chappe.kv.backend import (
+    ClearHistory,
+    ClearRows,
+    EraseRow,
+    ForgetHistory,
+    ForgetWriter,
+    HistoryRow,
+    PutRow,
+    WriterRow,
+)
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole
 from chappe.kv.chained.messages import Lead, Part, Still, decode, decode_commit, decode_rows
 from chappe.kv.entity import NOBODY, Entity
@@ -21,6 +32,15 @@ from chappe.kv.rows import Row, encode_operation
 from chappe.replication.chain.rows import Rows, RowsTaken
 
 _ASK_CLONES = "this chain holds a data store of the mesh: it is read and written through its masters and clones"
+
+
+_HISTORY_ROW: Final = encode_operation(HistoryRow(b"", 0, b""))[:1]
+_PLACE: Final = Struct(">BQ")
+
+
+def _place(key: bytes, revision: int) -> bytes:
+    """Where a change in the history of a key is among the rows: no encoded key begins so."""
+    return _PLACE.pack(0xFF, revision) + key
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -39,7 +59,7 @@ class StoreMachine:
 
     def __init__(self) -> None:
         self._told: Callable[[Fed | Whole], None] | None = None
-        self._rows = Rows(bytes)  # by key: the encoded operation that puts it
+        self._rows = Rows(bytes)  # by key, or place in the history: the encoded operation that puts it
         self._begin()
 
     def _begin(self) -> None:
@@ -147,11 +167,23 @@ class StoreMachine:
             elif isinstance(row, EraseRow):
                 self._rows.erase(row.key)
             elif isinstance(row, ClearRows):
-                self._rows.clear()
+                self._keep([each for each in self._rows.values() if each[:1] == _HISTORY_ROW])
             elif isinstance(row, WriterRow):
                 self._writers[row.entity] = row
-            else:
+            elif isinstance(row, ForgetWriter):
                 self._writers.pop(row.entity, None)
+            elif isinstance(row, HistoryRow):
+                self._rows.put(_place(row.key, row.revision), raw)
+            elif isinstance(row, ForgetHistory):
+                self._rows.erase(_place(row.key, row.revision))
+            else:
+                assert isinstance(row, ClearHistory)
+                self._keep([each for each in self._rows.values() if each[:1] != _HISTORY_ROW])
+
+    def _keep(self, rows: list[bytes]) -> None:
+        """Have these rows alone."""
+        self._rows.clear()
+        self._do(decode_rows(b"".join(rows)))
 
     def _tell(self, fed: Fed | Whole) -> None:
         if self._told is not None:

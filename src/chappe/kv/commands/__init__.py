@@ -36,6 +36,8 @@ kind name               fields
 140  ExpiresAt          key, u64 number of an event, i64 nanoseconds since 1970: to a clone of chappe
 141  PutIf              key, value, optional expiry, u64 revision, publisher: from a clone of chappe to one
 142  EraseIf            key, u64 revision, publisher: likewise
+143  HistoryAsked       u64 question, key, u64 revision: from a clone of chappe to a master of chappe
+144  HistoryTold        u64 question, u8 state, list of (u64 revision, bytes body): from a master of chappe to a clone
 ==== ================== ========================================================================================
 
 From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark, or
@@ -49,6 +51,10 @@ A row is key, value, u64 revision, and a byte 0, or a byte 1 and i64 nanoseconds
 revision of an entry is the number of the event that set it, and ``base`` for what was there before this master. A
 change that has an expiry is told as Expiring while all clones are of chappe; otherwise as the original does, and each
 clone of chappe is told ExpiresAt besides.
+
+HistoryAsked asks for the changes of a key below a revision, 0: for all. HistoryTold has the newest of them, the oldest
+first; its state is 0 if they are all, 1 if older ones follow when they are asked for, 2 if the master keeps none. The
+bytes, with a varbyte count, are the body of a ``kv.history`` row.
 
 A MissingEvents of the number 0 asks for everything. A clone of chappe may put four more behind that: the master that it
 followed, as three numbers, and its last event, so that a master that knows that state says only what has changed since
@@ -66,14 +72,19 @@ from __future__ import annotations
 
 from chappe.kv.commands.lists import (
     Pair,
+    Past,
     Row,
     encode_pairs,
+    encode_past,
     encode_row,
 )
 from chappe.kv.commands.messages import (
     ACTIONS,
+    ALL,
     DONE,
     EVENTS,
+    MORE,
+    NO_HISTORY,
     NOT_INSERTED,
     TAKES_SEVERAL,
     AckClone,
@@ -91,6 +102,8 @@ from chappe.kv.commands.messages import (
     Expire,
     ExpiresAt,
     Expiring,
+    HistoryAsked,
+    HistoryTold,
     Keepalive,
     Leave,
     MasterSilent,
@@ -131,9 +144,12 @@ from chappe.kv.commands.wire import (
 
 __all__ = [
     "ACTIONS",
+    "ALL",
     "DONE",
     "EVENTS",
+    "MORE",
     "NOT_INSERTED",
+    "NO_HISTORY",
     "SEVERAL",
     "TAKES_SEVERAL",
     "AckClone",
@@ -151,6 +167,8 @@ __all__ = [
     "Expire",
     "ExpiresAt",
     "Expiring",
+    "HistoryAsked",
+    "HistoryTold",
     "Keepalive",
     "Leave",
     "MasterSilent",
@@ -158,6 +176,7 @@ __all__ = [
     "MissingEvents",
     "Offer",
     "Pair",
+    "Past",
     "Position",
     "PositionAsked",
     "Put",
@@ -181,6 +200,7 @@ __all__ = [
     "encode_command",
     "encode_message",
     "encode_pairs",
+    "encode_past",
     "encode_row",
     "encode_several",
     "from_far",

@@ -14,9 +14,11 @@ from chappe.data.values import Value
 from chappe.data.varbyte import pack_varbyte, parse_varbyte
 from chappe.defaults import CHANNEL_HELD_MAX, STORE_OUTCOMES_MAX
 from chappe.errors import InvalidData
+from chappe.kv.backend import HistoryRow
 
 Pair: TypeAlias = tuple[Value, Value]
 Row: TypeAlias = tuple[Value, Value, int, int | None]  # key, value, revision, when it expires
+Past: TypeAlias = tuple[int, bytes]  # revision and body of a change in a key's history
 _U64: Final = Struct(">Q")
 _OUTCOME: Final = Struct(">QB")
 _STAYS: Final = Struct(">QB")  # revision, 0
@@ -69,6 +71,34 @@ def parse_rows(raw: bytes) -> list[Row]:
         found.append((key, value, revision, expires_ns))
     if pos != len(raw):
         raise InvalidData(f"{len(raw) - pos} bytes follow a piece of a snapshot")
+    return found
+
+
+def encode_past(rows: Sequence[HistoryRow]) -> bytes:
+    """Changes of one key."""
+    parts = [pack_varbyte(len(rows))]
+    for row in rows:
+        parts += (_U64.pack(row.revision), pack_varbyte(len(row.body)), row.body)
+    return b"".join(parts)
+
+
+def parse_past(raw: bytes) -> list[Past]:
+    """Changes of one key, with rising revisions."""
+    count, pos = parse_varbyte(raw, 0)
+    if count > len(raw) // _U64.size:
+        raise InvalidData(f"a history of {len(raw)} bytes claims {count} changes")
+    found: list[Past] = []
+    for _ in range(count):
+        if len(raw) - pos <= _U64.size:
+            raise InvalidData(f"a history is cut off after {len(raw)} bytes")
+        (revision,) = _U64.unpack_from(raw, pos)
+        size, pos = parse_varbyte(raw, pos + _U64.size)
+        if size > len(raw) - pos or (found and revision <= found[-1][0]):
+            raise InvalidData("a history is cut off, or its revisions do not rise")
+        found.append((revision, raw[pos : pos + size]))
+        pos += size
+    if pos != len(raw):
+        raise InvalidData(f"{len(raw) - pos} bytes follow a history")
     return found
 
 

@@ -14,10 +14,13 @@ from chappe.compiled import Frozen
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S
 from chappe.errors import InvalidData
-from chappe.kv.commands.lists import Pair, Row, parse_pairs, parse_rows
+from chappe.kv.commands.lists import Pair, Past, Row, parse_pairs, parse_past, parse_rows
 from chappe.kv.entity import NOBODY, Entity
 
 DONE: Final = 0  # an outcome that never travels
+ALL: Final = 0  # states of a ``HistoryTold``
+MORE: Final = 1
+NO_HISTORY: Final = 2
 NOT_INSERTED: Final = 255  # that of a put_unique whose key had a value
 _ENDPOINT: Final = Struct(">QQ")
 
@@ -266,6 +269,26 @@ class Position(Frozen, frozen=True):
     output: int
 
 
+class HistoryAsked(Frozen, frozen=True):
+    """A clone of chappe asks for the changes of a key below a revision; 0: for all."""
+
+    question: int
+    key: Value
+    below: int
+
+
+class HistoryTold(Frozen, frozen=True):
+    """The answer: the newest of them, and whether they are ``ALL``, there are ``MORE``, or none are kept."""
+
+    question: int
+    state: int
+    raw_past: bytes
+
+    def past(self) -> list[Past]:
+        """Revisions and bodies; raises ProtocolError."""
+        return parse_past(self.raw_past)
+
+
 class Several(Frozen, frozen=True):
     """Changes one after the other; the message has the number of the first."""
 
@@ -279,7 +302,7 @@ Told: TypeAlias = Action | Changed
 Command: TypeAlias = (
     Action | AttachWriter | Keepalive | CumulativeAck | MissingEvents | AckClone | RetransmitFailed | WriterState
     | Settled | Leave | SnapshotOffer | SnapshotPiece | SnapshotTaken | MasterSilent | ChangesOffer | Several
-    | PositionAsked | Position | Expiring | ExpiresAt
+    | PositionAsked | Position | Expiring | ExpiresAt | HistoryAsked | HistoryTold
 )  # fmt: skip
 ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract, Clear, PutIf, EraseIf)
 EVENTS: Final = (*ACTIONS, Expiring)  # what a master tells

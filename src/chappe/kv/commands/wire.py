@@ -27,6 +27,8 @@ from chappe.kv.commands.messages import (
     Expire,
     ExpiresAt,
     Expiring,
+    HistoryAsked,
+    HistoryTold,
     Keepalive,
     Leave,
     MasterSilent,
@@ -197,6 +199,7 @@ _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _FLAG: Final = Struct(">?")
+_U8: Final = Struct(">B")
 _I64: Final = Struct(">q")
 _VALUE: Final = _Field(encode, decode_at)
 _EXPIRY: Final = _Field(_pack_expiry, _read_expiry)
@@ -209,7 +212,7 @@ _SEQS: Final = _Field(pack_seqs, read_seqs)
 _OUTCOMES: Final = _Field(pack_outcomes, read_outcomes)
 _SEVERAL: Final = _Field(_pack_several, _read_several)
 _CHANGE: Final = _Field(encode_command, _read_change)
-_REST: Final = _Field(bytes, lambda data, pos: (data[pos:], len(data)))  # pairs, which are looked into later
+_REST: Final = _Field(bytes, lambda data, pos: (data[pos:], len(data)))  # a list that is looked into later
 
 # The fields of each command, in the order in which its class has them.
 _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, ...]]]] = {
@@ -242,5 +245,7 @@ _LAYOUTS: Final[dict[int, tuple[Callable[..., Command], tuple[_Field | Struct, .
     140: (ExpiresAt, (_VALUE, _U64, _I64)),
     141: (PutIf, (_VALUE, _VALUE, _EXPIRY, _U64, _ENTITY)),
     142: (EraseIf, (_VALUE, _U64, _ENTITY)),
+    143: (HistoryAsked, (_U64, _VALUE, _U64)),
+    144: (HistoryTold, (_U64, _U8, _REST)),
 }
 _WRITERS: Final = {made: (kind, fields) for kind, (made, fields) in _LAYOUTS.items()}

@@ -73,7 +73,7 @@ class StoreServer(Part, ServerHost):
         self._news: deque[Callable[[], None]] = deque()  # for the endpoint
         self.role: ChainedMaster = world.cores.master(
             STORE, chappe_entity(self.endpoint, self.life), self.life, now=self.now, wall_ns=self.wall_ns,
-            limits=world.kv_limits, part_bytes=world.part_bytes,
+            limits=world.kv_limits, part_bytes=world.part_bytes, history=world.history_size,
         )  # fmt: skip
         self.table |= {**self.role_table(), Propose: self._propose, Report: self._report}
         self.machine.hear(self._fed)

@@ -2,14 +2,15 @@
 
 Promises beside those of chains: what was confirmed is in the store in the end, and what was refused never was; each
 write is done once; watchers, of servers and clones, are told of each change in its order; what a clone shows of a
-master is what that had behind that event, also where it took from it only what it lacked; and when all is well the head
-of the chain is master, and all servers and clones have the same.
+master is what that had behind that event, also where it took from it only what it lacked; no server's history of a key
+has a gap; and when all is well the head of the chain is master, and all servers and clones have the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 from chappe.kv.chained.core import ChainedMaster
@@ -19,7 +20,7 @@ from chappe.sim.scenarios.chain.hosts import ServerHost
 from chappe.sim.scenarios.chain.scenario import ChainCores, Chains
 from chappe.sim.scenarios.kv.chain_hosts import MeshLines, RememberingStore, StoreServer, chain_of
 from chappe.sim.scenarios.kv.parts import CloneHost, Part, Written, any_write
-from chappe.sim.scenarios.kv.promises import States, Survival, contents_of
+from chappe.sim.scenarios.kv.promises import Histories, States, Survival, contents_of
 from chappe.sim.world import Checker, Settings
 
 
@@ -75,12 +76,15 @@ class KvChain(Chains):
         rng = self.rng
         self.loss = rng.choice((0.0, 0.0, 0.02, 0.1))
         self.kv_limits, self.part_bytes = KV_LIMITS, 1 << 20
+        more = Random(f"history {seed}")
+        self.history_size = more.choice((0, 2, 64))  # changes of each key that are kept
         if not self.settings.plain:
             self.part_bytes = rng.choice((50, 1_000, 1 << 20))
             self.kv_limits = replace(
                 KV_LIMITS, commit_operations=rng.choice((3, 8_192)), piece_bytes=rng.choice((100, 262_144)),
                 outcomes_max=rng.choice((1, 4_096)), recent_keys=rng.choice((2, 20, 65_536)),
-                recent_bytes=rng.choice((100, 1 << 23)),
+                recent_bytes=rng.choice((100, 1 << 23)), history_bytes=more.choice((2_000, 1 << 26)),
+                history_erased=more.choice((1, 10_000)),
             )  # fmt: skip
         self.lines = MeshLines(self)
         self.written: list[Written] = []
@@ -115,7 +119,7 @@ class KvChain(Chains):
     def begin(self) -> None:
         """Servers, and clones in place of the chain's clients."""
         super().begin()
-        self.watch(Survival(self), self.states, Head(self))
+        self.watch(Survival(self), self.states, Head(self), Histories(self))
         self.clock.after(0.0, self._work)
 
     def network_changed(self) -> None:

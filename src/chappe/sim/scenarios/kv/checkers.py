@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+from chappe.data.binary import decode
 from chappe.data.values import Value
+from chappe.errors import TimedOut
 from chappe.kv.actions import Notify, Send
+from chappe.kv.backend import HistoryRow
 from chappe.kv.commands import (
     EVENTS,
     AckClone,
@@ -19,6 +23,7 @@ from chappe.kv.commands import (
 from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import MasterFound, TwoMasters
+from chappe.kv.history import PastChange, past_change
 from chappe.sim.scenarios.kv.hosts import KvHost
 from chappe.sim.scenarios.kv.rogues import FORGED
 from chappe.sim.scenarios.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, KvWorld, Operation
@@ -28,6 +33,7 @@ LATE_S = 0.3  # what is due is done by then
 SNAPSHOT_S = 16.0  # something more of a snapshot has come after this long; of one whose master died it is given up
 CONFLICT_S = 5.0  # two masters that reach each other have noticed it after this long
 State = dict[Any, Value]
+Past: TypeAlias = tuple[str, Value]  # what happened to a key, and the value that it got
 
 
 def only_master(world: KvWorld) -> KvHost | None:
@@ -416,6 +422,95 @@ class Changes(Checker[KvWorld]):
             self._copies[host.entity] = (engine.version, copy)
 
 
+class Histories(Checker[KvWorld]):
+    """A master keeps the last changes of each key, in order, none missing; on its disk, too; and tells clones these."""
+
+    name = "history"
+
+    def __init__(self, world: KvWorld) -> None:
+        super().__init__(world)
+        self._told: dict[Entity, dict[Any, list[Past]]] = {}  # by master: all changes of its life, behind those loaded
+        self._rows: dict[Any, dict[int, Past]] = {}  # what was seen in histories on the disk, by revision
+        self._had: dict[int, dict[Entity, int]] = {}  # by question: how many changes each master had told
+
+    @property
+    def _exact(self) -> bool:
+        """Whether nothing is forgotten but what is beyond the number of changes of a key."""
+        return self.world.limits.history_bytes > 100_000 and self.world.limits.history_erased > 100
+
+    def on_loaded(self, host: KvHost, rows: Sequence[HistoryRow]) -> None:
+        """A master begins with these: nothing that a former one showed is missing."""
+        told = self._told[host.entity] = {}
+        found: dict[Any, dict[int, Past]] = {}
+        for row in rows:
+            found.setdefault(index_of(decode(row.key)), {})[row.revision] = _past(past_change(row))
+        for index, seen in self._rows.items() if host.backend is not None else ():
+            has = found.get(index, {})
+            last = sorted({*seen, *has})[-self.world.history_size :]
+            if self._exact and any(each not in has or seen.get(each, has[each]) != has[each] for each in last):
+                self.fail(f"{host.name} begins with {has} of {index!r}, and was seen with {seen}")
+        for index, each in found.items():
+            told[index] = [each[revision] for revision in sorted(each)][-self.world.history_size :]
+
+    def on_notify(self, host: KvHost, action: Notify) -> None:
+        """A master's changes, as far as they are durable."""
+        if host.kind == "master":
+            kind = action.kind if action.kind in ("erase", "expire") else "put"
+            self._told[host.entity].setdefault(index_of(action.key), []).append((kind, action.value))
+
+    def on_tick(self) -> None:
+        """Look at what masters keep."""
+        size = self.world.history_size
+        for host in self.world.masters() if size else ():
+            for index, told in self._told[host.entity].items():
+                found = self._kept(host, index)
+                revisions = [each.revision for each in found]
+                if revisions != sorted(set(revisions)):
+                    self.fail(f"{host.name} keeps changes of {index!r} with the revisions {revisions}")
+                changes = [_past(each) for each in found]
+                if changes != told[len(told) - len(changes) :] or (
+                    self._exact and len(changes) != min(size, len(told))
+                ):
+                    self.fail(f"{host.name} keeps {changes} of {index!r}, and has told {told[-size:]}")
+                if host.backend is not None:
+                    self._rows[index] = {each.revision: _past(each) for each in found}
+
+    def on_began(self, host: KvHost, serial: int, asked: Operation) -> None:
+        """Note how far masters are when somebody asks."""
+        if asked.what == "history":
+            index = index_of(asked.key)
+            self._had[serial] = {entity: len(told.get(index, ())) for entity, told in self._told.items()}
+
+    def on_ended(self, host: KvHost, serial: int, asked: Operation) -> None:
+        """What somebody was told is what a master had, and nothing that it had before the question is missing."""
+        if asked.what != "history" or isinstance(asked.outcome, TimedOut):
+            return
+        had, index = self._had.pop(serial), index_of(asked.key)
+        if not isinstance(asked.outcome, tuple):
+            self.fail(f"{host.name} is told instead of a history: {asked.outcome!r}")
+            return
+        changes = [_past(each) for each in asked.outcome if each.at_ns is not None]
+        for entity, told in self._told.items():
+            all_told = told.get(index, [])
+            for end in range(had.get(entity, 0), len(all_told) + 1):
+                first = max(0, len(all_told) - self.world.history_size) if self._exact else end
+                begin = end - len(changes)
+                if 0 <= begin <= first and all_told[begin:end] == changes:
+                    return
+        self.fail(f"{host.name} is told {changes} of {asked.key!r}, which no master had")
+
+    def _kept(self, host: KvHost, index: object) -> list[PastChange]:
+        """What a master keeps of a key; a value from before the history has no time, and does not count."""
+        engine = host.role.engine
+        key = engine.entries[index].key if index in engine.entries else index
+        rows = [past_change(row) for row in host.role.past(key)]
+        return [each for each in rows if each.at_ns is not None]
+
+
+def _past(change: PastChange) -> Past:
+    return change.kind, change.value
+
+
 class TwoMastersSeen(Checker[KvWorld]):
     """Two masters that reach each other both say so."""
 
@@ -478,6 +573,7 @@ def all_checkers(world: KvWorld) -> list[Checker[Any]]:
         Waits,
         Everything,
         Changes,
+        Histories,
         TwoMastersSeen,
         Numbers,
     )

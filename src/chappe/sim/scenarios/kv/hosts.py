@@ -13,6 +13,7 @@ from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, Sto
 from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
 from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
 from chappe.kv.entity import chappe_entity
+from chappe.kv.history import History
 from chappe.kv.topics import clone_topic, master_topic
 from chappe.member import KvPart, Serve
 from chappe.mesh.endpoint import EndpointOptions
@@ -42,7 +43,7 @@ OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, R
 )
 ANSWERING: Final = (
     "start", "leave", "handle_messages", "handle_masters", "handle_gone", "handle_network", "handle_timeout",
-    "handle_committed", "handle_commit_failed", "await_ready", "await_idle",
+    "handle_committed", "handle_commit_failed", "await_ready", "await_idle", "ask_history",
     "put", "put_unique", "erase", "add", "subtract", "clear",
 )  # fmt: skip
 
@@ -116,12 +117,14 @@ class KvHost(Host):
         now, wall_ns = self.times()
         if self.kind == "master":
             loaded = None if backend is None else backend.load()
+            history = History(world.history_size, world.limits, kept=backend is not None)
             if backend is not None:  # the clock may have been set back before this life
                 wall_ns -= Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400)) * 1_000_000_000
             core: Any = world.cores.master(
                 STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
-                limits=world.limits,
+                limits=world.limits, history=history,
             )  # fmt: skip
+            world.see("on_loaded", self, () if loaded is None else loaded.history)
             if backend is not None:
                 backend.take(core.reserve())
         else:
@@ -189,6 +192,13 @@ class KvHost(Host):
         name = "await_ready" if self.kind == "clone" and world.rng.random() < 0.5 else "await_idle"
         world.began(self, Operation(str(self.entity), name, until=world.now + timeout_s), serial)
         self.ask_role(getattr(self.role, name), serial, timeout_s)
+
+    def ask_history(self) -> None:
+        """Ask for the history of a key."""
+        world, rng = self.world, self.world.history_rng
+        serial, timeout_s, key = world.next_serial(), rng.choice((0.5, 20.0)), rng.choice((*LISTS, *MIXED, *COUNTERS))
+        world.began(self, Operation(str(self.entity), "history", key, until=world.now + timeout_s), serial)
+        self.ask_role(self.role.ask_history, serial, key, timeout_s)
 
     def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
         """Make one call that a ``Resolve`` answers."""

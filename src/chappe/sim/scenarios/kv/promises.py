@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from chappe.data.scalars import Count
+from chappe.kv.backend import HistoryRow
 from chappe.kv.entity import Entity
+from chappe.kv.history import past_change
 from chappe.sim.scenarios.kv.parts import COUNTERS, LISTS, CloneHost, Part, Written
 from chappe.sim.world import Checker
 
@@ -45,6 +48,44 @@ class States(Checker[Any]):
     def on_moved(self, clone: CloneHost, master: Entity) -> None:
         """A clone follows another master."""
         self.resumed += (clone.name, master) in self._offered
+
+
+class Histories(Checker[Any]):
+    """All servers keep the last changes of each key, in order and none missing, and in the end the same."""
+
+    name = "histories"
+
+    def on_tick(self) -> None:
+        """Each value of a list or a counter follows from the one before it."""
+        for host in self.world.running() if self.world.history_size else ():
+            for key in (*LISTS, *COUNTERS):
+                found = [past_change(row) for row in host.role.past(key)]
+                revisions = [each.revision for each in found]
+                values: list[Any] = [each.value for each in found]
+                steps = [
+                    later == before + 1 if key in COUNTERS else later[:-1] == before
+                    for before, later in pairwise(values)
+                ]
+                if not all(steps) or revisions != sorted(set(revisions)) or len(found) > self.world.history_size:
+                    self.fail(f"{host.name} keeps {list(zip(revisions, values, strict=True))} of {key}")
+
+    def unsettled(self) -> str | None:
+        """Whether all have the same, which ends with what is there."""
+        world = self.world
+        for host in world.running() if world.history_size else ():
+            for entry in host.role.engine.items():
+                found = host.role.past(entry.key)
+                others = [each.role.past(entry.key) for each in world.running()]
+                if past_change(found[-1]).value != entry.value or len(found) > world.history_size:
+                    self.fail(f"{host.name} has {entry.value!r} under {entry.key!r}, and the history {found}")
+                if [_told(each) for each in others] != [_told(found)] * len(others):
+                    return f"servers have other changes of {entry.key!r}: {others}"
+        return None
+
+
+def _told(rows: list[HistoryRow]) -> list[HistoryRow]:
+    """Without a value from before the history, of which each server tells its own revision."""
+    return [row for row in rows if past_change(row).at_ns is not None]
 
 
 class Survival(Checker[Any]):

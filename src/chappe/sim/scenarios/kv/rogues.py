@@ -42,6 +42,8 @@ def any_command(
         lambda: cmd.Leave(number),
         lambda: cmd.PositionAsked(number),
         lambda: cmd.Position(number, rng.choice(NUMBERS)),
+        lambda: cmd.HistoryAsked(number, key, rng.choice(NUMBERS)),
+        lambda: cmd.HistoryTold(number, rng.randrange(4), rng.choice(_RAW_PAIRS)),
         lambda: cmd.Clear(entity),
         lambda: cmd.PutIf(key, value, expiry, rng.choice(NUMBERS), entity),
         lambda: cmd.EraseIf(key, rng.choice(NUMBERS), entity),

@@ -78,6 +78,8 @@ class KvBase(KvWorld):
                     host.act()
             if host.alive and self.rng.random() < WAITS:
                 host.wait()
+            if host.alive and self.history_size and self.history_rng.random() < WAITS:
+                host.ask_history()
         self.clock.after(self.rng.expovariate(self._rate), self._work)
 
     # -- faults -------------------------------------------------------------------------------------------------

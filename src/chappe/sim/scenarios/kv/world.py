@@ -42,6 +42,8 @@ def small_limits(rng: Random, more: Random, later: Random) -> KvLimits:
         outcomes_max=more.choice((1, 4_096)),
         told_together=later.choice((2, 64, 64)),
         told_bytes=later.choice((60, 65_536, 65_536)),
+        history_bytes=later.choice((2_000, 1_000_000)),
+        history_erased=later.choice((1, 1_000)),
     )
 
 
@@ -55,7 +57,7 @@ class Operation:
     value: Any = None
     wall_ns: int = 0  # the time of day
     expiry_ns: int | None = None
-    until: float = inf  # of one that waits
+    until: float = inf  # of one that waits, or asks
     outcome: object = PENDING  # None, True, False or an exception
 
 
@@ -124,6 +126,8 @@ class KvWorld(MeshWorld):
         self.second = False  # whether there was a second master
         self.dies_after_commit = 0.0
         self._commit_s = self.rng.choice((0.001, 0.02, 0.3))
+        self.history_rng = Random(f"history {self.seed}")
+        self.history_size = self.history_rng.choice((0, 0, 1, 3, 64))  # changes of each key that masters keep
 
     def masters(self) -> list[Any]:
         """The masters that run."""
