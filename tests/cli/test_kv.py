@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 from tests.endpoints import endpoint_of
+from typer.testing import CliRunner, Result
 
 from chappe import DataStore, Endpoint
+from chappe.cli.kv import app
 from chappe.cli.values import entry_as_json, entry_as_text, line_of, of_prefix, read_entry
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, Port
 from chappe.data.values import Table
-from chappe.errors import InvalidData
+from chappe.errors import InvalidData, NoSuchKey, UsageError, WrongRevision
 
 
 @pytest.fixture
@@ -101,6 +103,42 @@ def test_of_two_who_insert_one_does(shell: Shell, master: DataStore, peer: str) 
     done = shell.run("kv", "put", "users", "lock", "b", "--unique", "--peer", peer)
     assert (done.returncode, done.stderr) == (1, b"chappe: there is a value under lock in store users already\n")
     assert master["lock"] == "a"
+
+
+def test_revisions_are_shown_and_written_by_and_the_history_is_a_table() -> None:
+    with Endpoint() as endpoint:
+        master = endpoint.attach_master("users", history=4)
+        where = ("--peer", f"127.0.0.1:{endpoint.listen()}", "--plain")
+
+        def run(*arguments: str) -> Result:
+            return CliRunner().invoke(app, [*arguments, *where])
+
+        master.put("ann", 1, expiry_s=600)
+        entry = master.entry("ann")
+        assert entry is not None
+        found = json.loads(run("list", "users", "--revision", "--json").stdout)
+        assert (found["revision"], found["expires_ns"]) == (entry.revision, entry.expires_ns)
+        assert run("list", "users", "--revision").stdout.startswith(f"ann -> 1  (revision {entry.revision}, expires 2")
+        shown = run("get", "users", "ann", "--revision").stdout.splitlines()
+        assert shown[:2] == ["1", f"revision {entry.revision}"]
+        revision = str(entry.revision)
+        assert run("put", "users", "ann", "2", "--if-revision", revision).exit_code == 0
+        for write in (("erase", "users", "ann"), ("put", "users", "ann", "3")):
+            assert isinstance(run(*write, "--if-revision", revision).exception, WrongRevision)
+        assert isinstance(run("put", "users", "ann", "3", "--unique", "--if-revision", "1").exception, UsageError)
+        assert master["ann"] == 2
+        assert json.loads(run("get", "users", "ann", "--revision", "--json").stdout)["expires_ns"] is None
+        master.erase("ann")
+        heads, *rows = [line.split() for line in run("history", "users", "ann").stdout.splitlines()]
+        assert heads == ["revision", "time", "operation", "value", "by"]
+        assert [row[2:4] for row in rows[:2]] == [["put", "1"], ["put", "2"]]
+        assert rows[2][2:] == ["erase", str(master.entity)]
+        lines = [json.loads(line) for line in run("history", "users", "ann", "--json").stdout.splitlines()]
+        assert [(each["operation"], "value" in each) for each in lines] == [
+            ("put", True), ("put", True), ("erase", False),
+        ]  # fmt: skip
+        assert [str(each["revision"]) for each in lines] == [row[0] for row in rows]
+        assert isinstance(run("history", "users", "nobody").exception, NoSuchKey)
 
 
 @pytest.mark.process

@@ -130,6 +130,12 @@ def serve(
         Path | None,
         Option(metavar="DIRECTORY", help="Where the chain's server keeps it all; by default among the user's data."),
     ] = None,
+    history: Annotated[
+        int,
+        Option(
+            min=0, max=64, metavar="N", help="Changes of each key that are kept for `chappe kv history`; 0 for none."
+        ),
+    ] = 0,
     endpoint_id: mesh.EndpointId = None,
     as_json: options.Json = False,
 ) -> None:
@@ -154,7 +160,7 @@ def serve(
         statuses = endpoint.statuses()
         dialling.keep(endpoint, dialled)
         where: dict[str, Any] = {} if path is None else {"path": path}
-        master = stack.enter_context(endpoint.attach_master(store, backend, **where, **chained))
+        master = stack.enter_context(endpoint.attach_master(store, backend, history=history, **where, **chained))
         facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
         entries = len(master.core.engine)
         facts |= {"id": endpoint.id, "entries": entries}
