@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.kv.map_rig import Client, Rig
+from tests.kv.map_rig import Client, Rig, Server
 
 from chappe.defaults import MAP_SESSION_S
 from chappe.errors import InvalidOperation, StorageFull
@@ -42,11 +42,17 @@ def joined(rig: Rig, *names: str, servers: tuple[str, ...] = ("one",)) -> list[C
     return made
 
 
-def test_a_session_value_ends_with_a_client_that_is_killed() -> None:
+def with_a_value() -> tuple[Rig, Server, Client, Client]:
+    """A server, the owner of a session value ``/here/a``, and somebody who reads."""
     rig = Rig()
-    rig.server()
+    server = rig.server()
     owner, reader = joined(rig, "owner", "reader")
     write_session(owner, (b"/here/a", b"1"))
+    return rig, server, owner, reader
+
+
+def test_a_session_value_ends_with_a_client_that_is_killed() -> None:
+    rig, _, owner, reader = with_a_value()
     owner.write((b"/stays", b"2"))
     rig.run(3 * MAP_SESSION_S)
     assert reader.contents() == {"/here/a": b"1", "/stays": b"2"}  # it lives, and writes nothing
@@ -73,10 +79,7 @@ def test_a_session_value_ends_at_once_with_a_client_that_is_closed() -> None:
 
 
 def test_a_client_that_was_cut_off_for_a_while_finds_its_values() -> None:
-    rig = Rig()
-    rig.server()
-    owner, reader = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, _, owner, reader = with_a_value()
 
     rig.lose = lambda source, target, frames: "owner" in (source, target)
     rig.run(0.8 * MAP_SESSION_S)
@@ -88,10 +91,7 @@ def test_a_client_that_was_cut_off_for_a_while_finds_its_values() -> None:
 
 
 def test_a_client_that_was_cut_off_for_too_long_is_told_that_its_values_are_gone() -> None:
-    rig = Rig()
-    rig.server()
-    owner, reader = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, _, owner, reader = with_a_value()
 
     rig.lose = lambda source, target, frames: "owner" in (source, target)
     rig.run(2 * MAP_SESSION_S)
@@ -107,10 +107,7 @@ def test_a_client_that_was_cut_off_for_too_long_is_told_that_its_values_are_gone
 
 
 def test_a_client_that_turns_to_another_server_does_not_end_its_session() -> None:
-    rig = Rig()
-    rig.server()
-    owner, reader = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, _, owner, reader = with_a_value()
 
     actions: list[object] = []
     owner.core._current.leave(actions)  # type: ignore[arg-type]
@@ -162,10 +159,7 @@ def test_a_server_that_is_started_again_waits_for_the_clients_of_its_values() ->
 
 
 def test_a_server_that_stood_still_takes_nobody_for_dead() -> None:
-    rig = Rig()
-    server = rig.server()
-    owner, reader = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, server, _, reader = with_a_value()
 
     rig.paused |= {"one", "owner", "reader"}
     rig.now += 3 * MAP_SESSION_S
@@ -194,10 +188,7 @@ def test_what_another_client_sets_stays() -> None:
 
 
 def test_nobody_ends_the_session_of_another_client() -> None:
-    rig = Rig()
-    server = rig.server()
-    owner, _ = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, server, owner, _ = with_a_value()
 
     hello = say.Hello(1, owner.core.session, (b"",), b"", 0, 0, False, "")
     server.request(b"rogue/0/0", say.encode(hello))
@@ -261,10 +252,7 @@ def test_programs_of_the_guide_see_ordinary_deletions() -> None:
 
 
 def test_a_client_that_waits_long_for_an_answer_says_that_it_lives() -> None:
-    rig = Rig()
-    rig.server()
-    owner, reader = joined(rig, "owner", "reader")
-    write_session(owner, (b"/here/a", b"1"))
+    rig, _, _, reader = with_a_value()
     said: list[object] = []
 
     def slow(source: str, target: str, frames: Sequence[bytes]) -> bool:
