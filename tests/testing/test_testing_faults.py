@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
-from chappe import Consumer, Endpoint, Producer
-from chappe.errors import Closed, TimedOut
+from chappe import Consumer, DataStore, Endpoint, Producer
+from chappe.errors import BackendFailure, Closed, TimedOut, WrongRevision
 from chappe.runtime.worker import DISKS, run_once
+from chappe.storage.kv_backends import SqliteBackend
 from chappe.testing import Log, NothingHappens, World
 
 
@@ -108,6 +109,52 @@ def test_a_durable_master_goes_on_after_a_kill(chappe_world: World, tmp_path: Pa
         clone.put("b", 30, timeout=120)
         assert clone.get("a") == 20
         again.close()
+
+
+def test_a_conditional_write_that_a_full_disk_refuses_is_refused_once_and_done_nowhere(
+    chappe_world: World, tmp_path: Path
+) -> None:
+    with chappe_world.on("keeper"):
+        keeper = Endpoint()
+        port = keeper.listen()
+        master = keeper.attach_master("rooms", backend="sqlite", path=tmp_path / "rooms.db", history=4)
+    with Endpoint() as program, Endpoint() as other:
+        for endpoint in (program, other):
+            endpoint.peer("127.0.0.1", port, timeout=10)
+        clone, reader = program.attach_clone("rooms"), other.attach_clone("rooms")
+        clone.put_if("a", 1, None)
+        before = clone.entry("a")
+        assert before is not None
+        assert before.revision is not None
+        reports = program.statuses()
+        _limit(master, 0)  # the file may not grow
+        for write in (clone.put_if, master.put_if):
+            with pytest.raises(BackendFailure) as refused:
+                write("a", 1_000_000 * "x", before.revision, timeout=60)
+            assert refused.value.definite
+        chappe_world.advance(5)
+        _limit(master, 1_000_000)
+        chappe_world.advance(60)
+        assert not [each for each in reports.poll() if type(each).__name__ == "WriteFailed"]
+        for store in (master, clone, reader):
+            found = store.entry("a")
+            assert found is not None
+            assert (found.value, found.revision) == (1, before.revision)
+            assert [each.value for each in store.history("a")] == [1]
+
+        clone.put_if("a", 2, before.revision)
+        with pytest.raises(WrongRevision):
+            master.put_if("a", 3, before.revision)
+        chappe_world.wait_until(lambda: reader.get("a") == 2)
+        assert [each.value for each in reader.history("a")] == [1, 2]
+    keeper.close()
+
+
+def _limit(master: DataStore, pages: int) -> None:
+    """Bound the file of a master: SQLite says that the disk is full, and never bounds it below what it has."""
+    backend = master.attached.node._backend
+    assert isinstance(backend, SqliteBackend)
+    backend._opened().execute(f"pragma max_page_count={max(1, pages)}").fetchall()
 
 
 def test_two_programs_meet(chappe_log: Log) -> None:
