@@ -41,6 +41,11 @@ class Missing(Checker[MeshWorld]):
         self._former: set[bytes] = set()  # origins of which messages of a former life came
         self._touched: set[tuple[str, bytes, bytes]] = set()
 
+    @property
+    def _counts(self) -> bool:
+        """Not where an origin also counts what it brings in from originals, or as one what was sealed together."""
+        return not self.world.record.originals and self.world.per_message == 1
+
     def on_wanted(self, host: EndpointHost) -> None:
         """What a subscriber no longer wants is not missing."""
         for life, origin, topic in [*self._windows]:
@@ -55,8 +60,8 @@ class Missing(Checker[MeshWorld]):
         if self.world.lives.get(message.origin) != publication.publisher:
             self._former.add(message.origin)
             return
-        if self.world.record.originals:
-            return  # an origin counts what it brings in from originals, too
+        if not self._counts:
+            return
         counting, nth = message.place & ~COUNT_MAX, publication.nth
         if self.world.mesh_limits.routes_max == MESH_LIMITS.routes_max and message.place & COUNT_MAX != nth:
             self.fail(
@@ -80,7 +85,7 @@ class Missing(Checker[MeshWorld]):
         if key in self._windows:
             self._windows[key].told += gap.missing
             self._touched.add(key)
-        elif not self.world.record.originals and key[1] not in self._former:
+        elif self._counts and key[1] not in self._former:
             self.fail(f"{host.life} is told of a gap before it has a message: {gap}")
 
     def on_tick(self) -> None:
