@@ -147,7 +147,8 @@ class MapLimits:
     window: int = 16  # messages under way to one client; then it has to say that it took some
     piece_bytes: int = 256 * KIB  # of a snapshot or of changes in one message; one entry may pass it
     piece_looks: int = 50_000  # entries looked at for one piece: of a small subtree it may have few
-    streams_max: int = 10_000  # further clients are refused, and try again
+    # Further clients are refused, and try again. Each takes 1 KiB here, its connections some 60 KiB of ZeroMQ's.
+    streams_max: int = 65_536
     streams_bytes: int = 256 * MIB  # under way to all; beyond it each gets a message when it has taken all others
     stream_silent_s: float = 10.0  # a client that says nothing for this long is given up; it says something each second
 
@@ -169,7 +170,7 @@ class MapLimits:
     undurable_bytes: int = 256 * MIB  # ... or so many bytes
 
     # -- server, to other clients than chappe's
-    asks_max: int = 20_000  # requests for a snapshot that wait; further ones are dropped
+    asks_max: int = 65_536  # requests for a snapshot that wait, one of each client; further ones are dropped
     ask_pause_s: float = (
         0.05  # a request waits so long, as the client's subscription is on its way on another connection
     )

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
 from tests.kv.map_rig import WALL_NS, Client, Node, Rig, Server
 
-from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_STEP_BYTES_MAX, MESSAGE_BYTES_MAX, MIB
+from chappe.defaults import (
+    MAP_BEAT_CROWDED_S,
+    MAP_BEAT_S,
+    MAP_BEATS_MAX,
+    MAP_BODY_BYTES_MAX,
+    MAP_STEP_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    MIB,
+)
 from chappe.errors import InvalidOperation, ProtocolError, WriteUnknown
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Offer, Withdraw
+from chappe.kv.chp.actions import Offer, Publish, Withdraw
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost
 from chappe.kv.chp.server import MapServerCore
@@ -159,7 +168,7 @@ def test_a_server_that_dies_in_the_midst_of_a_snapshot_is_lost_within_seconds() 
 
 def under_way(server: Server) -> int:
     """Bytes that were sent to clients of chappe and not taken, as the server counts them."""
-    held: int = server.core._streams._bytes
+    held: int = server.core.under_way
     return held
 
 
@@ -225,6 +234,8 @@ def test_ten_thousand_idle_clients_cost_a_message_of_one_nothing() -> None:
         for client in range(2000):
             core.handle_request(client.to_bytes(4, "big"), say.encode(say.Taken(1, 0, 0, 0)), rig.now)
         core.flush(rig.now)
+    while core._streams.next_timeout() < rig.now:
+        core.flush(rig.now)
     looked = 0
     original = core._streams._next
 
@@ -239,6 +250,165 @@ def test_ten_thousand_idle_clients_cost_a_message_of_one_nothing() -> None:
         core.flush(rig.now)
 
     assert looked <= 10 + len(core._streams._waiting)
+
+
+def beats(server: Server, seconds: float, more: int = 0, step_s: float = 0.005) -> list[tuple[float, int, int]]:
+    """When a server has beaten, how often it says it does, and how many heard it; ``more`` come in each step."""
+    rig, core, found, hearers = server.rig, server.core, [], 0
+    until = rig.now + seconds
+    while rig.now < until:
+        rig.now += step_s
+        for _ in range(more):
+            hearers += 1
+            core.handle_subscription(chp.HUGZ, True, rig.now)
+        if core.next_timeout() > rig.now:
+            continue
+        for action in core.handle_timeout(rig.now):
+            if isinstance(action, Publish):
+                beat = chp.beat_of(chp.decode_update(action.frames))
+                assert beat is not None
+                found.append((rig.now, beat.every_ms, hearers))
+    return found
+
+
+def test_a_crowd_that_comes_is_not_welcomed_one_by_one() -> None:
+    rig = Rig()
+    server = rig.server()
+
+    coming = beats(server, 5.0, more=10)  # 10,000 clients
+
+    early = [hearers for _, _, hearers in coming if hearers <= MAP_BEATS_MAX]
+    assert sum(early) <= 1.25 * 4.0 * MAP_BEATS_MAX  # 4 s; more come between two beats
+    assert max(later - earlier for (earlier, _, _), (later, _, _) in pairwise(coming)) <= MAP_BEAT_CROWDED_S + 0.01
+    assert beats(server, 5.0)[-1][1] == 1000 * MAP_BEAT_CROWDED_S
+    for (earlier, every_ms, _), (later, _, _) in pairwise(coming):  # each says when the next one comes at the latest
+        assert later - earlier <= every_ms / 1000 + 0.01
+
+    for _ in range(9_990):
+        server.core.handle_subscription(chp.HUGZ, False, rig.now)
+    beats(server, MAP_BEAT_CROWDED_S)
+
+    assert [every_ms for _, every_ms, _ in beats(server, 1.0)] == [1000 * MAP_BEAT_S] * 4
+
+
+def test_one_who_comes_alone_is_welcomed_at_once() -> None:
+    rig = Rig()
+    server = rig.server()
+    beats(server, 1.1)
+
+    assert len(beats(server, 0.03, more=1)) == 1
+
+
+def test_what_somebody_still_wants_is_published() -> None:
+    rig = Rig()
+    server = rig.server()
+    for _ in range(2):
+        server.core.handle_subscription(b"/a", True, rig.now)
+    server.core.handle_subscription(b"/a", False, rig.now)
+    server.update([b"/a/b", bytes(8), b"", b"", b"one"])
+    server.core.handle_subscription(b"/a", False, rig.now)
+    server.update([b"/a/b", bytes(8), b"", b"", b"two"])
+
+    assert [frames[4] for frames in server.on_air if frames[0] == b"/a/b"] == [b"one"]
+
+
+def crowd_of(server: Server, count: int) -> list[bytes]:
+    """So many clients of chappe that have all there is."""
+    rig, core = server.rig, server.core
+    names = [number.to_bytes(4, "big") for number in range(count)]
+    for name in names:
+        hello = say.Hello(1, b"crowd" + name + b"!", (b"",), core.ledger.epoch, core.ledger.sequence, 0)
+        core.handle_request(name, say.encode(hello), rig.now)
+    while core.next_timeout() < rig.now:
+        core.flush(rig.now)
+    return names
+
+
+def test_a_server_tells_a_crowd_in_parts_so_that_all_else_comes_in_time() -> None:
+    rig = Rig()
+    server = rig.server()
+    crowd = crowd_of(server, 1_000)
+    server.core.handle_update([b"/a", bytes(8), b"", b"", b"one"], rig.now)
+    goes: list[list[bytes]] = []
+    while not goes or server.core.next_timeout() < rig.now:
+        goes.append([action.client for action in server.core.flush(rig.now) if isinstance(action, Offer)])
+
+    assert max(map(len, goes)) <= 250
+    assert sorted(each for go in goes for each in go) == crowd
+
+
+def test_nobody_in_a_crowd_is_passed_over_while_news_come() -> None:
+    rig = Rig()
+    server = rig.server()
+    crowd = crowd_of(server, 750)
+    told = Counter[bytes]()
+    for number in range(9):
+        server.core.handle_update([b"/a", bytes(8), b"", b"", b"%d" % number], rig.now)
+        told.update(action.client for action in server.core.flush(rig.now) if isinstance(action, Offer))
+
+    assert [told[each] for each in crowd] == [3] * 750
+
+
+def test_a_snapshot_in_the_guide_s_way_ends_when_the_client_finds_out_who_serves_it() -> None:
+    rig = Rig(SMALL)
+    server = rig.server()
+    fill(server, 1_000)
+    core, taken = server.core, []
+    for number in range(SMALL.takers_max):
+        core.handle_request(b"early%d" % number, chp.icanhaz(b""), rig.now)
+    rig.now += 0.1
+    core.handle_timeout(rig.now)
+    for number in range(SMALL.takers_max):
+        hello = say.Hello(1, b"%010d" % number, (b"",), b"", 0, 0)
+        core.handle_request(b"early%d" % number, say.encode(hello), rig.now)
+    core.handle_request(b"guide", chp.icanhaz(b""), rig.now)
+    rig.now += 0.1
+    taken = [action.client for action in core.handle_timeout(rig.now) if isinstance(action, Offer)]
+
+    assert taken == [b"guide"]
+
+
+def test_a_client_of_a_server_that_many_hear_says_less_often_that_it_lives() -> None:
+    rig = Rig()
+    server = rig.server()
+    client = rig.client()
+    rig.run(1.0)
+    core = server.core
+    asked: list[list[bytes]] = []
+
+    def count(source: str, target: str, frames: list[bytes]) -> bool:
+        asked.extend([frames] if source == "client" else [])
+        return False
+
+    rig.lose = count
+    rig.run(6.0)
+    often = len(asked)
+    for _ in range(10_000):
+        core.handle_subscription(chp.HUGZ, True, rig.now)
+    rig.run(2.0)
+    asked.clear()
+    for _ in range(600):
+        rig.run(0.01)
+        assert client.core.next_timeout() > rig.now  # or its loop would not sleep
+
+    assert (often, len(asked)) == (6, 2)
+    assert client.core.state == "active"
+
+
+def test_a_client_waits_for_a_busy_server_as_long_as_that_is_heard() -> None:
+    rig = Rig()
+    server = rig.server()
+    for _ in range(10_000):
+        server.core.handle_subscription(chp.HUGZ, True, rig.now)
+    rig.lose = lambda source, target, frames: source == "one" and frames[0] == say.MARK
+    client = rig.client()
+    rig.run(10.0)
+    lost = [each for each in client.reports if isinstance(each, MapServerLost)]
+    rig.lose = lambda source, target, frames: False
+    rig.run(6.0)
+
+    assert lost == []
+    assert client.core.state == "active"
 
 
 def test_a_client_that_lives_and_takes_nothing_is_given_up() -> None:
@@ -726,9 +896,9 @@ def test_who_asks_again_and_again_and_takes_nothing_is_not_sent_more_and_more() 
 
     assert max(held.values()) < 2 * limits.window * limits.piece_bytes  # of what waits for it
     assert sent < 4 * limits.window * limits.piece_bytes  # and may be in a queue of the system
-    assert 0 < core._streams._bytes < 4 * limits.window * limits.piece_bytes
+    assert 0 < core.under_way < 4 * limits.window * limits.piece_bytes
     core.handle_request(rogue, say.encode(say.Taken(100, 1, 0, 0)), rig.now)
     core.flush(rig.now)
     assert [each for each in core._streams._streams.values() if len(each.sizes) > 1]
     core.handle_unroutable(rogue, rig.now)
-    assert core._streams._bytes == 0
+    assert core.under_way == 0

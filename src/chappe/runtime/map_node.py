@@ -201,9 +201,9 @@ class MapServerNode(SocketNode):
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):
             raise ProtocolError("a message to a publishing socket")
         if self.rules is not None:  # what is published of keys is for other programs: rules cannot tell who hears it
-            if frames[0] != b"\1" + HUGZ:
+            if frames[0][1:] != HUGZ:
                 return []
-            self._sockets.publisher.setsockopt(zmq.SUBSCRIBE, HUGZ)
+            self._sockets.publisher.setsockopt(zmq.SUBSCRIBE if frames[0][0] else zmq.UNSUBSCRIBE, HUGZ)
         return self.core.handle_subscription(frames[0][1:], frames[0][0] == 1, time.monotonic())
 
     def _on_peer_publication(self, place: int, frames: Frames) -> Sequence[object]:

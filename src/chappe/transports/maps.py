@@ -97,7 +97,7 @@ class ServerSockets:
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a full queue is said, and nothing dropped
         self.publisher = open_socket(zmq.XPUB, gate)
         if gate is None:
-            self.publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+            self.publisher.setsockopt(zmq.XPUB_VERBOSER, 1)  # subscribers are counted
         else:
             self.publisher.setsockopt(zmq.XPUB_MANUAL, 1)
             self.router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # who is back is the same, by a name that only he knows

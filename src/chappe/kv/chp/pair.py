@@ -117,6 +117,11 @@ class PairedMapServer:
         """See ``MapServerCore``."""
         return self.core.clients
 
+    @property
+    def under_way(self) -> int:
+        """See ``MapServerCore``."""
+        return self.core.under_way
+
     def start(self, now: float) -> list[Action]:
         """Begin."""
         self._done += self.core.start(now)

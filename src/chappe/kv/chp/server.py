@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chappe.core import Report
-from chappe.defaults import MAP_BEAT_S
+from chappe.defaults import MAP_BEAT_CROWDED_S, MAP_BEAT_S, MAP_BEATS_MAX
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.backend import Loaded
 from chappe.kv.chp import messages as chp
@@ -71,9 +71,10 @@ class MapServerCore:
         self._views = Views(self.ledger, limits)
         self._streams = Streams(self.ledger, self._views, limits, name)
         self._plain = Plain(self.ledger, self._views, limits)
-        self._listened: dict[bytes, None] = {}
+        self._listened: dict[bytes, int] = {}  # prefixes, and how many subscribed to each
         self._publishes_all = False
-        self._beat_at = now
+        self._hearers = 0  # subscriptions to HUGZ
+        self._beat_at = self._beaten_at = now
         self._dropped = 0
         self._dropped_at = now
         # -- as one of two
@@ -178,6 +179,11 @@ class MapServerCore:
         """Clients of chappe that follow, and others that take a snapshot."""
         return len(self._streams) + len(self._plain)
 
+    @property
+    def under_way(self) -> int:
+        """Bytes that clients of chappe were sent and have not taken."""
+        return self._streams.under_way
+
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Action]:
@@ -196,6 +202,7 @@ class MapServerCore:
         elif not self.active:
             self._streams.refuse(client, message.stream, "passive", actions)
         elif isinstance(message, say.Hello):
+            self._plain.forget(client)  # it took this server for one of the Guide's, as no HUGZ had come yet
             self._streams.hello(client, message, now, actions)
         elif isinstance(message, say.Taken):
             self._streams.taken(client, message, now, actions)
@@ -232,15 +239,20 @@ class MapServerCore:
         return actions
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
-        """Somebody subscribed to how keys begin, the first; or nobody is any more."""
+        """Somebody subscribed to how keys begin, or no longer is; called for each subscriber."""
         if prefix == chp.HUGZ:
-            if on:
-                self._beat_at = min(self._beat_at, now + _WELCOME_S)
+            self._hearers = max(0, self._hearers + (1 if on else -1))
+            if on:  # all hear what is sent to welcome one, so where many come it must not be sent for each
+                self._beat_at = min(self._beat_at, max(now + _WELCOME_S, self._beaten_at + self._beat_pause_s))
             return []
+        known = self._listened.get(prefix, 0)
         if not on:
-            self._listened.pop(prefix, None)
-        elif prefix in self._listened or len(self._listened) < self._limits.listened_max:
-            self._listened[prefix] = None
+            if known > 1:
+                self._listened[prefix] = known - 1
+            else:
+                self._listened.pop(prefix, None)
+        elif known or len(self._listened) < self._limits.listened_max:
+            self._listened[prefix] = known + 1
         else:
             self._publishes_all = True  # from now on, as it does not know any more who wants what
         self.ledger.listened = (b"",) if self._publishes_all or b"" in self._listened else tuple(self._listened)
@@ -359,10 +371,17 @@ class MapServerCore:
             self._beat(now, actions)
         return actions
 
+    @property
+    def _beat_pause_s(self) -> float:
+        """The least time between two heartbeats: each costs a message for everybody who hears it."""
+        return min(MAP_BEAT_CROWDED_S, self._hearers / MAP_BEATS_MAX)
+
     def _beat(self, now: float, actions: list[Action]) -> None:
-        self._beat_at = now + MAP_BEAT_S
+        every_s = max(MAP_BEAT_S, self._beat_pause_s)
+        self._beaten_at = now
+        self._beat_at = now + every_s
         beat = chp.Beat(
-            self.ledger.epoch, self.ledger.sequence, int(MAP_BEAT_S * 1000), self.active, self.role, self.witness
+            self.ledger.epoch, self.ledger.sequence, int(every_s * 1000), self.active, self.role, self.witness
         )
         actions.append(Publish(chp.hugz(beat)))
         dropped = self._plain.dropped + self.pending.dropped

@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 
 from crc32c import crc32c
 
-from chappe.defaults import MAP_BEATS_LOST, MAP_SILENT_S
+from chappe.defaults import MAP_BEAT_S, MAP_BEATS_LOST, MAP_SILENT_S
 from chappe.errors import ProtocolError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
@@ -27,7 +27,8 @@ from chappe.limits import MapLimits
 
 JOIN_S: Final = 1.5  # a server that says nothing for so long is asked all the same: model 5 has no HUGZ
 KNOCK_S: Final = 0.1  # a passive server of chappe is asked so often whether it takes over
-TAKEN_S: Final = 1.0  # so often a server is told at least that its client lives ...
+TAKEN_S: Final = 1.0  # so often a server is told at least that its client lives; ...
+TAKEN_CROWDED_S: Final = 3.0  # ... one that many hear, and that beats less often, as rarely as this ...
 PEER_TAKEN_S: Final = 0.2  # ... and the other of two servers, which waits for it
 ANSWER_S: Final = 5.0  # a server of chappe that did not answer is asked so often; over a slow link it takes long
 BUSY_S: Final = 3.0  # a server that others keep busy is asked so often: that keeps our place
@@ -172,6 +173,14 @@ class Source:
         return MAP_SILENT_S
 
     @property
+    def _taken_every_s(self) -> float:
+        """How often the server is told that its client lives: as much less often as the server beats."""
+        if self._peer:
+            return PEER_TAKEN_S
+        every_s = MAP_BEAT_S if self.beat is None else self.beat.every_ms / 1000
+        return max(TAKEN_S, min(TAKEN_CROWDED_S, TAKEN_S * every_s / MAP_BEAT_S))
+
+    @property
     def staged(self) -> int:
         """Entries that have come of a snapshot."""
         return 0 if self._staged is None else len(self._staged.entries)
@@ -187,7 +196,7 @@ class Source:
         if self.chappe and self.state == "asked" and not self.refused:
             due = min(due, self._taken_at + BUSY_S)
         if self.chappe and self.state in ("taking", "following"):
-            due = min(due, self._taken_at + (PEER_TAKEN_S if self._peer else TAKEN_S))
+            due = min(due, self._taken_at + self._taken_every_s)
         return due
 
     def handle_timeout(self, now: float, actions: list[Action]) -> str:
@@ -226,8 +235,8 @@ class Source:
         # Before the snapshot is whole it would be that of an order of our own, which may be far ahead of theirs.
         sequence = self._target.confirmed if self.state == "following" else 0
         confirms = self._peer and sequence != self._told_sequence
-        every_s = PEER_TAKEN_S if self._peer else TAKEN_S
-        if confirms or self._number - self._told >= self._limits.window // 2 or now >= self._taken_at + every_s:
+        late = now >= self._taken_at + self._taken_every_s
+        if confirms or late or self._number - self._told >= self._limits.window // 2:
             self._told = self._number
             self._told_sequence = sequence
             self._taken_at = now
@@ -496,7 +505,7 @@ class Source:
             return self._progress_at + self._patience()
         # Over a slow link an answer takes long: a server that lives is waited for.
         heard_at = max(self._progress_at, self.heard_at)
-        silent_s = MAP_SILENT_S if self.state == "taking" else self._limits.attempt_s
+        silent_s = MAP_SILENT_S if self.state == "taking" else max(self._limits.attempt_s, self.silent_s)
         return min(self._progress_at + STILL_S, heard_at + silent_s)
 
     def _patience(self) -> float:

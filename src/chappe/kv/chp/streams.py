@@ -5,7 +5,7 @@ client that is slow, or never reads, holds up nobody, and no more memory than wh
 for each and for all together. Few take snapshots at once; who has to wait is told so, asks again, and keeps its place.
 
 A stream is looked at when something of its own has changed, and all of them when the map has: with thousands of clients
-each message of one must not cost a look at everybody.
+each message of one must not cost a look at everybody. Few are looked at in one go, so that heartbeats come in time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ BEAT_S: Final = 1.0  # a stream that lags behind without an update of its own is
 SUBTREES_MAX: Final = 1_000
 SUBTREES_BYTES_MAX: Final = 64 * KIB  # of one client, together
 _PIECES: Final = 32  # made in one go; what is due otherwise comes first
+_LOOKS: Final = 250  # streams looked at in one go, some 5 ms where each gets a message
 
 
 class _Stream:
@@ -78,9 +79,12 @@ class Streams:
         self._waiting: OrderedDict[bytes, None] = OrderedDict()  # for a snapshot
         self._asked: list[bytes] = []  # for one, lately
         self._taking = 0  # a snapshot
-        self._bytes = 0  # under way to all
+        self.under_way = 0  # bytes, to all
         self._held = False  # some wait until others have taken theirs
         self._touched: dict[bytes, None] = {}  # are to be looked at
+        self._round: deque[bytes] = (
+            deque()
+        )  # likewise, as there were news; those that come meanwhile begin the next one
         self._pieces = 0  # that may still be made in this go
         self._look_at = -math.inf  # at all of them
 
@@ -110,7 +114,8 @@ class Streams:
 
     def next_timeout(self) -> float:
         """When there is more to tell, or a client will have been silent for too long."""
-        return -math.inf if self._touched else self._silences.next
+        more = self._touched or self._round or (self._ledger.news and self._streams)
+        return -math.inf if more else self._silences.next
 
     def hello(self, client: bytes, hello: say.Hello, now: float, actions: list[Action]) -> None:
         """A client opens a stream."""
@@ -137,7 +142,7 @@ class Streams:
         if former is not None and (former.sizes or former.before):
             stream.before = former.before + sum(former.sizes)
             stream.moved_at = former.moved_at
-            self._bytes += stream.before
+            self.under_way += stream.before
         self._touched[client] = None
         self._silences.set(client, now + self._silent_s(hello.peer))
         ledger = self._ledger
@@ -165,12 +170,12 @@ class Streams:
             self.refuse(client, taken.stream, "unknown", actions)
             return
         while stream.sent - len(stream.sizes) < taken.messages:
-            self._bytes -= stream.sizes.popleft()
+            self.under_way -= stream.sizes.popleft()
             stream.moved_at = now
         if taken.messages:
-            self._bytes -= stream.before
+            self.under_way -= stream.before
             stream.before = 0
-        if self._held and self._bytes < self._limits.streams_bytes:
+        if self._held and self.under_way < self._limits.streams_bytes:
             self._look_at = -math.inf
         self._touched[client] = None
         session = self._ledger.session(stream.session, now)
@@ -230,6 +235,7 @@ class Streams:
             self._end(client)
             self.refuse(client, stream.number, reason, actions)
         self._touched.clear()
+        self._round.clear()
         self._batches.clear()  # what follows may be another history, whose sequences begin again
 
     def silent(self, now: float, actions: list[Action]) -> None:
@@ -245,12 +251,13 @@ class Streams:
             self._held = False
             self._give_up(now, actions)
             self._ledger.news = True
-        if self._ledger.news:
+        if self._ledger.news and not self._round:
             self._ledger.news = False
-            touched = dict.fromkeys(self._streams)
-        else:
-            touched = self._touched
-        self._touched = {}
+            self._round.extend(self._streams)
+        touched = list(itertools.islice(self._touched, _LOOKS))
+        for client in touched:
+            del self._touched[client]
+        touched += [self._round.popleft() for _ in range(min(_LOOKS, len(self._round)))]
         self._pieces = _PIECES
         for client in touched:
             stream = self._streams.get(client)
@@ -307,7 +314,7 @@ class Streams:
             return False
         if stream.before >= self._limits.window * self._limits.piece_bytes and under_way:
             return False  # it asks again and again, and is to take something first
-        if (under_way or stream.before) and self._bytes >= self._limits.streams_bytes:
+        if (under_way or stream.before) and self.under_way >= self._limits.streams_bytes:
             self._held = True
             return False
         if stream.view is None:
@@ -414,7 +421,7 @@ class Streams:
         if not stream.sizes and not stream.before:
             stream.moved_at = now
         stream.sizes.append(len(frames[1]))
-        self._bytes += len(frames[1])
+        self.under_way += len(frames[1])
         actions.append(Offer(stream.client, (frames,)))
 
     def _silent_s(self, peer: bool) -> float:
@@ -435,7 +442,7 @@ class Streams:
         if stream is None:
             return
         self._silences.clear(client)
-        self._bytes -= sum(stream.sizes) + stream.before
+        self.under_way -= sum(stream.sizes) + stream.before
         self._close_view(stream)
         if self._peers.pop(client, None) is not None:
             self._set_floor()
