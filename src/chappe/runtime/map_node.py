@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -14,23 +15,26 @@ from chappe.kv.actions import Commit, Resolve
 from chappe.kv.backend import Backend
 from chappe.kv.chp.actions import Action, Ask, Listen, Offer, Publish, Reopen, Told, Withdraw, Write
 from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.events import MapServerFull
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import MapServerCore
 from chappe.runtime.kv_node import CLOSE_S
 from chappe.runtime.kv_node import commit as commit_to
 from chappe.runtime.map_rules import MapRules
-from chappe.runtime.socket_node import Frames, SocketNode
+from chappe.runtime.socket_node import GATE_S, Frames, SocketNode
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import time
+from chappe.system.limits import has_descriptors
 from chappe.transports import resolving
 from chappe.transports.gate import Gate
-from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
+from chappe.transports.maps import FILES, UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
 from chappe.transports.zeromq import open_socket
 
 EMPTY_MAX: Final = 4  # clients that are offered more in one go, some thousand messages: heartbeats are to be in time
 FULL_MAX: Final = 8  # clients with a full queue that are tried again in one go
 RETRY_S: Final = 0.005  # how often a client with a full queue is tried again
+FULL_TOLD_S: Final = 60.0  # how often at most it is told that no further client can connect
 
 
 class Connections:
@@ -134,6 +138,8 @@ class MapServerNode(SocketNode):
         self._boxes: dict[bytes, _Box] = {}
         self._full: dict[bytes, None] = {}  # whose queues are full
         self._empty: deque[bytes] = deque()  # who has taken all, and is to be asked about
+        self._told_full_at = -math.inf
+        self._gate_at = time.monotonic() + GATE_S
         self.table |= {Offer: self._offer, Withdraw: self._withdraw, Publish: self._publish, Commit: self._commit}
         try:
             self._sockets = ServerSockets(address, published=published, gate=gate)
@@ -193,9 +199,18 @@ class MapServerNode(SocketNode):
 
     def look(self) -> None:
         """See ``SocketNode.look``; who may do less than before is found out by asking anew."""
-        super().look()
+        self._look_for_descriptors()
+        if self.gate is not None:
+            super().look()
         if self.rules is not None and self.rules.changed():
             self.perform(self.core.begin_anew())
+
+    def _look_for_descriptors(self) -> None:
+        """Say when there are none for further clients: ZeroMQ lets these wait without a word."""
+        now = time.monotonic()
+        if now >= self._told_full_at + FULL_TOLD_S and not has_descriptors():
+            self._told_full_at = now
+            self._on_report(MapServerFull(self.core.clients, FILES))
 
     def _on_subscription(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):

@@ -29,6 +29,15 @@ def descriptors_refused() -> Iterator[None]:
         raise
 
 
+def has_descriptors() -> bool:
+    """Whether a member could be made, or so many connections."""
+    try:
+        need_descriptors()
+    except TooManyOpenFiles:
+        return False
+    return True
+
+
 def need_descriptors() -> None:
     """See that a member can be made; nothing is kept. ZeroMQ would end the process in the midst of making it.
 

@@ -143,6 +143,19 @@ class MapCommitFailed(MapEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class MapServerFull(MapEvent):
+    """Further clients of a server wait until others leave: the system lets its process open no more sockets."""
+
+    _text = (
+        "no further client can connect, {0.clients:,} are here: the system lets this process open no more files and "
+        "sockets, of which each client takes two; allow it more (ulimit -n {0.wanted})"
+    )
+
+    clients: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class MapDropped(MapEvent):
     """A server was asked for more at once than its bounds hold."""
 
