@@ -25,7 +25,7 @@ PAIRED_S = 60.0  # the two find each other within it
 POLL_S = 0.05
 
 
-class _Pair:
+class Pair:
     """Two servers in processes of their own, in memory."""
 
     def __init__(self, children: Children) -> None:
@@ -67,7 +67,7 @@ class _Pair:
 def paired_updates(settings: Settings) -> list[Line]:
     """One client writes; each update is confirmed when both servers have it."""
     with Children(settings.work / "maps-pair") as children:
-        pair = _Pair(children)
+        pair = Pair(children)
         writer = pair.client()
         pair.await_paired()
         servers = pair.servers
@@ -80,7 +80,7 @@ def failover(settings: Settings) -> list[Line]:
     """The active server is killed while a client writes, one after the other: from then to the next confirmation."""
     took = []
     with Children(settings.work / "maps-failover") as children:
-        pair = _Pair(children)
+        pair = Pair(children)
         writer = pair.client()
         for _ in range(settings.count(FAILOVERS) or 1):
             pair.await_paired()

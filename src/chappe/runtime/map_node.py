@@ -218,7 +218,8 @@ class MapServerNode(SocketNode):
         if self.rules is not None:  # what is published of keys is for other programs: rules cannot tell who hears it
             if frames[0][1:] != HUGZ:
                 return []
-            self._sockets.publisher.setsockopt(zmq.SUBSCRIBE if frames[0][0] else zmq.UNSUBSCRIBE, HUGZ)
+            if frames[0][0]:  # who leaves is forgotten by the socket
+                self._sockets.publisher.setsockopt(zmq.SUBSCRIBE, HUGZ)
         return self.core.handle_subscription(frames[0][1:], frames[0][0] == 1, time.monotonic())
 
     def _on_peer_publication(self, place: int, frames: Frames) -> Sequence[object]:
