@@ -152,6 +152,10 @@ ECHO_DOUBTFUL: Final = 16  # while it is not settled who speaks with originals, 
 BLOCK_S: Final = 60.0  # then one of the two originals is cut off; each time twice as long ...
 BLOCK_MAX_S: Final = 3600.0  # ... up to this
 UNPEER_S: Final = 3.0  # as the original: a peer has this long to answer a goodbye
+HOOKS_HOLD_S: Final = 5.0  # so long publications wait for hooks of their endpoint: many times what one that works takes
+HOOKS_WAITING_MAX: Final = (
+    20_000  # statuses that wait for hooks: all endpoints of a mesh may come at once, and be linked
+)
 DROPS_REPORT_S: Final = 1.0  # how often dropped messages are reported
 LOSSES_MAX: Final = 1_024  # kinds of losses that wait to be told: by peer, origin and reason; then by peer and reason
 TREES_MAX: Final = 256  # of one origin in use: as many sets of receivers; beyond it trees are made and told anew

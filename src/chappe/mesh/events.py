@@ -155,6 +155,17 @@ class DefectContained:
 
 
 @dataclass(frozen=True, slots=True)
+class HookFailed:
+    """A hook of this endpoint raised, or has not returned for so long that publications no longer wait for it."""
+
+    hook: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the hook {self.hook} failed: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointHalted:
     """The endpoint stopped because of a defect: it refuses every call, and its connections are closed."""
 

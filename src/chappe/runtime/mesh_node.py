@@ -76,6 +76,8 @@ class MeshNode:
         self.member.reporting.tls = security is not None
         self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
         self.tapped: Callable[[int, list[bytes]], None] | None = None  # is shown what comes, while somebody looks
+        self.alarm_at = math.inf  # then ``alarm`` is called once, for whoever set it
+        self.alarm: Callable[[], object] = lambda: None
         self.turns = Turns(self._handle, self._due, self._halted)
         self.lock = self.turns.lock
         self._security = security
@@ -541,7 +543,7 @@ class MeshNode:
         return min(self.member.next_timeout(), self._own_due())
 
     def _own_due(self) -> float:
-        due = min(self._listeners.due, self._held_look_at, self.gatherer.due)
+        due = min(self._listeners.due, self._held_look_at, self.gatherer.due, self.alarm_at)
         if self._rules is not None:
             due = min(due, self._rules.due)
         if self.sealing is not None:
@@ -561,6 +563,9 @@ class MeshNode:
             self._listeners.go_on()
         if now >= self._held_look_at:
             self._look_at_held(now)
+        if now >= self.alarm_at:
+            self.alarm_at = math.inf
+            self.alarm()
         if self._rules is not None and now >= self._rules.due:
             self._look_at_rules(self._rules)
         if self.sealing is not None and now >= self.sealing.due:

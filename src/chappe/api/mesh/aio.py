@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,15 +16,18 @@ from chappe.api.kv.aio import AsyncDataStore
 from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import as_id, check_retry, encode_topic, encode_value, topics_of
-from chappe.api.mesh.endpoint import AWAIT_S, RETRY_S, Endpoint
+from chappe.api.mesh.endpoint import AWAIT_S, CLOSE_JOIN_S, RETRY_S, Endpoint
+from chappe.api.mesh.hooks import Functions, Hooks, check_hooks
+from chappe.api.mesh.hosting import hook_call
 from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
 from chappe.api.mesh.waiting import KeysWait
 from chappe.columns import reader
 from chappe.defaults import CLONE_BUFFER_S, CLONE_RESYNC_S, CLONE_STALE_S
-from chappe.errors import Sealed
+from chappe.errors import ChappeError, Sealed
 from chappe.mesh.endpoint import PeerInfo
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
 from chappe.mesh.messages import NOBODY
 from chappe.mesh.network import Network
 from chappe.system import time
@@ -72,12 +77,51 @@ class AsyncStatusSubscriber(AsyncSource[Any]):
     """As ``StatusSubscriber``: ``async for event in statuses``, or ``await statuses.get()``."""
 
 
-class AsyncEndpoint(AsyncCloseable):
-    """As ``Endpoint``, with its arguments; made where a loop runs: ``async with AsyncEndpoint() as endpoint``."""
+async def _call_hooks(waiting: AsyncSource[Any]) -> None:
+    hooks = waiting.source
+    assert isinstance(hooks, Hooks)
+    with suppress(ChappeError):  # the endpoint was closed, or a defect has stopped it
+        while True:
+            event = await waiting.get()
+            if event is None:
+                continue  # nobody else takes them, but the wait may end early
+            with hooks.call(event) as function:
+                found = function(event)
+                if isawaitable(found):
+                    await found
 
-    def __init__(self, **options: Any) -> None:
+
+class AsyncEndpoint(AsyncCloseable):
+    """As ``Endpoint``, with its arguments; made where a loop runs: ``async with AsyncEndpoint() as endpoint``.
+
+    Hooks are called in the event loop, and may be coroutine functions.
+    """
+
+    _hooks: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        *,
+        on_discovered: Callable[[EndpointDiscovered], object] | None = None,
+        on_connected: Callable[[PeerAdded], object] | None = None,
+        on_disconnected: Callable[[PeerLost], object] | None = None,
+        on_removed: Callable[[PeerRemoved], object] | None = None,
+        on_unreachable: Callable[[EndpointUnreachable], object] | None = None,
+        **options: Any,
+    ) -> None:
+        hooks: Functions = {
+            "on_discovered": on_discovered,
+            "on_connected": on_connected,
+            "on_disconnected": on_disconnected,
+            "on_removed": on_removed,
+            "on_unreachable": on_unreachable,
+        }
+        check_hooks(hooks, coroutines=True)
         self.endpoint = Endpoint(**options)
         self._watch = Watch(self.endpoint.node.turns, "AsyncEndpoint")
+        if any(hooks.values()):
+            waiting = AsyncSource(Hooks(self.endpoint, hooks), self._watch)
+            self._hooks = asyncio.get_running_loop().create_task(_call_hooks(waiting), name="chappe-hooks")
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> AsyncEndpoint:
@@ -183,9 +227,9 @@ class AsyncEndpoint(AsyncCloseable):
 
     async def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
         """Wait until ``Endpoint.publish`` to these topics would not wait."""
-        asked = tuple(topics)
-        if not self.endpoint.room(asked, receiver):
-            await self._watch.wait(lambda: self.endpoint.room(asked, receiver))
+        asked, call = tuple(topics), hook_call.get()
+        if not self.endpoint.room(asked, receiver, call):
+            await self._watch.wait(lambda: self.endpoint.room(asked, receiver, call))
 
     async def publish(self, topic: str, value: object, *, to: str | UUID | None = None) -> int:
         """See ``Endpoint.publish``; waits for room without blocking the loop."""
@@ -235,4 +279,6 @@ class AsyncEndpoint(AsyncCloseable):
         """See ``Endpoint.close``."""
         self._watch.unread()
         await asyncio.to_thread(self.endpoint.close)
+        if self._hooks is not None and self._hooks is not asyncio.current_task():
+            await asyncio.wait((self._hooks,), timeout=CLOSE_JOIN_S)
         self._watch.leave()

@@ -27,6 +27,7 @@ from chappe.api.mesh.arguments import (
     check_retry,
     encode_topic,
 )
+from chappe.api.mesh.hooks import Functions, Hooks, check_hooks
 from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import OnGap, StatusSubscriber, Subscriber
@@ -47,6 +48,7 @@ from chappe.defaults import (
 )
 from chappe.errors import UsageError
 from chappe.mesh.endpoint import EndpointOptions, PeerInfo
+from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, PeerAdded, PeerLost, PeerRemoved
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import DATA
@@ -88,6 +90,14 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
             way.
         output_generator_file_cap: How many messages are recorded at most; by default without a limit.
+        on_discovered: A hook, called when there is a way to an endpoint; each hook gets the status. Hooks are called in
+            a thread, one after the other, in the order of the statuses. They may call everything here, and wait. Others
+            that publish here wait, 5 s at most, until those hooks have returned that were called before. What a hook
+            raises is told as ``HookFailed`` and logged, and the endpoint goes on.
+        on_connected: Called when a peering stands.
+        on_disconnected: Called when a peering is lost.
+        on_removed: Called when we ended a peering.
+        on_unreachable: Called when the last way to an endpoint is gone.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
@@ -108,7 +118,20 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         last_values: int = 0,
         recording_directory: str | Path | None = None,
         output_generator_file_cap: int | None = None,
+        on_discovered: Callable[[EndpointDiscovered], object] | None = None,
+        on_connected: Callable[[PeerAdded], object] | None = None,
+        on_disconnected: Callable[[PeerLost], object] | None = None,
+        on_removed: Callable[[PeerRemoved], object] | None = None,
+        on_unreachable: Callable[[EndpointUnreachable], object] | None = None,
     ) -> None:
+        hooks: Functions = {
+            "on_discovered": on_discovered,
+            "on_connected": on_connected,
+            "on_disconnected": on_disconnected,
+            "on_removed": on_removed,
+            "on_unreachable": on_unreachable,
+        }
+        check_hooks(hooks)
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
@@ -132,6 +155,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         self._keys = security if isinstance(security, Keys) else None
         super().__init__(id, security, options, recording)
         at_exit.add(self)
+        if any(hooks.values()):
+            Hooks(self, hooks).start()
 
     # -- peers ----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import count, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,9 @@ CHUNK: Final = 1024  # messages of an iterable handed over at once ...
 CHUNK_BYTES: Final = 256 * KIB  # ... or so many bytes of them; both never more than what may wait for a peer
 CLOSED: Final = "the endpoint was closed"
 
+# The call of a hook that this code is a part of, also in threads and tasks that inherit its context; see ``hooks``.
+hook_call: Final[ContextVar[object]] = ContextVar("chappe_hook", default=None)
+
 
 class Host:
     """The inner half of ``Endpoint``."""
@@ -76,6 +80,7 @@ class Host:
         self._asked: dict[int, Asked] = {}
         self._subscribers: dict[int, Any] = {}
         self.listening: dict[Any, None] = {}  # subscribers to statuses
+        self.hooks: Any = None  # functions that are called in order with what is published
         self.stores: dict[Any, None] = {}
         self._telling = False  # a report becomes a message
         self._closing = False  # we say goodbye: what is published now would reach nobody
@@ -108,7 +113,8 @@ class Host:
 
         Returns how many receivers it has: endpoints in reach that want the topic or speak with originals which do, and
         originals beside this one; 0 if it went nowhere. It is on its way when this returns. One's own subscribers do
-        not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait).
+        not get it. If a peer has no room and the policy is ``block``, this waits (Ctrl-C ends the wait); so it does,
+        5 s at most, while hooks run that were called before.
 
         Args:
             topic: At most 65,535 bytes.
@@ -155,7 +161,7 @@ class Host:
         ``since``: when it was tried first.
         """
         with self._lock:
-            if not self.core.room((topic,), receiver):
+            if self._is_held(hook_call.get()) or not self.core.room((topic,), receiver):
                 return None
             self.check()
             if self.permitted is not None:
@@ -210,7 +216,7 @@ class Host:
         ``since``: when it was tried first.
         """
         with self._lock:
-            if not self.core.room(topics_of(chunk)):
+            if self._is_held(hook_call.get()) or not self.core.room(topics_of(chunk)):
                 return None
             self.check()
             if self.permitted is not None:
@@ -245,10 +251,17 @@ class Host:
             wanted += size if got else 0
         return [each for _, messages in runs for each in messages], list(flushes), wanted
 
-    def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> bool:
-        """Whether ``publish`` to these topics would not wait now. With the lock: who asks first makes the routes."""
+    def room(self, topics: Iterable[bytes], receiver: bytes = NOBODY, call: object = None) -> bool:
+        """Whether ``publish`` to these topics would not wait now. With the lock: who asks first makes the routes.
+
+        ``call`` is the ``hook_call`` of who wants to publish.
+        """
         with self._lock:
-            return self.core.room(topics, receiver)
+            return not self._is_held(call) and self.core.room(topics, receiver)
+
+    def _is_held(self, call: object) -> bool:
+        """Whether hooks are to publish first, and ``call`` is none of theirs; the lock is held."""
+        return self.hooks is not None and not self._closing and self.hooks.holds(call)
 
     @property
     def buffered(self) -> int:
@@ -351,7 +364,8 @@ class Host:
                 waiting.changed()
 
     def _wait_for_room(self, topics: Iterable[bytes], receiver: bytes = NOBODY) -> None:
-        self._turns.wait(lambda: self.room(topics, receiver))
+        call = hook_call.get()  # other threads ask for us
+        self._turns.wait(lambda: self.room(topics, receiver, call))
         self.check()
 
     def _deliver(self, action: Deliver) -> None:
@@ -407,7 +421,7 @@ class Publisher(Closeable):
         self.topic = topic
         self._endpoint = endpoint
         raw = (encode_topic(topic),)
-        self._waiting = Waiting(endpoint.node.turns, lambda: endpoint.core.room(raw))
+        self._waiting = Waiting(endpoint.node.turns, lambda: endpoint.room(raw))
         endpoint.watch_room(self._waiting, True)
 
     def publish(self, value: object) -> int:

@@ -25,6 +25,7 @@ from chappe.mesh.events import (
     EndpointDiscovered,
     EndpointHalted,
     EndpointUnreachable,
+    HookFailed,
     LinkStatus,
     LostElsewhere,
     MessagesDropped,
@@ -59,6 +60,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
 _OF_THE_MESH: Final = (  # that Broker has no code for
     DefectContained,
     EndpointHalted,
+    HookFailed,
     LostElsewhere,
     MessagesDropped,
     MessagesMalformed,
