@@ -40,6 +40,7 @@ from pyspark.sql.types import DataType, StringType
 
 import chappe
 from chappe.api.log.consumed_batch import ConsumedBatch
+from chappe.api.mesh.forwarded import Forwarded
 from chappe.api.mesh.identity import Behind
 from chappe.api.mesh.received import Received
 from chappe.data import values
@@ -241,6 +242,8 @@ def test_what_readers_get_survives(way: str) -> None:
     received = Received(Message(b"topic", encode({"a": 1})))
     assert WAYS[way](received).value == received.value == {"a": 1}
     assert WAYS[way](received).value == {"a": 1}  # decoded once
+    forwarded = Forwarded(Message(b"topic", encode({"a": 1})))
+    assert WAYS[way](forwarded).with_value(2).value == 2
 
 
 @pytest.mark.process

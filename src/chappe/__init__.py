@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from chappe.api.mesh.aio import AsyncStatusSubscriber as AsyncStatusSubscriber
     from chappe.api.mesh.aio import AsyncSubscriber as AsyncSubscriber
     from chappe.api.mesh.endpoint import Endpoint as Endpoint
+    from chappe.api.mesh.forwarded import Forwarded as Forwarded
     from chappe.api.mesh.gateway import Gateway as Gateway
     from chappe.api.mesh.gateway import GatewaySide as GatewaySide
     from chappe.api.mesh.gateway import GatewayStatus as GatewayStatus
@@ -136,6 +137,7 @@ _MODULES = {
     "api.log.tower": "Tower",
     "api.mesh.aio": "AsyncEndpoint AsyncStatusSubscriber AsyncSubscriber",
     "api.mesh.endpoint": "Endpoint",
+    "api.mesh.forwarded": "Forwarded",
     "api.mesh.gateway": "Gateway GatewaySide GatewayStatus",
     "api.mesh.hosting": "Publisher",
     "api.mesh.received": "Received",

@@ -16,7 +16,7 @@ import pytest
 from chappe import AsyncEndpoint, Endpoint
 from chappe.defaults import HOOKS_HOLD_S
 from chappe.errors import Closed, UsageError
-from chappe.mesh.events import EndpointDiscovered, HookFailed, PeerAdded, Status
+from chappe.mesh.events import EndpointDiscovered, HookFailed, PeerAdded, PeerLost, Status
 from chappe.testing import World
 
 NAMES = ("discovered", "connected", "disconnected", "removed", "unreachable")
@@ -168,7 +168,7 @@ def test_a_hook_that_waits_for_room_gets_it_while_others_wait_for_the_hook(chapp
 
         chappe_world.start(lead)  # so that it is another thread that sees the room
         chappe_world.advance(0.1)
-        guest.peer("127.0.0.1", node.listen())
+        node.peer("127.0.0.1", guest.listen())  # so that the peering stands here
         program = chappe_world.start(lambda: [node.publish("news", -1) for _ in range(3)])
         found: list[object] = []
         began = chappe_world.now
@@ -226,19 +226,21 @@ def test_hooks_of_an_event_loop_may_be_coroutines(chappe_world: World) -> None:
 
 
 def test_a_coroutine_may_close_its_endpoint(chappe_world: World) -> None:
-    async def program() -> str:
+    async def program() -> bool:
         async def leave(event: PeerAdded) -> None:
             await node.close()
 
         node = AsyncEndpoint(on_connected=leave)
         async with AsyncEndpoint() as guest:
-            await guest.peer("127.0.0.1", await node.listen())
             statuses = guest.statuses()
-            lost = await statuses.get(timeout=10)
+            await guest.peer("127.0.0.1", await node.listen(), retry_s=0.1)
+            while not isinstance(event := await statuses.get(timeout=10), PeerLost):
+                assert event is not None
             await node.close()
-            return type(lost).__name__
+            assert event.id == node.id
+            return event.left
 
-    assert asyncio.run(program()) == "PeerLost"
+    assert asyncio.run(program())
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -14,7 +14,7 @@ from tests.interop.broker_original import VARIABLE, Original, find_bindings
 from tests.interop.originals import eventually
 from tests.waiting import PATIENCE_S
 
-from chappe import Endpoint, Keys, Received, Subscriber
+from chappe import Endpoint, Forwarded, Keys, Received, Subscriber
 from chappe.api import permissions
 from chappe.api.keys import make_authority, make_certificate
 from chappe.data.scalars import Address, Count, EnumValue, Port, Subnet, Timespan, Timestamp
@@ -256,6 +256,39 @@ def test_messages_pass_through_either(original: Callable[..., Original], endpoin
     both_know(far, middle)
     wanted(end, "/through/them")
     through(partial(end.publish, "/through/them", 1), lambda: subscriber.get(0.1) is not None)
+
+
+def test_what_passes_between_originals_is_changed_or_held_back_and_who_comes_is_greeted(
+    original: Callable[..., Original], endpoint: Callable[..., Endpoint]
+) -> None:
+    def redact(message: Forwarded) -> Forwarded | None:
+        return None if message.value == "secret" else message.with_value(f"seen: {message.value}")
+
+    def greet(event: PeerAdded) -> None:
+        ours.publish("/greetings", event.id)
+
+    left, right = original(), original()
+    ours = endpoint(on_forward=redact, on_connected=greet)
+    left.subscribe("/greetings")
+    right.subscribe("/through/us")
+    port = ours.listen(HOST)
+    assert right.peer(port)
+    assert left.peer(port)
+    [greeting] = left.get("/greetings", 1, LONG_S)
+    assert left.id() in str(greeting)
+    wanted(ours, "/through/us")
+    found: list[str] = []
+
+    def came() -> bool:
+        found.extend(text for *_, text in right.get("/through/us", 1, 0.1))
+        return bool(found)
+
+    through(lambda: left.publish("/through/us", "'x'"), came)
+    left.publish("/through/us", "'secret'")
+    left.publish("/through/us", "'last'")
+    while not any("last" in each for each in found):
+        found += [text for *_, text in right.get("/through/us", 1, LONG_S)]
+    assert {each.strip("'") for each in found} == {"seen: x", "seen: last"}
 
 
 @pytest.mark.parametrize("security", ["plain", "anonymous"])

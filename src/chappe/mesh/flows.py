@@ -250,6 +250,40 @@ def parse_publications(body: bytes, sender: bytes) -> list[Message]:
     ]
 
 
+def with_payloads(body: bytes, kept: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    """Return bodies that carry, of a body of PUBLICATIONS with data, these numbers with these payloads.
+
+    Numbers rise, and ``check_size`` takes the payloads. What is between them is in none of the bodies.
+    """
+    origin, head_last, label, kind, flags, length, head_place = unpack_head(body)
+    at, receiver = HEAD_BYTES, NOBODY
+    if kind & ~TIMED != FLOW_BATCH and flags & _DIRECTED:
+        receiver, at = body[at : at + ID_BYTES], at + ID_BYTES
+    topic = body[at : at + length]
+    shown_us = time_of(body)
+    found: list[bytes] = []
+    begin = 0
+    while begin < len(kept):
+        end, size = begin + 1, len(kept[begin][1])
+        while end < len(kept) and end - begin < MESH_BATCH_MESSAGES_MAX and kept[end][0] == kept[end - 1][0] + 1:
+            size += len(kept[end][1])
+            if size > MESH_BATCH_BYTES_MAX:
+                break
+            end += 1
+        last = kept[end - 1][0]
+        place = head_place - (head_last - last) if head_place else 0
+        payloads = [payload for _, payload in kept[begin:end]]
+        if len(payloads) == 1:
+            frame = pack_publication(origin, last, label, DATA, receiver, topic, payloads[0], place)
+        else:
+            frame = pack_batch(origin, last, label, topic, payloads, place)
+        if shown_us is not None:
+            frame = with_time(frame, shown_us)
+        found.append(frame[PREFIX:])
+        begin = end
+    return found
+
+
 def check_publications(body: bytes) -> None:
     """Raise ProtocolError if ``parse_publications`` would, for a part of what that costs."""
     if body[KIND_AT] & ~TIMED == FLOW_BATCH:

@@ -119,6 +119,7 @@ class MeshNode:
 
     def call(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> None:
         """Make one call into the core and carry out its answer; nothing happens on a node that is closed or halted."""
+        self.turns.check_caller()
         with self.lock:
             if not self.turns.closed and self.turns.halted is None:
                 self.perform(self._ask(method, *args))

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from chappe.errors import MemberStopped
+from chappe.errors import MemberStopped, UsageError
 from chappe.runtime import loop
 from chappe.system import machine, time
 from chappe.system.forking import own
@@ -97,6 +97,7 @@ class Turns:
         self.closed = False
         self.news = False  # something changed for which somebody may be waiting; set with the lock held
         self.halted: str | None = None
+        self.calling = 0  # the thread that calls a function of the user in the middle of ``handle``, with the lock held
         self._handle = handle
         self._due = due
         self._tell_halted = halted
@@ -183,6 +184,7 @@ class Turns:
         The lock is not held by the caller, and is held when ``until`` is called. Returns early if the member is closed
         or halted. Ctrl-C ends the wait.
         """
+        self.check_caller()
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.lock:
@@ -363,8 +365,14 @@ class Turns:
         """Whether what the thread that leads waits for has come; the lock is held."""
         return self._leading is not None and self._leading()
 
+    def check_caller(self) -> None:
+        """Raise UsageError in a function that ``handle`` calls: the member is in the middle of something."""
+        if self.calling and self.calling == threading.get_ident():
+            raise UsageError(f"this function runs while its {self._what} works, and may not call it")
+
     def check(self) -> None:
-        """Raise MemberStopped if a defect stopped the member."""
+        """Raise MemberStopped if a defect stopped the member, or UsageError as ``check_caller``."""
+        self.check_caller()
         if self.halted is not None:
             with self.lock:  # whoever stops it is done then, so that its last event is there
                 raise MemberStopped(self.halted)

@@ -17,7 +17,7 @@ from chappe.api.kv.attaching import begin_clone, take_ready
 from chappe.api.kv.data_store import DataStore
 from chappe.api.mesh.arguments import as_id, check_retry, encode_topic, encode_value, topics_of
 from chappe.api.mesh.endpoint import AWAIT_S, CLOSE_JOIN_S, RETRY_S, Endpoint
-from chappe.api.mesh.hooks import Functions, Hooks, check_hooks
+from chappe.api.mesh.hooks import Hooks, named_hooks
 from chappe.api.mesh.hosting import hook_call
 from chappe.api.mesh.loop_watch import AsyncSource, Watch
 from chappe.api.mesh.received import Received
@@ -109,14 +109,7 @@ class AsyncEndpoint(AsyncCloseable):
         on_unreachable: Callable[[EndpointUnreachable], object] | None = None,
         **options: Any,
     ) -> None:
-        hooks: Functions = {
-            "on_discovered": on_discovered,
-            "on_connected": on_connected,
-            "on_disconnected": on_disconnected,
-            "on_removed": on_removed,
-            "on_unreachable": on_unreachable,
-        }
-        check_hooks(hooks, coroutines=True)
+        hooks = named_hooks(on_discovered, on_connected, on_disconnected, on_removed, on_unreachable, coroutines=True)
         self.endpoint = Endpoint(**options)
         self._watch = Watch(self.endpoint.node.turns, "AsyncEndpoint")
         if any(hooks.values()):

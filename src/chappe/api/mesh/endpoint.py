@@ -27,7 +27,8 @@ from chappe.api.mesh.arguments import (
     check_retry,
     encode_topic,
 )
-from chappe.api.mesh.hooks import Functions, Hooks, check_hooks
+from chappe.api.mesh.forwarded import Forwarding, OnForward, check_on_forward
+from chappe.api.mesh.hooks import Hooks, named_hooks
 from chappe.api.mesh.hosting import CLOSED, Host, Publisher
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import OnGap, StatusSubscriber, Subscriber
@@ -98,6 +99,10 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         on_disconnected: Called when a peering is lost.
         on_removed: Called when we ended a peering.
         on_unreachable: Called when the last way to an endpoint is gone.
+        on_forward: Called with each message of others that passes from one peer to another here, and returns it,
+            ``message.with_value(...)``, or None to hold it back. Subscribers here get what came. It is called while
+            the endpoint works, and so holds it up: it may not call the endpoint, nor wait for anybody. A message that
+            it raises on is held back, counted in ``dropped`` and logged.
 
     Raises:
         UsageError: An argument or a file of the security is wrong.
@@ -123,15 +128,10 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         on_disconnected: Callable[[PeerLost], object] | None = None,
         on_removed: Callable[[PeerRemoved], object] | None = None,
         on_unreachable: Callable[[EndpointUnreachable], object] | None = None,
+        on_forward: OnForward | None = None,
     ) -> None:
-        hooks: Functions = {
-            "on_discovered": on_discovered,
-            "on_connected": on_connected,
-            "on_disconnected": on_disconnected,
-            "on_removed": on_removed,
-            "on_unreachable": on_unreachable,
-        }
-        check_hooks(hooks)
+        hooks = named_hooks(on_discovered, on_connected, on_disconnected, on_removed, on_unreachable)
+        check_on_forward(on_forward, forwarding)
         check_bounds(peer_messages_max, peer_bytes_max)
         if not 0 < heartbeat_s < math.inf:
             raise UsageError(f"heartbeat_s is a number of seconds above 0, not {heartbeat_s!r}")
@@ -155,6 +155,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         self._keys = security if isinstance(security, Keys) else None
         super().__init__(id, security, options, recording)
         at_exit.add(self)
+        if on_forward is not None:
+            self.core.router.passing.shows = Forwarding(on_forward, self._turns)
         if any(hooks.values()):
             Hooks(self, hooks).start()
 
@@ -482,6 +484,11 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             return self.core.dropped
 
     @property
+    def filtered(self) -> int:
+        """How many messages ``on_forward`` has held back by returning None."""
+        return self.core.router.passing.filtered
+
+    @property
     def refused(self) -> int:
         """How often something was refused to neighbours by the permissions; ``refusals`` tells to whom, and what."""
         return self.core.router.refusals.total
@@ -503,6 +510,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
 
         What was published before reaches the peers that take it in that time.
         """
+        self._turns.check_caller()
         at_exit.remove(self)
         self._close(math.inf)
 
@@ -560,7 +568,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
                 thread.join(min(CLOSE_JOIN_S, _left(deadline)))
 
     def __repr__(self) -> str:
-        state = "closed" if self._closing or self._turns.closed else f"{self.node.links} connections"
+        state = "closed" if self.closing else f"{self.node.links} connections"
         return f"<Endpoint {self.id}, {state}>"
 
 

@@ -49,13 +49,19 @@ NAMES: Final = {status: name for name, status in HOOKS.items()}
 Functions: TypeAlias = Mapping[str, Callable[[Any], object] | None]
 
 
-def check_hooks(functions: Functions, coroutines: bool = False) -> None:
-    """Raise UsageError if one is not a function, or is a coroutine function where those cannot be."""
+def named_hooks(*given: Callable[[Any], object] | None, coroutines: bool = False) -> Functions:
+    """The hooks by their names, given in the order of ``HOOKS``.
+
+    Raises:
+        UsageError: One is not a function, or is a coroutine function where those cannot be.
+    """
+    functions = dict(zip(HOOKS, given, strict=True))
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise UsageError(f"{name} is a function that takes a status, not {function!r}")
         if iscoroutinefunction(function) and not coroutines:
             raise UsageError(f"{name} is a coroutine function, which an AsyncEndpoint can call: use that")
+    return functions
 
 
 class Hooks(StatusSubscriber):
@@ -127,8 +133,8 @@ class Hooks(StatusSubscriber):
 
     def _failed(self, event: Status, error: Exception) -> None:
         with self._lock:
-            if isinstance(error, Closed) and self._waiting.closed:
-                return  # the endpoint was closed while the hook used it
+            if isinstance(error, Closed) and self._endpoint.closing:
+                return  # while the hook used it
             name = NAMES[type(event)]
             logger.error("the hook %s failed", name, exc_info=error)
             self._endpoint.report(HookFailed(name, f"it raised {error!r}; the endpoint goes on"))

@@ -161,9 +161,9 @@ class Host:
         ``since``: when it was tried first.
         """
         with self._lock:
-            if self._is_held(hook_call.get()) or not self.core.room((topic,), receiver):
-                return None
             self.check()
+            if (self.hooks is not None and self._is_held(hook_call.get())) or not self.core.room((topic,), receiver):
+                return None
             if self.permitted is not None:
                 self.permitted.publish((topic,), kind, payload)
             now = time.monotonic()
@@ -216,9 +216,9 @@ class Host:
         ``since``: when it was tried first.
         """
         with self._lock:
-            if self._is_held(hook_call.get()) or not self.core.room(topics_of(chunk)):
-                return None
             self.check()
+            if (self.hooks is not None and self._is_held(hook_call.get())) or not self.core.room(topics_of(chunk)):
+                return None
             if self.permitted is not None:
                 self.permitted.publish(topics_of(chunk), DATA)
             if self.node.sealing is None:
@@ -264,6 +264,11 @@ class Host:
         return self.hooks is not None and not self._closing and self.hooks.holds(call)
 
     @property
+    def closing(self) -> bool:
+        """Whether it says goodbye, or was closed."""
+        return self._closing or self._turns.closed
+
+    @property
     def buffered(self) -> int:
         """How many messages wait for the peer that is furthest behind."""
         with self._lock:
@@ -273,7 +278,7 @@ class Host:
 
     def check(self) -> None:
         """Raise Closed, or MemberStopped if a defect has stopped the endpoint."""
-        if self._closing or self._turns.closed:
+        if self._closing or self._turns.closed:  # not by a property: each publication asks
             raise Closed(CLOSED)
         self._turns.check()
 

@@ -30,6 +30,7 @@ from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.last_values import LastValues
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.order import Order
+from chappe.mesh.forwarding.passing import Passing
 from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import LOSS, NOBODY
@@ -49,6 +50,7 @@ class Kept:
         losses: What is told of messages that do not arrive.
         holds: Which trees are held, as somebody at their ends is full.
         judge: Whom the permissions are asked by.
+        passing: Sees what is passed on.
         outdate: Called when a tree must not be used any more that ``to`` has returned since the last change.
     """
 
@@ -61,6 +63,7 @@ class Kept:
         losses: Losses,
         holds: Holds,
         judge: Judge,
+        passing: Passing,
         put: Put,
         put_batch: Put,
         put_control: Callable[[Link, bytes], None],
@@ -85,6 +88,7 @@ class Kept:
         self._losses = losses
         self._holds = holds
         self._judge = judge
+        self._passing = passing
         self._put = put
         self._put_batch = put_batch
         self._put_control = put_control

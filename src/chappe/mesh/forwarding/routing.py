@@ -45,6 +45,7 @@ from chappe.mesh.forwarding.last_values import (
 )
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.outboxes import Outboxes
+from chappe.mesh.forwarding.passing import Passing
 from chappe.mesh.forwarding.routes import Route, Routes
 from chappe.mesh.forwarding.turn import Opens, Turn
 from chappe.mesh.forwarding.version1 import Originals
@@ -102,6 +103,9 @@ class Router:
         self.dropped_here: dict[int, int] = {}  # messages that were not taken for a subscriber
         self.seen = Seen(own, options.limits)
         self.links: dict[bytes, Link] = {}  # by peer
+        put_control = self.outboxes.put_control
+        self.originals = Originals(own, self.topology, self.judge, self.outboxes.put, put_control)
+        self.passing = Passing(self.drops, self.originals.links)
         self.trees = Trees(
             own,
             options,
@@ -110,13 +114,12 @@ class Router:
             self.losses,
             self.holds,
             self.judge,
+            self.passing,
             self.outboxes.put,
             self.outboxes.put_batch,
-            self.outboxes.put_control,
+            put_control,
             self._outdate,
         )
-        put_control = self.outboxes.put_control
-        self.originals = Originals(own, self.topology, self.judge, self.outboxes.put, put_control)
         self.routes = Routes(
             own, self.topology, self.subscriptions, self.trees, self.originals, self.judge, options.paths,
             options.limits.routes_max,
@@ -559,8 +562,11 @@ class Router:
             originals = self.originals.towards(receiver, kind)
         if self.originals.links:
             self.originals.echoes.note(MESH, topic, message.payload, now)
-            if originals and self._forwards:
-                self._pass_to_originals(originals, message, TTL, link, turn, now)
+            passed = self.passing.message(message) if originals and self._forwards else None
+            if passed is not None:
+                if passed is not message:
+                    self.originals.echoes.note(MESH, topic, passed.payload, now)
+                self._pass_to_originals(originals, passed, TTL, link, turn, now)
                 for each in originals:
                     if each in self._full_here:
                         self.holds.is_for(each, self._along, 1, now)
@@ -608,18 +614,24 @@ class Router:
             if route.tree is not None or any(each is not link for each in route.originals):
                 self.drops.add(f"from {link.peer_id.hex()}, whose TTL is used up")
             return
+        data = message.kind == DATA
         try:
-            place = self._place(route, topic, payload) if message.kind == DATA else 0
-            if route.tree is not None:
-                self.trees.publish(route.tree, message.kind, NOBODY, topic, payload, now, place)
-            if self.last_values is not None and message.kind == DATA:
-                self._keep(topic, payload)
+            place = self._place(route, topic, payload) if data else 0
         except UsageError:
             self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
+            return
+        kept = data and self.last_values is not None
+        goes_on = kept or route.tree is not None or any(each is not link for each in route.originals)
+        onward = self.passing.message(message) if goes_on else None
+        if onward is None:
+            return
+        if kept:
+            self._keep(topic, onward.payload)
         if route.tree is not None:
+            self.trees.publish(route.tree, message.kind, NOBODY, topic, onward.payload, now, place)
             for each in self.trees.peers(route.tree):
                 turn.flushes[each.conn] = each.flush
-        self._pass_to_originals(route.originals, message, message.ttl - 1, link, turn, now)
+        self._pass_to_originals(route.originals, onward, message.ttl - 1, link, turn, now)
 
     def _pass_to_originals(
         self, links: tuple[Link, ...], message: Message, ttl: int, but: Link, turn: Turn, now: float

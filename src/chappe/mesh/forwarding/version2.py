@@ -36,6 +36,7 @@ from chappe.mesh.flows import (
     FLOW_COMMAND,
     FLOW_LOSS,
     HEAD_BYTES,
+    KIND_AT,
     PREFIX,
     SEVERAL,
     TIME_BYTES,
@@ -49,6 +50,7 @@ from chappe.mesh.flows import (
     pack_onward,
     parse_entries,
     parse_forget,
+    parse_head,
     parse_publication,
     parse_publications,
     parse_tree,
@@ -156,10 +158,14 @@ class Trees(Published):
             self.confirm_at = now + CONFIRM_S
         if self._judge.rules is not None and not self._judge.takes(link, body):
             return None
+        onward: list[bytes] | None = None
+        if self._passing.shows is not None and self.forwards and (branch.children or self.last_values is not None):
+            onward = self._passing.bodies(inner(body), link.peer_id)
         if self.last_values is not None:
-            self.last_values.pass_on(body)
+            for each in [body] if onward is None else onward:
+                self.last_values.pass_on(each)
         if branch.children:
-            self._pass_on(branch, body, number, kind, now)
+            self._pass_on(branch, body, onward, number, kind, now)
         if not branch.deliver:
             return None
         if several:
@@ -190,11 +196,27 @@ class Trees(Published):
         if self._judge.passes_on(link):  # else it is refused, and confirmed
             raise Elsewhere("the origin of a message is not behind who brings it")
 
-    def _pass_on(self, branch: Branch, body: bytes, number: int, kind: int, now: float) -> None:
+    def _pass_on(
+        self, branch: Branch, body: bytes, found: list[bytes] | None, number: int, kind: int, now: float
+    ) -> None:
+        """Pass a body down a tree, or in place of it those that were ``found`` to go on."""
         if not self.forwards:  # its origin does not know yet
             for child in branch.children.values():
                 self._lose(child, inner(body), child.receivers, Why.NO_WAY)
             return
+        if found is None:  # nearly always
+            self._pass_down(branch, body, number, kind, now)
+        elif kind != DETOUR:
+            for each in found:
+                self._pass_down(branch, each, parse_head(each)[1], each[KIND_AT], now)
+        elif len(found) == 1:
+            self._pass_down(branch, body[:HEAD_BYTES] + found[0], number, kind, now)
+        else:  # a detour has one number on its tree: each part of it takes a detour of ours
+            for child in branch.children.values():
+                for each in found:
+                    self._send_around(branch, child, number, body[:HEAD_BYTES] + each)
+
+    def _pass_down(self, branch: Branch, body: bytes, number: int, kind: int, now: float) -> None:
         frame = pack_onward(body, branch.label)
         put = self._put
         if kind > FLOW_COMMAND:

@@ -88,7 +88,7 @@ class Delivery(Checker[MeshWorld]):
             if publication.at - BEFORE_S < self.world.rogue_until:
                 continue  # it speaks for endpoints that are out of reach for a moment
             for life in sorted(filter(self._may(publication), record.due(publication, BEFORE_S, AFTER_S))):
-                if not self.world.reads(payload, life):
+                if not self.world.reads(payload, life) or not self._passes(payload, publication, life):
                     continue
                 self.world.dues += 1
                 if publication.delivered.get(life, 0) < 1 and not self._is_told(publication, life):
@@ -104,6 +104,14 @@ class Delivery(Checker[MeshWorld]):
             return lambda life: True
         publisher, topic, at = name_of(publication.publisher), publication.topic, publication.at
         return lambda life: charter.allow(publisher, name_of(life), topic, at - BEFORE_S, at + AFTER_S)
+
+    def _passes(self, payload: bytes, publication: Publication, life: str) -> bool:
+        """Whether a life is to get it though nobody passes it on, as it is beside its publisher."""
+        if not self.world.withholds(payload, publication.kind):
+            return True
+        start, stop, record = publication.at - BEFORE_S, publication.at + AFTER_S, self.world.record
+        ends = (publication.publisher, life), (life, publication.publisher)
+        return all(record.link(*each).covers(start, stop) for each in ends)
 
     def _is_told(self, publication: Publication, life: str) -> bool:
         publisher, topic = publication.publisher, publication.topic
@@ -223,11 +231,14 @@ class OriginOrder(Checker[MeshWorld]):
         What was dropped on another way may still be read from a connection that one side believes to be broken. After
         5 s without any progress, as where somebody on the way is frozen, the order is given up.
         """
-        publication = self.world.record.publications.get(message.payload)
-        if publication is None or publication.publisher in (ROGUE, *self.world.record.originals):
+        record = self.world.record
+        publication = record.publications.get(message.payload)
+        if publication is None or publication.publisher in (ROGUE, *record.originals):
             return
         if host.original or message.origin == NOBODY:
             return
+        if publication.publisher in record.twice and self.world.withholds(message.payload, message.kind):
+            return  # it comes in one of two ways alone, and what is passed on in the other one may be earlier
         # The next life of an origin may begin with an earlier clock.
         key = host.life, message.kind, message.origin, publication.publisher, self.world.lane(message.topic)
         last = self._last.get(key, -1)
@@ -422,6 +433,7 @@ class Completeness(Checker[MeshWorld]):
                 for host in self.world.reachable(publisher)
                 if any(map(publication.topic.startswith, host.topics)) and publication.receiver in (None, host.life)
                 if self._may(publisher, host, publication.topic) and self.world.reads(payload, host.life)
+                if not self.world.withholds(payload, publication.kind) or host in self.world.wires_of(publisher)
             }
             got = {life: count for life, count in publication.delivered.items() if life in lives}
             if got != dict.fromkeys(wanting, 1):

@@ -26,6 +26,7 @@ from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.mesh.places import Gaps
 from chappe.sim.scenarios.mesh.base import MeshHost
+from chappe.sim.scenarios.mesh.filters import as_published, show
 from chappe.sim.scenarios.mesh.record import Spans
 from chappe.sim.scenarios.mesh.world import MeshWorld
 from chappe.sim.streams import Side
@@ -58,6 +59,8 @@ class EndpointHost(MeshHost):
         self.calls: dict[int, tuple[float, float]] = {}  # tickets of calls that end: when made, and until when they end
         self.asks_times = world.asks_times()
         self.core = make(own_id, options, self.now)
+        if world.filters:
+            self.core.router.passing.shows = show
         self.member = Member(self.core)
         self.peered: set[bytes] = set()  # as its statuses say
         self.discovered: set[bytes] = set()
@@ -359,6 +362,10 @@ class EndpointHost(MeshHost):
             self.world.see("on_quick", self, message)
         for message in action.messages if action.subscriber != QUICK else ():
             self.received += 1
+            if self.world.filters and message.kind == DATA:
+                message, wrong = as_published(message)
+                if wrong:
+                    self.world.fail("filters", f"{self.life} got {message}, but {wrong}")
             if (action.subscriber == COMMANDED) != (message.kind == COMMAND):
                 self.world.fail("delivery", f"{self.life} got for {action.subscriber} what is not for it: {message}")
             self.world.see("on_delivered", self, message)

@@ -58,7 +58,7 @@ class PopulatedMesh(MeshWorld):
             one, two = rng.sample(names, 2)
             if not self.holds_back or self.paces:  # in rings who is full may wait for himself
                 self.wires.add((one, two))
-        if rng.random() < 0.35 and not (self.only_floods or self.single or self.charter is not None):
+        if rng.random() < 0.35 and not (self.only_floods or self.single or self.filters or self.charter is not None):
             self._add_originals(names)
         if self.paces and self.pace_rng.random() < 0.4:  # an original that no way leads over
             self._make("o0", original=True)
@@ -139,7 +139,7 @@ class PopulatedMesh(MeshWorld):
                 options = replace(options, peer_policy=Policy.BLOCK)
             if self.holds_back:
                 options = replace(options, peer_policy=Policy.BLOCK)
-            if self.paces:  # boxes that have room for a batch
+            if self.paces or self.filters:  # boxes that have room for a batch, also in parts
                 options = replace(
                     options,
                     peer_messages_max=max(64, options.peer_messages_max),
@@ -148,6 +148,8 @@ class PopulatedMesh(MeshWorld):
             if self.holds_back or (self.paces and options.peer_policy is Policy.BLOCK):  # for what all bring at once
                 options = replace(options, peer_messages_max=4096 if self.paces else 256, peer_bytes_max=PEER_BYTES_MAX)
             self.born(life, options.forwarding)
+            if options.paths == 2:
+                self.record.twice.add(life)
             host = self.endpoint(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)
         host.want(rng.sample(PREFIXES, rng.choice((0, 1, 1, 2, 3))))

@@ -9,6 +9,7 @@ from chappe.sim.scenarios.mesh.accounts import accounts
 from chappe.sim.scenarios.mesh.aging import Ages, stall
 from chappe.sim.scenarios.mesh.checkers import Completeness, all_checkers
 from chappe.sim.scenarios.mesh.faults import MeshFaults
+from chappe.sim.scenarios.mesh.filters import FILTERS
 from chappe.sim.scenarios.mesh.gaps import Missing
 from chappe.sim.scenarios.mesh.hosts import MANY, EndpointHost
 from chappe.sim.scenarios.mesh.lasts import Lasts
@@ -23,6 +24,8 @@ DRAINED_S = 60
 
 class Mesh(PopulatedMesh):
     """The mesh."""
+
+    filtering = FILTERS
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -79,6 +82,11 @@ class Mesh(PopulatedMesh):
         topics = TOPICS if self.settings.plain else (*TOPICS, MANY[7] + b"x")
         publishers = [host for host in self.hosts.values() if host.original or not self.originals_alone]
         sent = [self.publish(host, topic) for host in publishers for topic in topics]
+        if self.filters:  # at once, so that some of a batch are held back
+            known = set(self.record.publications)
+            for host in self.alive(EndpointHost):
+                self.publish_many(host, TOPICS[0], 8)
+            sent += [each for each in self.record.publications if each not in known]
         if not self.settings.plain:
             self.pass_time(self.now + 2.0)  # small memories do not take so many at once
         for host in self.alive(EndpointHost) if not self.settings.plain else ():

@@ -13,6 +13,7 @@ from chappe.mesh.messages import DATA
 from chappe.sim.network import Network
 from chappe.sim.scenarios.mesh.base import MeshHost
 from chappe.sim.scenarios.mesh.charters import Charter
+from chappe.sim.scenarios.mesh.filters import is_held
 from chappe.sim.scenarios.mesh.record import Publication, Record, Spans
 from chappe.sim.streams import Side, Streams
 from chappe.sim.world import Settings, World
@@ -46,6 +47,7 @@ class MeshWorld(World):
     lengths_s = (3.0, 6.0, 10.0)
     settle_max_s = 40.0  # silence is noticed, dialling tried again and again, and everybody told
     settled_s = 0.75
+    filtering = 0.0  # of the worlds have endpoints that hold back and change what they pass on; see ``filters``
     ruled = 0.0  # of the worlds have permissions: a ``Charter`` knows endpoints of the mesh by name, and nobody else
     ordinary = False  # whether nothing is drawn that few worlds have
     mark = b""  # before all that is published
@@ -105,7 +107,9 @@ class MeshWorld(World):
         # Identities, and permissions that change: nobody gets what it may not, and all else arrives.
         special = not rare or self.rogue_comes or self.far or self.only_floods or self.accounts
         self.charter = None if special or Random(f"ruled {seed}").random() >= self.ruled else Charter(seed)
-        self.lasts = self.lasts and self.charter is None
+        filtered = special or self.charter is not None
+        self.filters = not filtered and Random(f"filters {seed}").random() < self.filtering
+        self.lasts = self.lasts and self.charter is None and not self.filters
         self.rests = not self.settings.plain and more.random() < RESTS
         if self.rogue_comes and not self.settings.plain:  # its numbers would drive out what little is remembered
             self.mesh_limits = MeshLimits(doubts_max=more.choice((4, MESH_LIMITS.doubts_max)))
@@ -223,6 +227,10 @@ class MeshWorld(World):
     def reads(self, payload: bytes, life: str) -> bool:
         """Whether a life can read what was published, where topics are sealed."""
         return True
+
+    def withholds(self, payload: bytes, kind: int) -> bool:
+        """Whether nobody passes on what was published so."""
+        return self.filters and kind == DATA and is_held(payload)
 
     def lane(self, topic: bytes) -> str:
         """What keeps its order with this topic: all does, but where topics are sealed."""
