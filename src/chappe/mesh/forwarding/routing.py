@@ -615,20 +615,20 @@ class Router:
                 self.drops.add(f"from {link.peer_id.hex()}, whose TTL is used up")
             return
         data = message.kind == DATA
-        try:
-            place = self._place(route, topic, payload) if data else 0
-        except UsageError:
-            self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
-            return
         kept = data and self.last_values is not None
         goes_on = kept or route.tree is not None or any(each is not link for each in route.originals)
         onward = self.passing.message(message) if goes_on else None
+        try:
+            place = self._place(route, topic, payload if onward is None else onward.payload) if data else 0
+            if onward is not None and route.tree is not None:
+                self.trees.publish(route.tree, message.kind, NOBODY, topic, onward.payload, now, place)
+            if onward is not None and kept:
+                self._keep(topic, onward.payload)
+        except UsageError:
+            self.drops.add(f"from {link.peer_id.hex()}, too large to be passed on")
         if onward is None:
             return
-        if kept:
-            self._keep(topic, onward.payload)
         if route.tree is not None:
-            self.trees.publish(route.tree, message.kind, NOBODY, topic, onward.payload, now, place)
             for each in self.trees.peers(route.tree):
                 turn.flushes[each.conn] = each.flush
         self._pass_to_originals(route.originals, onward, message.ttl - 1, link, turn, now)
