@@ -368,6 +368,25 @@ def test_what_one_commit_brings_beyond_the_bytes_is_left_out_without_a_gap() -> 
     assert pair.master.invariants() == []
 
 
+def test_where_much_of_a_commit_is_forgotten_at_once_what_it_leaves_out_leaves_no_gap() -> None:
+    limits = replace(KV_LIMITS, history_bytes=3_000, history_erased=1)
+    pair, backend = Pair(durable=True, history=4, limits=limits), SimBackend()
+    for key in "abcde":
+        pair.write("master", "put", key, 1)
+    kept(pair, backend)
+    assert told(pair, "master", "a") == [("put", 1)]
+    pair.write("master", "put", "other", 1)  # the commit that is under way
+    for value in (2, 3):
+        pair.write("master", "put", "a", value)
+    for key in "bcdef":
+        pair.write("master", "put", key, 100 * "x")
+        pair.write("master", "erase", key)
+    kept(pair, backend)
+    assert told(pair, "master", "a") == [("put", 3)]
+    pair.new_master(backend.load())
+    assert told(pair, "master", "a") == [("put", 3)]
+
+
 def test_a_change_that_begins_anew_forgets_those_before_it() -> None:
     history = History(4, KV_LIMITS, kept=True)
     begins = HistoryRow(encode("a"), 3, bytes((0x80,)) + body_of(0, 5, NOBODY, "x")[1:])
