@@ -23,6 +23,8 @@ IDENTITY_BEACONS_MAX: Final = 1_000  # ... and of one identity, where connection
 DIALS_AT_ONCE: Final = 1_000  # new members that are dialled and answered at once, and then ...
 DIALS_RATE: Final = 200  # ... so many a second: a socket and a message to everybody each
 ENDPOINT_BYTES_MAX: Final = 255
+INFO_S: Final = 5.0  # a store repeats STORE-INFO: a node that was too slow for the first one must not miss it for ever
+STORE_SILENT_S: Final = 3 * INFO_S  # a store that no beacon names is gone after this: STORE-INFO may be lost twice
 
 # -- records and batches --------------------------------------------------------------------------
 RECORD_BYTES_MAX: Final = 8 * MIB  # value + key + headers; larger is RecordTooLarge

@@ -18,10 +18,11 @@ from chappe.defaults import (
     DIALS_AT_ONCE,
     DIALS_RATE,
     IDENTITY_BEACONS_MAX,
+    STORE_SILENT_S,
 )
 from chappe.errors import ProtocolError
 from chappe.log import beacon
-from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, Gone, TakeOver
 from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, parse_beacon
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 
@@ -440,3 +441,35 @@ def test_random_endpoints_are_an_endpoint_or_a_protocol_error(kind: bytes, addre
             parse_beacon([kind, address, prefix + rest])
         except ProtocolError:
             pass
+
+
+def gone(made: Discovery, until: float) -> list[str]:
+    """The members that are found gone until then, as far as no connection to them ends."""
+    actions: list[Action] = []
+    while made.next_timeout() <= until:
+        actions += made.handle_timeout(made.next_timeout())
+    return [each.address for each in actions if isinstance(each, Gone)]
+
+
+def test_a_store_that_no_beacon_names_is_gone_once_it_no_longer_says_who_it_is() -> None:
+    made = found()
+    made.store_heard("STORE", 0.0)
+    made.store_heard("STORE", 5.0)
+    assert gone(made, 5.0 + STORE_SILENT_S - 0.1) == []
+    assert gone(made, 5.0 + STORE_SILENT_S) == ["STORE"]
+    assert gone(made, 100.0) == []
+
+
+def test_of_a_store_that_a_beacon_names_the_beacons_alone_tell_whether_it_is_there() -> None:
+    made = found()
+    made.store_heard("PEER", 0.0)
+    made.handle_beacon(PEER, 1.0)
+    made.store_heard("PEER", 2.0)
+    assert gone(made, 100.0) == []
+
+
+def test_stores_that_no_beacon_names_are_bounded() -> None:
+    made = found()
+    for number in range(BEACONS_MAX + 1):
+        made.store_heard(f"{number}", 0.0)
+    assert len(gone(made, STORE_SILENT_S)) == BEACONS_MAX

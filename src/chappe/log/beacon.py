@@ -11,7 +11,8 @@ not that of a node, and which only those look at that claim the same.
 Source: Dafka's beacon actor. Departures: the clock is monotonic; members are not dropped while no tower is
 heard (the original then drops everybody); an endpoint taken over by another member counts as new; a member
 that leaves says so with a beacon whose first frame is ``G``, which towers pass on and originals never hear. Nor do
-these hear what people call the tower, ``T`` and a name, which follows a subscription to beacons.
+these hear what people call the tower, ``T`` and a name, which follows a subscription to beacons. A store that answers
+at the endpoint of a dead member while no tower is there has no beacon: it is gone once its STORE-INFO stays away.
 
 A tower passes the beacons of nodes on to all nodes, and carries nothing else. A node's beacon arrives as ``B``,
 address, host, port; it leaves as ``B``, address, endpoint. Subscriptions of the nodes are relayed to the nodes'
@@ -49,9 +50,10 @@ from chappe.defaults import (
     DIALS_RATE,
     ENDPOINT_BYTES_MAX,
     IDENTITY_BEACONS_MAX,
+    STORE_SILENT_S,
 )
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect, Forward, Relay, TakeOver
+from chappe.log.actions import Action, Beacon, Connect, Disconnect, Forward, Gone, Relay, TakeOver
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 from chappe.log.guard import LISTERS, PRODUCERS, Guard
 from chappe.permissions.decisions import Verbs
@@ -149,6 +151,7 @@ class Discovery:
         self._places: Counter[str] = Counter()  # number of endpoints per address: several after a restart, or by fraud
         self._of_identity: Counter[str] = Counter()  # members of each identity
         self._undialled: dict[str, None] = {}  # endpoints of members that wait to be dialled
+        self._unannounced: Deadlines[str] = Deadlines()  # stores without a beacon, and when their silence is too long
         self._dials = _Dials(now)
         self._claims: dict[str, _Claim] = {}
         self.heard = 0  # messages of towers
@@ -238,7 +241,14 @@ class Discovery:
         else:
             self._leaves(known[0])
         self._places[address] += 1
+        self._unannounced.clear(address)
         return self._met(endpoint, None if known is None else known[0], address, now)
+
+    def store_heard(self, address: str, now: float) -> None:
+        """A store published its STORE-INFO; if no beacon names it, it is gone once it stops doing so."""
+        known = address in self._places
+        if not known and (address in self._unannounced or len(self._unannounced) < BEACONS_MAX):
+            self._unannounced.set(address, now + STORE_SILENT_S)
 
     def handle_timeout(self, now: float) -> list[Action]:
         """Send the beacon that is due; drop nodes that have been silent while a tower was there."""
@@ -256,11 +266,11 @@ class Discovery:
             elif self._tower is not False:
                 self._tower = False
                 actions.append(Report(TowerLost()))
-        return actions
+        return actions + [Gone(address) for address in self._unannounced.due(now)]
 
     def next_timeout(self) -> float:
         """When the next beacon or expiry is due."""
-        return self._timers.next
+        return min(self._timers.next, self._unannounced.next)
 
     def _addresses(self) -> list[str]:
         return [self._address, *(IDENTITY + each for each in self._claims)]

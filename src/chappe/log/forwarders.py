@@ -64,6 +64,9 @@ class Forwarders:
             return []
         return [Report(ForwarderFound(found.at)) if former is None else Gone(former)]
 
+    def store_heard(self, address: str, now: float) -> None:
+        """Nothing follows: ``heard`` tells what a forwarder says of itself, and no other store is met."""
+
     def handle_timeout(self, now: float) -> list[Action]:
         """Those that were silent for long are gone."""
         actions: list[Action] = []

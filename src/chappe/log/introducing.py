@@ -87,6 +87,9 @@ class Introducer:
         """See ``Forwarders.heard``."""
         return self._forwarders.heard(place, address, now)
 
+    def store_heard(self, address: str, now: float) -> None:
+        """See ``Forwarders.store_heard``."""
+
     def claim(self, identity: str, now: float) -> list[Action]:
         """A forwarder has no identities."""
         return []

@@ -17,7 +17,7 @@ from typing import Final
 from chappe.core import Report
 from chappe.data.topic import Filter, encode_topic
 from chappe.deadlines import Deadlines
-from chappe.defaults import POLL_HEADS_S
+from chappe.defaults import INFO_S, POLL_HEADS_S
 from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply, Subscribe
@@ -64,9 +64,8 @@ from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
-GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO ...
+GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
 EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
-INFO_S: Final = 5.0  # ... which is repeated this often: who was too slow for the first one must not miss us for ever
 
 
 class LogStore:

@@ -40,7 +40,7 @@ from chappe.log.events import MachineRefused, PermissionsChanged, Stopped
 from chappe.log.guard import GIVERS, Guard
 from chappe.log.handing_on import PERMISSIONS
 from chappe.log.member import Carrying, Part
-from chappe.log.messages import AskTraffic, Message, decode, encode
+from chappe.log.messages import AskTraffic, Message, StoreInfo, decode, encode
 from chappe.log.queries import Answer
 from chappe.log.traffic import Traffic
 from chappe.permissions.decisions import Verbs
@@ -484,6 +484,8 @@ class Node:
         self.traffic.took(message, len(frames[0]) + len(frames[-1]) * (len(frames) > 1))
         if isinstance(message, AskTraffic):
             return self._tell_traffic(message)
+        if isinstance(message, StoreInfo):
+            self.discovery.store_heard(message.address, time.monotonic())
         return self.role.handle_message(message, time.monotonic(), wall_us())
 
     def _tell_traffic(self, question: AskTraffic) -> Sequence[Action]:

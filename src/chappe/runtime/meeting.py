@@ -68,6 +68,9 @@ class Discovers(Protocol):
     def met(self) -> list[tuple[str, str]]:
         """Their addresses, and where each is."""
 
+    def store_heard(self, address: str, now: float) -> None:
+        """A store published its STORE-INFO."""
+
     def claim(self, identity: str, now: float) -> list[Action]:
         """Tell everybody that we go on with an identity."""
 

@@ -26,7 +26,7 @@ from chappe.log.batch import Batch
 from chappe.log.consuming import ConsumingMember
 from chappe.log.guard import Guard
 from chappe.log.leaving import Leaving
-from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, decode, encode
+from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
 from chappe.sim.pubsub import Dialogue, Link
@@ -174,6 +174,8 @@ class NodeHost(Host):
         """A peer published something that we subscribed to."""
         if isinstance(message, Fetch):
             self.world.see("on_fetched", self, message)
+        if isinstance(message, StoreInfo):
+            self.discovery.store_heard(message.address, self.world.now)
         self.call(self.role.handle_message, message, self.world.now, self.wall_us)
 
     def flush(self) -> None:
