@@ -94,6 +94,7 @@ SCRUB_IDLE_S: Final = 10.0  # between rounds, what could not be read is tried ag
 SCRUB_SAVE_S: Final = 30.0  # where a round has come to is noted this often
 SUSPECTS_MAX: Final = 200  # blocks that look wrong are read again so many at once: some 10 ms
 HEADS_PAGE: Final = 10_000  # partitions in one answer
+HOLES_TOLD_MAX: Final = 1_000  # holes of one partition in it; beyond that all the rest counts as missing
 
 # -- exactly-once sinks ---------------------------------------------------------------------------
 SINK_NAME_MAX: Final = 255  # characters in the name of a sink or a run

@@ -51,11 +51,11 @@ class ConsumerRig(Clocked):
         *topics: str,
         positions: dict[Key, int] | None = None,
         limits: LogLimits = LOG_LIMITS,
-        stored: bool = False,
+        min_acks: int = 0,
     ) -> None:
         self.now = 1000.0
         filters = [Filter.parse(each) for each in topics or ("hello",)]
-        self.core = LogConsumer("C", filters, reset, positions, limits, stored=stored, hears_acks=stored)
+        self.core = LogConsumer("C", filters, reset, positions, limits, min_acks=min_acks)
         self.stores: dict[str, StoreRig] = {}
         self.deaf: set[str] = set()  # endpoints of stores that do not answer
         self.late: list[Ask] | None = None  # not None: questions are kept here instead of answered

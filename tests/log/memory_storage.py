@@ -179,9 +179,9 @@ class MemoryLogStorage:
         late = (max(each.first, found.first) for each in found.kept if each.batch.timestamp_max >= timestamp)
         return next(late, found.next)
 
-    def holes(self) -> list[Hole]:
-        """Damage known and not healed."""
-        return [hole for partition in self._all() for hole in partition.holes()]
+    def holes(self, topic: str | None = None) -> list[Hole]:
+        """See ``LogStorage``."""
+        return [hole for each in self._all() if topic is None or each.topic == topic for hole in each.holes()]
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``; never lowers it."""

@@ -90,10 +90,10 @@ class StoreRig:
             rest += self.settle(self.finish(write))
         return rest
 
-    def keep(self, base: int, *values: bytes, partition: str = "P", topic: str = "hello") -> None:
+    def keep(self, base: int, *values: bytes, partition: str = "P", topic: str = "hello", heal: bool = False) -> None:
         """Put records on its disk behind its back."""
         body = encode_batch(base, values, WALL)
-        self.storage.publish(self.storage.write([Append(topic, partition, base, len(values), WALL, WALL, body)]))
+        self.storage.publish(self.storage.write([Append(topic, partition, base, len(values), WALL, WALL, body, heal)]))
 
     def contents(self, partition: str = "P", topic: str = "hello") -> list[tuple[int, bytes | None]]:
         """Offset and value of everything readable."""

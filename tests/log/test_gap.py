@@ -91,6 +91,9 @@ class Owner:
             self.gaps.progress(key, gap)
         return []
 
+    def readable_to(self, key: Key, gap: Gap) -> float:
+        return math.inf
+
     def known_to(self, key: Key) -> int:
         return -1
 

@@ -18,6 +18,7 @@ from chappe.log.messages import (
     GetHeads,
     Head,
     Message,
+    OnDisk,
     RecordMessage,
     Stored,
     StoreHello,
@@ -105,6 +106,7 @@ def test_what_producers_and_stores_are_told() -> None:
     rig = Rig()
     assert rig.passes(Stored("P", "S", "a/x", 5)) == ["keep"]
     assert rig.passes(Ack("P", "a/x", 5)) == ["keep"]
+    assert rig.passes(OnDisk("a/x", "id", "P", 0, 5)) == ["keep"]
     assert rig.passes(StoreInfo("", "S", "id", "tcp://h:1#keep")) == ["keep"]
     assert rig.passes(StoreHello("C", "S")) == ["keep"]
     assert rig.passes(Fetch("P", "C", "a/x", 0, 1)) == ["con", "keep"]
@@ -127,6 +129,8 @@ def test_a_subscription_to_records_is_narrowed() -> None:
     assert found == {"pro": [], "con": [b"Ra/", b"Rone\0"], "keep": [b"Ra/"], "look": [], "": []}
     assert [each.who for each in rig.refusals] == ["pro", "look", ""]
     assert rig.guard.subscribed("con", b"Mone") == [b"Mone\0"]
+    assert rig.guard.subscribed("con", b"J") == [b"Ja/", b"Jone\0"], "also what stores have on disk"
+    assert rig.guard.subscribed("pro", b"Ja/x") == []
     assert rig.guard.subscribed("con", b"Ha/b") == [b"Ha/b"]
     assert rig.guard.subscribed("con", b"Rone\0") == []
 
@@ -191,11 +195,12 @@ def test_what_a_store_says_it_has_forgotten_is_believed_of_topics_that_it_may_st
 def test_lists_name_only_what_somebody_may_know() -> None:
     rig = Rig()
     rows = [(topic, b"P", 0, 1, 1, 0, 0, 1) for topic in (b"a/x", b"b", b"one")]
-    answer = HeadsAnswer(rows, 7, False)
+    answer = HeadsAnswer(rows, 7, False, holes=[(row[0], b"P", 0, 0) for row in rows])
 
     def topics(who: str) -> list[bytes]:
         found = rig.guard.told(who, answer)
         assert isinstance(found, HeadsAnswer)
+        assert [each[0] for each in found.holes] == [each[0] for each in found.partitions]
         return [each[0] for each in found.partitions]
 
     assert topics("con") == [b"a/x", b"one"]

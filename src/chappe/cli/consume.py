@@ -76,8 +76,11 @@ def consume(
     on_stale: options.OnStale = "end",
     name: options.Name = None,
     stored: Annotated[
-        bool, Option("--stored", help="Print only what a store has on its disk: nothing of it can be lost any more.")
+        bool, Option("--stored", help="Print only what stores have on their disks: nothing of it can be lost any more.")
     ] = False,
+    min_acks: Annotated[
+        int, Option(min=1, max=100, metavar="N", help="With --stored: stores that must have each record.")
+    ] = 1,
 ) -> None:
     """Print the records of topics, or have workers do them: all, from an offset or a time, once or following."""
     from chappe import Consumer
@@ -97,7 +100,7 @@ def consume(
     if count == 0 or ends == {}:
         return
     age_s = None if max_age is None else parse_age(max_age)
-    more: dict[str, Any] = {"max_age_s": age_s, "on_stale": on_stale, "stored": stored}
+    more: dict[str, Any] = {"max_age_s": age_s, "on_stale": on_stale, "stored": stored, "min_acks": min_acks}
     form = "json" if as_json else output
     if working.program is not None:
         more |= {"timeout": timeout, "form": "json" if form == "text" else form}  # text is for people

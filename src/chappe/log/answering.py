@@ -247,7 +247,8 @@ def answer_query(
         if isinstance(request, HeadsRequest):
             limit = min(max(request.limit, 1), limits.heads_page)
             infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
-            answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us)
+            holes = [hole for topic in {info.topic for info in infos} for hole in storage.holes(topic)]
+            answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us, holes)
         elif isinstance(request, ReadRequest):
             answer, batches, hole = _read(storage, limits, request)
         else:

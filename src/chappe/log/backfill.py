@@ -164,6 +164,10 @@ class Backfill:
         """What is on our own disk."""
         return self._writer.stored(key)
 
+    def readable_to(self, key: Key, gap: Gap) -> float:
+        """Everything that another store has is wanted."""
+        return math.inf
+
     def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Begin a partition that is new where the others begin, if they removed what came before.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, KeysView, Mapping, Sequence
 from typing import Final
 
 from chappe.core import Report
-from chappe.data.topic import Filter, encode_topic
+from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import HEAD_IDLE_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
@@ -26,9 +26,9 @@ from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.beyond import ALONE_S, MEET_S, Beyond
 from chappe.log.clock import Clock
 from chappe.log.clocks import Clocks
-from chappe.log.delivery import EARLIEST, LAST, LATEST, Delivery, Partition, Reset
+from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
-from chappe.log.gap import UNDECIDED, GapState, Load, check_single
+from chappe.log.gap import UNDECIDED, Gap, GapState, Load, check_single
 from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
@@ -37,12 +37,13 @@ from chappe.log.messages import (
     GetHeads,
     Head,
     Message,
+    OnDisk,
     RecordMessage,
-    Stored,
     StoreHello,
     StoreInfo,
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
+from chappe.log.ranges import RangeSet
 from chappe.log.sources import Key, Question, Source, Sources
 from chappe.log.storage import PartitionInfo
 from chappe.log.subscriptions import address_in
@@ -60,9 +61,8 @@ class LogConsumer:
         reset: Where to start in partitions without a position.
         positions: Next offsets from an earlier life, by (topic, partition).
         ages: Whether it is asked how old records are (``judge``).
-        stored: Whether it takes records from disks of stores alone: what producers publish only tells that there is
-            more, and acknowledgements that it can be read.
-        hears_acks: Whether it listens to the acknowledgements of stores; else it asks once a second what they have.
+        min_acks: How many stores must have a record on disk before it is delivered. With 1 or more records are read
+            from stores alone: what producers publish only tells that there is more, and stores that it can be read.
     """
 
     def __init__(
@@ -74,12 +74,10 @@ class LogConsumer:
         limits: LogLimits = LOG_LIMITS,
         *,
         ages: bool = False,
-        stored: bool = False,
-        hears_acks: bool = False,
+        min_acks: int = 0,
     ) -> None:
         self._limits = limits
-        self.stored = stored
-        self._hears_acks = hears_acks
+        self.min_acks = min_acks
         self.address = address
         self.clocks = Clocks(address) if ages else None
         self._raw = encode_topic(address)
@@ -87,7 +85,7 @@ class LogConsumer:
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
-        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits, fetches=not stored)
+        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits, min_acks=min_acks)
         self._gaps = self._delivery.gaps
         self._beyond = Beyond(positions or {}, self._delivery, self._sources)
         self._last = LastTopics(self._sources)
@@ -105,8 +103,6 @@ class LogConsumer:
         if self.clocks is not None:
             actions.append(Subscribe(b"C" + self._raw))
         actions.append(Subscribe(b"I"))
-        if self._hears_acks:
-            actions.append(Subscribe(b"A"))
         for each in self._filters:
             actions += self._subscribe(each)
         return actions
@@ -325,28 +321,32 @@ class LogConsumer:
                 return [self._hello(store)]
             case StoreInfo(_, store, store_id, endpoint):
                 return self.handle_timeout(now) if self._sources.found(store, endpoint, now, store_id) else []
-            case Stored(_, _, subject) if self.stored and self.wants(subject):
-                return self._written(message, now)
+            case OnDisk(topic) if self.min_acks and self.wants(topic):
+                return self._on_disk(message, now)
             case ClockTold() if self.clocks is not None:
                 return self.clocks.told(message, now)
         return []
 
-    def _written(self, told: Stored, now: float) -> list[Action]:
-        """A store has acknowledged what it has on disk: read it."""
-        store = next((each for each in self._sources.stores.values() if each.store_id == told.address), None)
-        key, next_ = (told.subject, told.topic), told.sequence + 1
-        if store is None:
+    def _on_disk(self, told: OnDisk, now: float) -> list[Action]:
+        """A store has more of a partition on disk: read it, if enough have."""
+        stores = [each for each in self._sources.stores.values() if each.store_id == told.address]
+        key, next_ = (told.topic, told.partition), told.sequence + 1
+        if not stores or told.sequence >= (1 << 63) - 1:
             return []
+        store = stores[-1]  # its present life, if there was another one
         part = self._delivery.find(key)
         known = store.heads.get(key)
         if part is None or known is None:  # it says where the partition begins
             self._sources.poll_soon(now, store.address)
             return self.handle_timeout(now)
-        if next_ <= known[1]:
-            return []
         gap = part.gap
+        if self._counts:
+            store.on_disk.setdefault(key, RangeSet()).add(told.first, next_)
+            self._counted(gap)
+        elif next_ <= known[1]:
+            return []
         gap.head = max(gap.head, next_)
-        self._gaps.listed(store, key, gap, known[0], next_)
+        self._gaps.listed(store, key, gap, known[0], max(known[1], next_))
         if gap.next == UNDECIDED or gap.complete:
             return []
         self._gaps.want(key, gap)
@@ -382,7 +382,8 @@ class LogConsumer:
                     actions = self._delivery.begin(question.key, answer.offset, now, self._reset.value)
             case _ if question.key is not None:
                 parsed = self._gaps.answered(store, question, answer, batches, now)
-                actions = self._delivery.advance_all(question.key, parsed)
+                confirmed = self._delivery.confirmed(question.key, parsed, now)
+                actions = self._delivery.advance_all(question.key, confirmed)
             case _:
                 store.fail(now)
         return actions + self._gaps.look(now)
@@ -455,7 +456,17 @@ class LogConsumer:
 
     @property
     def _kinds(self) -> tuple[bytes, ...]:
-        return (b"H",) if self.stored else (b"H", b"R", b"M")
+        return (b"H", b"J") if self.min_acks else (b"H", b"R", b"M")
+
+    @property
+    def _counts(self) -> bool:
+        """Whether it counts which stores have a record; a single one has what is read from it."""
+        return self.min_acks >= COUNTED
+
+    def _counted(self, gap: Gap) -> None:
+        """A store said what it has on disk: enough may have what a gap waits for."""
+        if gap.state is GapState.OPEN and not gap.tries:
+            gap.retry_at = 0.0
 
     def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:
         """Ask original stores, which do not list what they have."""
@@ -589,7 +600,7 @@ class LogConsumer:
             return []  # its producer speaks of it again
         gap = self._partition(key, sequence + 1, now).gap
         if live:
-            if not self.stored:  # else nothing comes live that is to be waited for
+            if not self.min_acks:  # else nothing comes live that is to be waited for
                 gap.heard_at = now
                 gap.said = max(gap.said, sequence + 1)
             self._beyond.heard(key, sequence + 1, sequence + 1, now)
@@ -629,7 +640,9 @@ class LogConsumer:
         delivery = self._delivery
         actions: list[Action] = []
         store.since[wanted] = answer.version
-        for info in answer.infos():
+        infos = answer.infos()
+        whole = _whole(infos, answer.holes) if self._counts else {}
+        for info in infos:
             if not wanted.matches(info.topic):
                 continue
             key = (info.topic, info.partition)
@@ -647,6 +660,11 @@ class LogConsumer:
                 gap.next = self._start(store, key, info, new=wanted in store.synced, now=now)
                 part.strict = self._reset.strict
             self._gaps.listed(store, key, gap, info.first, info.next)
+            if self._counts:
+                for low, high in store.on_disk.get(key, ()):  # what it said meanwhile counts, too
+                    whole[key].add(max(low, info.next), high)
+                store.on_disk[key] = whole[key]
+                self._counted(gap)
             gap.head = max(gap.head, info.next)
             if part.strict or not gap.complete:
                 self._gaps.want(key, gap)
@@ -659,3 +677,16 @@ class LogConsumer:
             self._beyond.listed(now)
             self._sources.rest(store, self._filters)
         return actions + self._gaps.look(now) + self._absent.look(self._filters, now)
+
+
+def _whole(infos: Iterable[PartitionInfo], holes: Iterable[tuple[bytes, bytes, int, int]]) -> dict[Key, RangeSet]:
+    """What a store has on disk of partitions that it lists; what lies before its first offset counts, too."""
+    whole: dict[Key, RangeSet] = {}
+    for info in infos:
+        ranges = whole[info.topic, info.partition] = RangeSet()
+        ranges.add(0, info.next)
+    for topic, partition, first, last in holes:
+        found = whole.get((decode_topic(topic), decode_topic(partition)))
+        if found is not None:
+            found.remove(first, last + 1)
+    return whole

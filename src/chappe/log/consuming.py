@@ -23,8 +23,8 @@ from chappe.log.messages import (
     GetHeads,
     Head,
     Message,
+    OnDisk,
     RecordMessage,
-    Stored,
     StoreHello,
     StoreInfo,
 )
@@ -185,8 +185,8 @@ class ConsumingMember(Carrying[LogConsumer]):
             if message.direct and not isinstance(message, Head):
                 return self._hand([message.topic], message, now, wall_us)
             return self._hand(self._who_wants(message.subject), message, now, wall_us)
-        if isinstance(message, Stored):
-            return self._hand(self._who_wants(message.subject), message, now, wall_us)
+        if isinstance(message, OnDisk):
+            return self._hand(self._who_wants(message.topic), message, now, wall_us)
         if isinstance(message, StoreHello | ClockTold):
             return self._hand([message.topic], message, now, wall_us)
         if not isinstance(message, StoreInfo):
@@ -317,7 +317,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         for address in addresses:
             part = self._parts.get(address)
             if part is not None:
-                taken = _told_of(message) if part.paused or part.stored else message
+                taken = _told_of(message) if part.paused or part.min_acks else message
                 actions += self._tell(part, part.handle_message, taken, now, wall_us, now=now)
         return actions
 

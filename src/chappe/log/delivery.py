@@ -12,11 +12,12 @@ from chappe.defaults import BATCH_RECORDS_MAX, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch, StampedHere, encode_batch
-from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing
+from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing, RecordsUnconfirmed
 from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gap, Gaps, GapState
 from chappe.log.sources import Key, Sources
 from chappe.log.storage import PartitionInfo
 
+COUNTED: Final = 2  # so many stores are counted; a single one has what is read from it
 UNDECIDED_TRIES: Final = 4  # RETRY_S each, for a store to be found that knows where a time begins
 
 
@@ -81,7 +82,8 @@ class Partition:
     delivered: bool = False  # a record of it came, or a store told its newest: its position outlives the store
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
     since: int | None = None  # begin with the first record that has this time or a later one; it has not come yet
-    told: int = UNDECIDED  # the offset that was reported as missing
+    told: int = UNDECIDED  # the offset that was reported as missing, or as unconfirmed
+    waits_from: float = math.inf  # since when too few stores have the next record
     passed_at: float = -math.inf  # when a gap was passed over last
 
 
@@ -106,12 +108,13 @@ class Delivery:
         positions: Mapping[Key, int],
         limits: LogLimits = LOG_LIMITS,
         *,
-        fetches: bool = True,
+        min_acks: int = 0,
     ) -> None:
         self._reset = reset
         self._sources = sources
         self._limits = limits
-        self.gaps = Gaps(address, sources, limits, eager=True, fetches=fetches)
+        self._min_acks = min_acks
+        self.gaps = Gaps(address, sources, limits, eager=True, fetches=not min_acks)
         self.gaps.owner = self
         self.partitions = {
             key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()
@@ -333,6 +336,25 @@ class Delivery:
         """Everything that a store lists is remembered."""
         return -1
 
+    def readable_to(self, key: Key, gap: Gap) -> float:
+        """What enough stores have on disk, if they are counted; one that is read from has it."""
+        if self._min_acks < COUNTED or gap.next == UNDECIDED:
+            return math.inf
+        return self._sources.confirmed(key, gap.next, self._min_acks)
+
+    def confirmed(self, key: Key, batches: list[Batch], now: float) -> list[Batch]:
+        """Those of the batches that a store has read for us which enough stores have; the others are read again."""
+        part = self.find(key)
+        if self._min_acks < COUNTED or part is None or not batches:
+            return batches
+        gap = part.gap
+        end = self.readable_to(key, gap)
+        kept = [each for each in batches if each.next <= (end if end < math.inf else gap.next)]
+        if gap.state is not GapState.CLOSED and not any(each.next > gap.next for each in kept):
+            gap.tries += 1  # another store's batches may end where enough have it
+            gap.retry_at = now + RETRY_S / 10
+        return kept
+
     def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Find out where to begin; report a position that is not, or no longer, there, and go on elsewhere."""
         part = self.partitions[key]
@@ -353,7 +375,20 @@ class Delivery:
         if part.strict and gap.next == last and gap.next >= gap.head:
             part.strict = False
             self.gaps.close(key, gap)
-        return []
+            return []
+        return self._unconfirmed(key, part, now)
+
+    def _unconfirmed(self, key: Key, part: Partition, now: float) -> list[Action]:
+        """Say once for each gap that too few stores have what comes next."""
+        gap = part.gap
+        if self.readable_to(key, gap) > gap.next:
+            part.waits_from = math.inf
+            return []
+        part.waits_from = min(part.waits_from, now)
+        if part.told == gap.next or now - part.waits_from < self._limits.missing_told_s:
+            return []
+        part.told = gap.next
+        return [Report(RecordsUnconfirmed(key[0], key[1], gap.next, gap.head - 1, self._min_acks))]
 
     def _decide(self, key: Key, gap: Gap, now: float) -> list[Action]:
         """Ask a store where a time begins; if none can say, start with what came live."""

@@ -101,6 +101,16 @@ class RecordsMissing(OffsetsEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsUnconfirmed(OffsetsEvent):
+    """A store has them on disk, but fewer than ``min_acks`` do: they come when enough have."""
+
+    min_acks: int
+
+    def __str__(self) -> str:
+        return self._told(f", wait until {self.min_acks} stores have them on disk; start as many, or ask for fewer")
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsLost(OffsetsEvent):
     """They could not be had from anyone and were skipped."""
 

@@ -142,6 +142,9 @@ class GapOwner(Protocol):
     def known_to(self, key: Key) -> int:
         """What a store has of a partition is remembered if it is more than this."""
 
+    def readable_to(self, key: Key, gap: Gap) -> float:
+        """What comes from here on is not to be read yet, though a store has it; infinity: all may be read."""
+
 
 class Gaps:
     """All open gaps of the member with this address.
@@ -257,8 +260,14 @@ class Gaps:
         actions = self.owner.place(key, gap, now)
         if gap.state in (GapState.CLOSED, GapState.READING) or now < gap.retry_at:
             return actions
+        readable_to = self.owner.readable_to(key, gap)
+        if readable_to <= gap.next:
+            gap.tries, gap.retry_at = 0, now + RETRY_S  # nothing is tried while too few have it
+            return actions
         having = self._sources.having(key, gap.next, now)
         if having:
+            if readable_to < math.inf:  # first those with nothing behind it: their batches end there, or before
+                having.sort(key=lambda each: each.heads[key][1] > readable_to)
             return actions + self._read(having[gap.tries % len(having)], key, gap, now)
         if self._eager and gap.tries % 2 == 0:
             # What we know of the stores is up to a second old: one of them may have it by now.

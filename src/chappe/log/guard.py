@@ -7,7 +7,8 @@ dialled. It never believes what a message says of its sender.
 records, heads                       who hands them on may ``produce`` the topic, or to a consumer ``store`` it; those
                                      of an ordered partition come from stores of its chain: he may ``store`` it
 FETCH                                who asks may ``consume`` or ``store`` the topic, and is whom the answer goes to
-acknowledgements                     who sends them may ``store`` the topic
+acknowledgements, and what is on     who sends them may ``store`` the topic
+a store's disk
 a subscription to records            to what of it who subscribes may ``consume`` or ``store``, and to nothing else
 a subscription to what is meant      of one identity at a time, so that nobody hears what another one asked for
 for one address
@@ -43,6 +44,7 @@ from chappe.log.messages import (
     GetHeads,
     Head,
     Message,
+    OnDisk,
     RecordMessage,
     Stored,
     StoreHello,
@@ -145,6 +147,8 @@ class Guard:
                 return message if self._may(who, READERS, subject) and self._answers_to(who, requester) else None
             case Stored() | Ack():
                 return message if self._may(who, STORES, message.subject) else None
+            case OnDisk():
+                return message if self._may(who, STORES, message.topic) else None
             case GetHeads(prefix):
                 return message if self._may_all(who, prefix) else None
             case ConsumerHello(_, _, subjects):
@@ -203,7 +207,7 @@ class Guard:
         if b"\0" in rest:
             return []
         match kind:
-            case b"M" | b"R" | b"H":
+            case b"M" | b"R" | b"H" | b"J":
                 scopes = decisions.scopes(who, READERS, decode_topic(rest))
                 return [kind + encode_topic(text) + (b"\0" if exact else b"") for text, exact in scopes]
             case b"S" | b"D" | b"E" | b"A" | b"K" | b"L" | b"C" | b"Q" | b"U":
@@ -227,7 +231,7 @@ class Guard:
         scope = self.scope(who, prefix)
         kind, rest = prefix[:1], prefix[1:]
         if not scope:
-            records = kind in (b"M", b"R", b"H")
+            records = kind in (b"M", b"R", b"H", b"J")
             asked = kind == b"G" and rest != b""  # by a producer, for the end of its partition
             verb = CONSUME if records or kind in (b"S", b"D", b"E") else PRODUCE if asked else STORE
             self._tell(who, verb, decode_topic(rest) if records or asked else "", prefix=records)
@@ -327,7 +331,8 @@ class Guard:
         may = self._decisions().may
         kept = [each for each in answer.partitions if may(who, verbs, decode_topic(each[0]))]
         version = (answer.version & ((1 << at) - 1)) | self._rules() << at
-        return msgspec.structs.replace(answer, partitions=kept, version=version)
+        holes = [each for each in answer.holes if may(who, verbs, decode_topic(each[0]))]
+        return msgspec.structs.replace(answer, partitions=kept, holes=holes, version=version)
 
     def _known(self, request: Request, at: int) -> Request:
         if not isinstance(request, HeadsRequest) or not request.since:

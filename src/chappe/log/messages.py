@@ -3,7 +3,7 @@
 Header frame: id octet, topic, NUL, version 1, fields. Strings have a length octet, longstrs four, numbers
 are big endian. RECORD, DIRECT-RECORD, the two batch messages and TRAFFIC carry a second frame.
 
-Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A I T C Q U are chappe's; they reach only members that
+Ids M D F K H E G W L are Dafka's, byte for byte. Ids R S A J I T C Q U are chappe's; they reach only members that
 subscribed to them, which an original never does.
 
 Departure: the original accepts cut-off frames with stale fields; here they are a ProtocolError. Trailing
@@ -124,6 +124,20 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class OnDisk:
+    """J (chappe): the store ``address`` has ``first``..``sequence`` of a partition of ``topic`` on its disk.
+
+    Offsets before ``first`` are on its disk, too, but for those that it has let go of or has never had.
+    """
+
+    topic: str
+    address: str
+    partition: str
+    first: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo:
     """I (chappe): a store's lasting id and the address of its query socket."""
 
@@ -178,8 +192,8 @@ class TrafficTold:
 
 
 Message: TypeAlias = (
-    RecordMessage | Fetch | Ack | Head | GetHeads | ConsumerHello | StoreHello | BatchMessage | Stored | StoreInfo
-    | AskClock | ClockTold | AskTraffic | TrafficTold
+    RecordMessage | Fetch | Ack | Head | GetHeads | ConsumerHello | StoreHello | BatchMessage | Stored | OnDisk
+    | StoreInfo | AskClock | ClockTold | AskTraffic | TrafficTold
 )  # fmt: skip
 
 
@@ -227,6 +241,9 @@ def encode(message: Message) -> list[bytes]:
             return [_batch_header(b"S" if direct else b"R", topic, address, subject), bytes(body)]
         case Stored(topic, address, subject, sequence):
             return [_head(b"A", topic) + _string(address) + _string(subject) + _U64.pack(sequence)]
+        case OnDisk(topic, address, partition, first, sequence):
+            offsets = _U64.pack(first) + _U64.pack(sequence)
+            return [_head(b"J", topic) + _string(address) + _string(partition) + offsets]
         case StoreInfo(topic, address, store_id, endpoint):
             return [_head(b"I", topic) + _string(address) + _string(store_id) + _string(endpoint)]
         case AskClock(topic, address, number):
@@ -310,6 +327,7 @@ _HEADER_ONLY: Final[dict[bytes, Callable[[str, _Reader], Message]]] = {
     b"W": _decode_consumer_hello,
     b"L": lambda topic, r: StoreHello(topic, r.string()),
     b"A": lambda topic, r: Stored(topic, r.string(), r.string(), r.u64()),
+    b"J": lambda topic, r: OnDisk(topic, r.string(), r.string(), r.u64(), r.u64()),
     b"I": _decode_store_info,
     b"T": lambda topic, r: AskClock(topic, r.string(), r.u64()),
     b"C": _decode_clock_told,

@@ -23,9 +23,9 @@ from typing import Annotated, Final, TypeAlias, get_args
 import msgspec
 
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.defaults import ATTEMPTS_MAX, HEADS_PAGE, READ_BYTES, SINK_NAME_MAX, TOPIC_BYTES_MAX
+from chappe.defaults import ATTEMPTS_MAX, HEADS_PAGE, HOLES_TOLD_MAX, READ_BYTES, SINK_NAME_MAX, TOPIC_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.log.storage import PartitionInfo
+from chappe.log.storage import Hole, PartitionInfo
 
 # Of questions and answers. Whoever reads a message passes over what a newer format has at its end, and takes what an
 # older one lacks for its default; a question of a kind that is not known is answered as UNKNOWN. Format 2 has TRIM.
@@ -179,6 +179,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     retention: list[tuple[Text, float | None, int | None, int | None]] | None = None  # to whom and when as refusals:
     # pattern, age in seconds, bytes, records, in their order; None: it is not said
     name: Text = ""  # of the store, for people, if since is 0
+    holes: list[tuple[Name, Name, Offset, Offset]] = []  # first and last of what the partitions lack in between
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
@@ -323,13 +324,39 @@ def decode_answer(raw: bytes) -> Answer:
 
 
 def heads_answer(
-    infos: Sequence[PartitionInfo], since: int, limit: int, version: int, scrubbed_us: int = 0
+    infos: Sequence[PartitionInfo],
+    since: int,
+    limit: int,
+    version: int,
+    scrubbed_us: int = 0,
+    holes: Sequence[Hole] = (),
 ) -> HeadsAnswer:
-    """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port."""
+    """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port.
+
+    Of ``holes`` it has those of the partitions, bounded: beyond ``HOLES_TOLD_MAX`` of one, all the rest of it is one.
+    """
     more = len(infos) >= limit
     rows: list[tuple[bytes, bytes, int, int, int, int, int, int]] = []
     for i in infos:
         known = i.first, i.next, i.bytes, i.timestamp_min, i.timestamp_max, i.version
         rows.append((encode_topic(i.topic), encode_topic(i.partition), *known))
     known_to = rows[-1][-1] if more and rows else max(version, since)
-    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT)
+    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT, holes=_told(infos, holes))
+
+
+def _told(infos: Sequence[PartitionInfo], holes: Sequence[Hole]) -> list[tuple[bytes, bytes, int, int]]:
+    if not holes:
+        return []
+    lacking: dict[tuple[str, str], list[tuple[int, int]]] = {(each.topic, each.partition): [] for each in infos}
+    for hole in holes:
+        known = lacking.get((hole.topic, hole.partition))
+        if known is not None:
+            known.append((hole.first, hole.last))
+    found: list[tuple[bytes, bytes, int, int]] = []
+    for info in infos:
+        known = sorted(lacking[info.topic, info.partition])
+        if len(known) > HOLES_TOLD_MAX:
+            known = [*known[: HOLES_TOLD_MAX - 1], (known[HOLES_TOLD_MAX - 1][0], info.next - 1)]
+        names = encode_topic(info.topic), encode_topic(info.partition)
+        found += [(*names, first, last) for first, last in known]
+    return found

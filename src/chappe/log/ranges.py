@@ -34,6 +34,11 @@ class RangeSet:
         """The first of the ranges; there is one."""
         return self._ranges[0]
 
+    @property
+    def end(self) -> int:
+        """The offset after the last one; 0 if there is none."""
+        return self._ranges[-1][1] if self._ranges else 0
+
     def add(self, first: int, end: int) -> None:
         """These are in it from now on."""
         if first >= end:

@@ -18,6 +18,7 @@ from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
+from chappe.log.ranges import RangeSet
 from chappe.log.storage import Hole
 
 ANSWER_S: Final = 2.0  # a store that takes longer is passed over for as long again
@@ -35,6 +36,7 @@ class Source:
     since: dict[Filter, int] = field(default_factory=dict)  # version to ask from
     synced: dict[Filter, float] = field(default_factory=dict)  # whose partitions are all known, as was asked when
     heads: dict[Key, tuple[int, int]] = field(default_factory=dict)  # first, next; ``note`` and ``forget`` change it
+    on_disk: dict[Key, RangeSet] = field(default_factory=dict)  # without holes, where stores are counted
     sizes: dict[str, int] = field(default_factory=dict)  # how many records of each topic these are
     overfull: bool = False  # it listed more than is taken
     polling: int = 0  # questions for news under way
@@ -50,13 +52,17 @@ class Source:
 
     def note(self, key: Key, first: int, next_: int) -> None:
         """It said that it has these offsets of a partition."""
+        on_disk = self.on_disk.get(key)
         self.forget(key)
         self.heads[key] = (first, next_)
+        if on_disk is not None:
+            self.on_disk[key] = on_disk
         self.sizes[key[0]] = self.sizes.get(key[0], 0) + next_ - first
 
     def forget(self, key: Key) -> None:
         """It has nothing of a partition, or nothing that matters."""
         known = self.heads.pop(key, None)
+        self.on_disk.pop(key, None)
         if known is None:
             return
         left = self.sizes.pop(key[0], 0) - (known[1] - known[0])
@@ -154,6 +160,25 @@ class Sources:
     def having(self, key: Key, offset: int, now: float) -> list[Source]:
         """Those that listed the offset and answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until and each.has(key, offset)]
+
+    def confirmed(self, key: Key, offset: int, count: int) -> float:
+        """Up to where ``count`` stores have a partition on disk, from ``offset`` on; ``offset`` itself if fewer do.
+
+        It is infinity if no store has the offset. A store counts once, under however many addresses it is known. It
+        counts for what lies before its first offset, too: it has let go of that, or will never have it.
+        """
+        ends: dict[str, int] = {}
+        unsure = False
+        for each in self.stores.values():
+            on_disk = each.on_disk.get(key)
+            end = offset if on_disk is None else on_disk.end_of(offset)
+            if end > offset:
+                ends[each.store_id] = max(end, ends.get(each.store_id, 0))
+            elif each.has(key, offset) and (on_disk is None or offset >= on_disk.end):
+                unsure = True  # it has answered with more than it has said to be whole
+        if len(ends) >= count:
+            return sorted(ends.values(), reverse=True)[count - 1]
+        return offset if ends or unsure else math.inf
 
     def lists(self, key: Key) -> bool:
         """Whether any store knows a partition."""

@@ -137,8 +137,8 @@ class LogStorage(Protocol):
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
         """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
 
-    def holes(self) -> list[Hole]:
-        """Damage known and not healed."""
+    def holes(self, topic: str | None = None) -> list[Hole]:
+        """Damage known and not healed, of one topic or of all."""
 
     def reset(self, topic: str, partition: str, first: int) -> None:
         """Start a partition at ``first``: its earlier records exist nowhere any more.

@@ -42,6 +42,7 @@ from chappe.log.messages import (
     GetHeads,
     Head,
     Message,
+    OnDisk,
     RecordMessage,
     Stored,
     StoreHello,
@@ -438,10 +439,17 @@ class LogStore:
         return self._acknowledge(key, stored)
 
     def _acknowledge(self, key: Key, end: int) -> list[Action]:
+        """Tell the producer what it may let go of, and consumers of the topic what is on disk."""
         topic, partition = key
-        end = self._unfilled.limit(key, end)
         if end == 0:
             return []
+        actions: list[Action] = []
+        if self.subscriptions.wanted(encode_topic(topic), b"J"):
+            first = max((each.last + 1 for each in self.storage.holes(topic) if each.partition == partition), default=0)
+            actions.append(Publish(OnDisk(topic, self.storage.store_id, partition, first, end - 1)))
+        end = self._unfilled.limit(key, end)
+        if end == 0:
+            return actions
         if self.subscriptions.has(b"A" + encode_topic(partition)):
-            return [Publish(Stored(partition, self.storage.store_id, topic, end - 1))]
-        return [Publish(Ack(partition, topic, end - 1))]
+            return [Publish(Stored(partition, self.storage.store_id, topic, end - 1)), *actions]
+        return [Publish(Ack(partition, topic, end - 1)), *actions]

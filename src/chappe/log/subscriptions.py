@@ -17,8 +17,9 @@ class Subscriptions:
 
     A member of chappe that wants a topic subscribes to ``H``, ``R`` and ``M`` of it, in this order, and unsubscribes in
     the opposite one; an original wants ``M`` and ``H``. So where somebody wants ``M``, and ``M`` or ``H`` outnumber
-    ``R``, an original listens. While subscriptions come in one by one an original may be seen that is not there, but
-    none is overlooked.
+    ``R``, an original listens. A member that wants only what stores have subscribes to ``H`` and then ``J``, so ``J``
+    counts against ``H``. While subscriptions come in one by one an original may be seen that is not there, but none is
+    overlooked.
     """
 
     def __init__(self) -> None:
@@ -44,9 +45,9 @@ class Subscriptions:
         """Whether somebody holds exactly this prefix."""
         return prefix in self._counts
 
-    def wanted(self, topic: bytes) -> bool:
-        """Whether somebody wants what is published to the topic."""
-        record = b"M" + topic
+    def wanted(self, topic: bytes, kind: bytes = b"M") -> bool:
+        """Whether somebody wants messages of this kind that are published to the topic."""
+        record = kind + topic
         return any(record[:end] in self._counts for end in range(1, len(record) + 1))
 
     def original_stores(self) -> bool:
@@ -73,7 +74,8 @@ class Subscriptions:
             counts = self._counts
             found = self._originals[topic] = any(
                 (records := counts.get(b"M" + topic[:end], 0))
-                and max(records, counts.get(b"H" + topic[:end], 0)) > counts.get(b"R" + topic[:end], 0)
+                and max(records, counts.get(b"H" + topic[:end], 0) - counts.get(b"J" + topic[:end], 0))
+                > counts.get(b"R" + topic[:end], 0)
                 for end in range(len(topic) + 1)
             )
         return found

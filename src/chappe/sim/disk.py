@@ -214,11 +214,12 @@ class SimDisk:
         part = self.parts[topic, partition]
         return next((block.base for block in part.blocks if block.timestamp_max >= timestamp), part.next)
 
-    def holes(self) -> list[Hole]:
-        """What is known to be missing."""
+    def holes(self, topic: str | None = None) -> list[Hole]:
+        """See ``LogStorage``."""
         return [
             Hole(*key, low, high - 1, "missing on the disk of the simulation")
             for key, part in self.parts.items()
+            if topic is None or key[0] == topic
             for low, high in part.gaps()
         ]
 

@@ -82,8 +82,8 @@ class ShardedConsumer(Closeable):
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
         tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s``,
-            ``on_stale``, ``name``, ``stored`` and ``security``. Workers read nothing; readers find the key where it is,
-            and are told its passphrase by their environment.
+            ``on_stale``, ``name``, ``stored``, ``min_acks`` and ``security``. Workers read nothing; readers find the key
+            where it is, and are told its passphrase by their environment.
 
     Raises:
         UsageError: An argument is out of its range, or no worker could import the function or start the program.
@@ -113,6 +113,7 @@ class ShardedConsumer(Closeable):
         on_stale: OnStale = "end",
         name: str | None = None,
         stored: bool = False,
+        min_acks: int = 1,
         security: LogSecurity = None,
     ) -> None:
         own(self)
@@ -148,6 +149,7 @@ class ShardedConsumer(Closeable):
         self.closed = False
         shared: dict[str, Any] = {"tower": tower, "listen": listen, "forwarders": forwarders}
         shared |= {"max_age_s": max_age_s, "on_stale": on_stale, "name": program.label(name), "stored": stored}
+        shared |= {"min_acks": min_acks}
         try:
             if reader_per_topic:
                 options = {"by": by, "until_end": until_end, "timeout": timeout, "tries": tries, **shared}

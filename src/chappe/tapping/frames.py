@@ -25,6 +25,7 @@ from chappe.log.messages import (
     Fetch,
     GetHeads,
     Head,
+    OnDisk,
     RecordMessage,
     Stored,
     StoreHello,
@@ -53,10 +54,10 @@ MALFORMED: Final = "malformed"
 # The log's kinds by the first byte of a message, which is that of a subscription to it, too.
 KINDS: Final = {
     b"M": "record", b"D": "record, direct", b"R": "batch", b"S": "batch, direct", b"H": "head", b"E": "head, direct",
-    b"F": "fetch", b"G": "get-heads", b"K": "ack", b"A": "stored", b"L": "store-hello", b"W": "consumer-hello",
-    b"I": "store-info", b"T": "ask-clock", b"C": "clock", b"Q": "ask-traffic", b"U": "traffic",
+    b"F": "fetch", b"G": "get-heads", b"K": "ack", b"A": "stored", b"J": "on-disk", b"L": "store-hello",
+    b"W": "consumer-hello", b"I": "store-info", b"T": "ask-clock", b"C": "clock", b"Q": "ask-traffic", b"U": "traffic",
 }  # fmt: skip
-_BY_TOPIC: Final = (b"M", b"R", b"H", b"G")  # of which the first name is the topic
+_BY_TOPIC: Final = (b"M", b"R", b"H", b"G", b"J")  # of which the first name is the topic
 _MESH_KINDS: Final = {DATA: "data", COMMAND: "command"}
 
 
@@ -101,6 +102,9 @@ def _told(at_us: int, kind: str, size: int, message: LogMessage) -> Passed:
         case Ack():
             return Passed(at_us, encode_topic(message.subject), kind, "", "", message.topic, message.sequence,
                           size=size)  # fmt: skip
+        case OnDisk():
+            return Passed(at_us, encode_topic(message.topic), kind, message.address, "", message.partition,
+                          message.sequence, size=size)  # fmt: skip
         case Stored():
             return Passed(at_us, encode_topic(message.subject), kind, message.address, "", message.topic,
                           message.sequence, size=size)  # fmt: skip

@@ -66,9 +66,12 @@ class Consumer(at_exit.Collectable, Closeable):
             record; or such records are left out, counted in ``too_old``, with an event (``drop``).
         name: Its name for people, in lists and pictures: a label, 1 to 64 printable characters, which proves nothing.
             The program and its host by default, such as ``sensor.py@web1``.
-        stored: Whether only records come that a store has on its disk, so that nothing that you got is lost if its
-            producer dies and the machines of stores lose power. They come a sync and a read later than otherwise; with
-            keys up to a second later. Without a store nothing comes.
+        stored: Whether only records come that stores have on their disks, so that nothing that you got is lost if its
+            producer dies and the machines of stores lose power. They come a sync and a read later than otherwise.
+            Without a store nothing comes.
+        min_acks: With ``stored``, how many stores must have a record. Those that are there now are counted, each once;
+            while too few are, or too few have the next record, nothing comes, and ``RecordsUnconfirmed`` says so. A
+            store counts for records that it has let go of. More than one cannot begin with ``last-value``.
         security: Who this program is: ``Keys("DIRECTORY/NAME")``, ``"plain"``, or None for what ``CHAPPE_IDENTITY``
             or ``chappe.toml`` names, if one does.
 
@@ -92,6 +95,7 @@ class Consumer(at_exit.Collectable, Closeable):
         on_stale: OnStale = "end",
         name: str | None = None,
         stored: bool = False,
+        min_acks: int = 1,
         security: LogSecurity = None,
     ) -> None:
         own(self)
@@ -103,12 +107,13 @@ class Consumer(at_exit.Collectable, Closeable):
         for wanted in filters:
             where.require(CONSUME, wanted.name, prefix=wanted.prefix)
         beginning = _reset(reset)
+        counted = _counted(stored, min_acks, beginning)
         self._positions: Positions | None = None
         if identity is not None:
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
             new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed),
-            ages=max_age_s is not None, stored=stored, hears_acks=stored and where.keys is None,
+            ages=max_age_s is not None, min_acks=counted,
         )  # fmt: skip
         self._ahead_of_all = beginning is LAST
         self._events: deque[object] = deque(maxlen=1000)
@@ -248,7 +253,7 @@ class Consumer(at_exit.Collectable, Closeable):
             elif left:
                 deadline = min(deadline, now + patience_s)
                 if now >= deadline:
-                    raise TimedOut(_not_come(left, patience_s))
+                    raise TimedOut(_not_come(left, patience_s, self._core.min_acks))
                 yield self._has_come
         while self._core.unsure and time.monotonic() < since + patience_s:
             yield lambda: not self._core.unsure
@@ -545,13 +550,25 @@ def _positions(given: object) -> dict[Key, int]:
     return found
 
 
-def _not_come(left: dict[Key, int], patience_s: float) -> str:
+def _not_come(left: dict[Key, int], patience_s: float, min_acks: int) -> str:
     (topic, partition), end = next(iter(left.items()))
     what = "a partition" if len(left) == 1 else f"{len(left)} partitions"
+    counted = f", or {min_acks} stores do not have all of it yet" if min_acks > 1 else ""
     return (
         f"{what} did not come to the end: for {patience_s:g} s nothing came of partition {partition} of topic "
-        f"{topic!r}, which ends at offset {end - 1}; who may wait longer gives a timeout, or None"
+        f"{topic!r}, which ends at offset {end - 1}{counted}; who may wait longer gives a timeout, or None"
     )
+
+
+def _counted(stored: bool, min_acks: int, reset: Reset) -> int:
+    """How many stores must have a record before it comes; 0 if it comes from its producer, too."""
+    if isinstance(min_acks, bool) or not isinstance(min_acks, int) or min_acks < 1:
+        raise UsageError(f"min_acks of a consumer is a number of stores, at least 1, not {min_acks!r}")
+    if min_acks > 1 and not stored:
+        raise UsageError("min_acks counts stores of a consumer that takes only what is stored: add stored=True")
+    if min_acks > 1 and reset is LAST:
+        raise UsageError("last-value begins with what one store has: take min_acks=1, or another reset")
+    return min_acks if stored else 0
 
 
 def _reset(reset: ResetLike) -> Reset:

@@ -380,8 +380,9 @@ class SegmentStorage:
         merged = logs[0] if len(logs) == 1 else heapq.merge(*logs, key=lambda change: change[0])
         return [slot.info() for _, slot in itertools.islice(merged, limit)]
 
-    def holes(self) -> list[Hole]:
-        return [hole for topic in self._sorted for hole in self._holes_of(self._index[topic])]
+    def holes(self, topic: str | None = None) -> list[Hole]:
+        topics = self._sorted if topic is None else [topic] if topic in self._index else []
+        return [hole for each in topics for hole in self._holes_of(self._index[each])]
 
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
         slot = self._slot(topic, partition)

@@ -19,6 +19,7 @@ from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import Append
 from chappe.log.store import LogStore
+from chappe.sim.disk import SimDisk
 from chappe.sim.scenarios.log.members import ConsumerHost, ProducerHost
 from chappe.sim.scenarios.log.node import NodeHost
 from chappe.sim.scenarios.log.stores import StoreHost
@@ -93,7 +94,7 @@ class Order(Checker[LogWorld]):
 
 
 class StoredOnly(Checker[LogWorld]):
-    """A consumer that wants what is stored alone gets nothing that no disk had safe, and none of it is lost after."""
+    """A consumer that wants only what is stored gets what ``min_acks`` disks had safe, and none of it is lost after."""
 
     name = "stored"
 
@@ -102,14 +103,18 @@ class StoredOnly(Checker[LogWorld]):
         self._given: dict[Key, set[int]] = {}
 
     def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
-        """Look at the disks themselves."""
-        if not host.stored:
+        """Look at the disks themselves, once at each: of the stores that it knows, if it is to count them."""
+        if not host.min_acks:
             return
         key = (action.topic, action.partition)
-        flags = [disk.ever[key] for disk in self.world.disks if key in disk.ever]
+        disks = self.world.disks
+        if host.min_acks > 1:
+            known = {self.world.disk_of[address].store_id for address in host.core.store_addresses}
+            disks = [disk for disk in disks if disk.store_id in known]
         for offset in range(action.start, action.batch.next):
-            if not any(offset < len(ever) and ever[offset] for ever in flags):
-                self.fail(f"{host.name} was given {key} offset {offset}, which no disk had safe")
+            count = sum(_had(disk, key, offset) for disk in disks)
+            if count < host.min_acks:
+                self.fail(f"{host.name} was given {key} offset {offset}, which {count} disks had safe")
         self._given.setdefault(key, set()).update(range(action.start, action.batch.next))
 
     def unsettled(self) -> str | None:
@@ -120,6 +125,12 @@ class StoredOnly(Checker[LogWorld]):
                 if offset in given and offset not in lost:
                     self.fail(f"{key} offset {offset} was given as stored, and is on no disk")
         return None
+
+
+def _had(disk: SimDisk, key: Key, offset: int) -> bool:
+    """Whether a disk had a record safe, or begins behind it: who waited for such a disk would wait for ever."""
+    ever, part = disk.ever.get(key, b""), disk.parts.get(key)
+    return bool(offset < len(ever) and ever[offset]) or (part is not None and offset < part.first)
 
 
 class Acknowledged(Checker[LogWorld]):
@@ -233,11 +244,16 @@ class Convergence(Checker[LogWorld]):
         return any(not any(True for _ in self.world.missing_within(host.key, end, host.core.stored)) for end in ends)
 
     def _ends(self, host: ConsumerHost) -> dict[Key, int]:
-        """The offset after the last one that any running store has which a consumer reads from, by partition."""
-        found = {} if host.stored else self._original_ends()
+        """The offset after the last one that enough running stores have which a consumer reads from, by partition."""
+        found = {} if host.min_acks else self._original_ends()
+        ends: dict[Key, list[int]] = {}
         for store in self.world.alive(StoreHost):
             for key, part in store.disk.parts.items():
-                found[key] = max(found.get(key, 0), part.next)
+                ends.setdefault(key, []).append(part.next)
+        for key, reached in ends.items():
+            enough = sorted(reached, reverse=True)[max(host.min_acks, 1) - 1 :]
+            if enough:
+                found[key] = max(found.get(key, 0), enough[0])
         return found
 
     def _original_ends(self) -> dict[Key, int]:
@@ -258,7 +274,7 @@ class Convergence(Checker[LogWorld]):
                 reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
                 if host.wants_topic(key[0]) and reached < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
-            if self.world.alive(StoreHost) and not host.core.caught_up:
+            if len(self.world.alive(StoreHost)) >= max(host.min_acks, 1) and not host.core.caught_up:
                 at = host.core.positions()
                 behind = {key: head for key, head in host.core.heads().items() if at.get(key, -1) < head}
                 if not any(self.world.incomplete(key) for key in behind):
@@ -310,13 +326,15 @@ class Bounds(Checker[LogWorld]):
 
     def unsettled(self) -> str | None:
         """Nothing is left over."""
-        cores: list[tuple[str, LogStore | LogConsumer]] = [
-            *((host.name, host.core) for host in self.world.alive(StoreHost)),
-            *((host.name, host.core) for host in self.world.alive(ConsumerHost)),
+        stores, consumers = self.world.alive(StoreHost), self.world.alive(ConsumerHost)
+        cores: list[tuple[str, LogStore | LogConsumer, bool]] = [
+            *((host.name, host.core, False) for host in stores),
+            *((host.name, host.core, 1 < host.min_acks > len(stores)) for host in consumers),
         ]
-        for name, core in cores:
+        for name, core, waits in cores:
             load = core.load()
-            wanted = [core.story(*key, self.world.now) for key in load.partitions if not self.world.incomplete(key)]
+            missing = [] if waits else [key for key in load.partitions if not self.world.incomplete(key)]
+            wanted = [core.story(*key, self.world.now) for key in missing]
             if wanted or load.held_bytes or load.waiting_bytes:
                 return f"{name} holds {load.held_bytes} bytes, {load.waiting_bytes} wait, and it wants {wanted}"
         return None

@@ -77,7 +77,9 @@ class Ends(Checker[LogWorld]):
         if sought.end is None or core.lacking(sought.end):
             return False
         for key, had in sought.had.items():
-            reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
+            waited = host.min_acks > 1  # for so long that a store may have removed it meanwhile
+            gone = self.world.retained_from(key) if waited else self.world.trimmed.get(key, 0)
+            reached = max(host.positions.get(key, 0), gone)
             if reached < had and not self.world.truth.of(key).lost:
                 self.fail(f"{host.name} has reached the end, but of {key} only {host.positions.get(key, 0)} of {had}")
         return True

@@ -13,7 +13,7 @@ from chappe.data.topic import Filter
 from chappe.errors import StorageError
 from chappe.log.actions import Action, Deliver, Of, Persist, Publish, Trim
 from chappe.log.batch import Batch
-from chappe.log.consumer import EARLIEST, LogConsumer, Reset
+from chappe.log.consumer import EARLIEST, LAST, LogConsumer, Reset
 from chappe.log.consuming import ConsumingMember
 from chappe.log.events import IdentityRolledBack
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
@@ -335,11 +335,12 @@ class ConsumerHost(NodeHost):
         home: ConsumerHost | None = None, reset: Reset = EARLIEST, ages: bool = False,
     ) -> None:  # fmt: skip
         stored = world.stored > 0.0 and world.stored_rng.random() < world.stored
+        self.min_acks = world.stored_rng.choice((1, 2, 2)) if stored else 0
+        if reset is LAST:
+            self.min_acks = min(self.min_acks, 1)
         self.core: LogConsumer = world.cores.consumer(
-            world.address(), filters, reset, positions, world.limits, ages=ages, stored=stored,
-            hears_acks=stored and world.stored_rng.random() < 0.7 and world.acks_heard,
+            world.address(), filters, reset, positions, world.limits, ages=ages, min_acks=self.min_acks,
         )  # fmt: skip
-        self.stored = stored
         self.reset = reset
         self.home = home or self
         self.lodgers = {self.core.address: self}  # consumers in its node

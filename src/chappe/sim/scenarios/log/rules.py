@@ -21,7 +21,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.beacon import BEACON, GOODBYE, IDENTITY
 from chappe.log.events import IdentityClash
 from chappe.log.guard import GIVERS, PRODUCERS, Guard, Refusal
-from chappe.log.messages import BatchMessage, Head, Message, Stored, encode
+from chappe.log.messages import BatchMessage, Head, Message, OnDisk, Stored, encode
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
@@ -54,7 +54,6 @@ class Rules(Log):
 
     sinks = 0.0
     original_stores = 0.0
-    acks_heard = False
     trimming = False  # nobody here may
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -269,8 +268,10 @@ class ForgerHost(NodeHost):
             topic, address = each.key
             at = each.core.next_offset
             body = encode_batch(at, [b"forged"], self.wall_us)
-            for message in (BatchMessage(topic, address, topic, body), Head(topic, address, topic, at + 5),
-                            Stored(address, self.part.address, topic, at)):  # fmt: skip
+            forged: list[Message] = [BatchMessage(topic, address, topic, body), Head(topic, address, topic, at + 5)]
+            forged.append(Stored(address, self.part.address, topic, at))
+            forged += [OnDisk(topic, store.disk.store_id, address, 0, at) for store in world.alive(StoreHost)]
+            for message in forged:
                 frames = encode(message)
                 for link in list(self.listeners):
                     link.offer(frames[0], message)

@@ -148,7 +148,6 @@ class LogWorld(World):
     towers_max = 2
     large_answers = 1  # to READs of a store that may be under way at once
     settle_max_s = 200.0  # a few times the longest wait of a core
-    acks_heard = True  # by consumers of what is stored alone: without rules they may hear all acknowledgements
 
     def __init__(
         self,
