@@ -168,6 +168,16 @@ def test_a_store_counts_once_under_two_addresses() -> None:
     assert rig.values() == []
 
 
+def test_who_answers_at_the_endpoint_of_a_dead_store_does_not_count_for_it() -> None:
+    rig, one, two = ConsumerRig(EARLIEST, min_acks=2), StoreRig("A"), StoreRig("B")
+    rig.meet(one)
+    rig.meet(two)
+    one.keep(0, b"0")
+    rig.stores[two.endpoint] = one  # the consumer does not know yet that B has died, and A come back there
+    rig.wait(3)
+    assert rig.values() == []
+
+
 def test_a_store_that_is_gone_counts_no_more_and_its_successor_does() -> None:
     rig, one, two = met_two()
     for store in (one, two):

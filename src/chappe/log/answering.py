@@ -248,7 +248,9 @@ def answer_query(
             limit = min(max(request.limit, 1), limits.heads_page)
             infos = storage.changed(decode_topic(request.topic_prefix), request.since, limit)
             holes = [hole for topic in {info.topic for info in infos} for hole in storage.holes(topic)]
-            answer = heads_answer(infos, request.since, limit, storage.version, storage.scrubbed_us, holes)
+            answer = heads_answer(
+                infos, request.since, limit, storage.version, storage.scrubbed_us, holes, storage.store_id
+            )
         elif isinstance(request, ReadRequest):
             answer, batches, hole = _read(storage, limits, request)
         else:

@@ -641,7 +641,8 @@ class LogConsumer:
         actions: list[Action] = []
         store.since[wanted] = answer.version
         infos = answer.infos()
-        whole = _whole(infos, answer.holes) if self._counts else {}
+        counts = self._counts and answer.store_id == store.store_id  # else another one has taken over its endpoint
+        whole = _whole(infos, answer.holes) if counts else {}
         for info in infos:
             if not wanted.matches(info.topic):
                 continue
@@ -660,7 +661,7 @@ class LogConsumer:
                 gap.next = self._start(store, key, info, new=wanted in store.synced, now=now)
                 part.strict = self._reset.strict
             self._gaps.listed(store, key, gap, info.first, info.next)
-            if self._counts:
+            if counts:
                 for low, high in store.on_disk.get(key, ()):  # what it said meanwhile counts, too
                     whole[key].add(max(low, info.next), high)
                 store.on_disk[key] = whole[key]

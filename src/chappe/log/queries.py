@@ -180,6 +180,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     # pattern, age in seconds, bytes, records, in their order; None: it is not said
     name: Text = ""  # of the store, for people, if since is 0
     holes: list[tuple[Name, Name, Offset, Offset]] = []  # first and last of what the partitions lack in between
+    store_id: Text = ""  # of the store that answers, which may have taken over the endpoint of another one
 
     def infos(self) -> list[PartitionInfo]:
         """The partitions as the storage port describes them. Raises ProtocolError for names that cannot be."""
@@ -330,6 +331,7 @@ def heads_answer(
     version: int,
     scrubbed_us: int = 0,
     holes: Sequence[Hole] = (),
+    store_id: str = "",
 ) -> HeadsAnswer:
     """The answer for ``infos``, which the storage cut at ``limit``; ``scrubbed_us`` as in the storage port.
 
@@ -341,7 +343,7 @@ def heads_answer(
         known = i.first, i.next, i.bytes, i.timestamp_min, i.timestamp_max, i.version
         rows.append((encode_topic(i.topic), encode_topic(i.partition), *known))
     known_to = rows[-1][-1] if more and rows else max(version, since)
-    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT, holes=_told(infos, holes))
+    return HeadsAnswer(rows, known_to, more, scrubbed_us, format=FORMAT, holes=_told(infos, holes), store_id=store_id)
 
 
 def _told(infos: Sequence[PartitionInfo], holes: Sequence[Hole]) -> list[tuple[bytes, bytes, int, int]]:

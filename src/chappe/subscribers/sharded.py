@@ -82,8 +82,8 @@ class ShardedConsumer(Closeable):
         form: What a program gets for each record: ``json``, a line as ``chappe consume --json`` prints it; ``raw``, the
             value and a newline; ``length``, the value after its length in four bytes.
         tower: As of ``Consumer``, like ``listen``, ``forwarders``, ``reset``, ``directory``, ``max_age_s``,
-            ``on_stale``, ``name``, ``stored``, ``min_acks`` and ``security``. Workers read nothing; readers find the key
-            where it is, and are told its passphrase by their environment.
+            ``on_stale``, ``name``, ``stored``, ``min_acks`` and ``security``. Workers read nothing; readers find the
+            key where it is, and are told its passphrase by their environment.
 
     Raises:
         UsageError: An argument is out of its range, or no worker could import the function or start the program.
