@@ -68,3 +68,12 @@ def test_a_producer_that_has_more_than_the_stores_settles_it() -> None:
     assert rig.events == []
     rig.batch(9, b"next")
     assert rig.values() == [b"next"]
+
+
+def test_what_stores_held_before_a_producer_with_an_old_journal_came_is_not_delivered_again() -> None:
+    rig, _ = resumed()
+    rig.head(1)  # two records, of three that the store holds
+    rig.wait(30.0)
+    assert rig.events == [OutOfRange(*P, 9, 0, 3)]
+    assert rig.core.positions() == {P: 3}
+    assert rig.values() == []

@@ -4,7 +4,8 @@ A position may be ahead of what stores list: its records arrived live, and the s
 producer died with them. So nothing is reported for ``ALONE_S``: stores list partitions and producers announce ends.
 If only stores list less, that is reported and the position stays: its producer may have more, and return. Once the
 producer itself ends before it, the position is wrong: it is out of range, and reading goes on where the partition
-ended when its producer was first heard, so no new record is skipped.
+ended when its producer was first heard, so no new record is skipped. A producer whose journal was restored from a copy
+ends before what stores hold already: what they held then is not delivered again.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Beyond:
     def heard(self, key: Key, first: int, end: int, now: float) -> None:
         """Note a producer's announcement: its new records begin at ``first``, its partition ends at ``end``."""
         if key in self._doubtful:
-            known = self._live.get(key, (first, end))
-            self._live[key] = known[0], max(known[1], end)
+            known = self._live.get(key)
+            begins = max(first, self._end(key)) if known is None else known[0]
+            self._live[key] = begins, max(end, 0 if known is None else known[1])
             self.due = min(self.due, now + ALONE_S)
 
     def listed(self, now: float) -> None:
