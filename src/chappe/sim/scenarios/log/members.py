@@ -295,6 +295,12 @@ class ProducerHost(NodeHost):
             store.stalled_until = max(store.stalled_until, self.world.now + 2.0)
             self.world.clock.after(2.0, store.resume)
 
+    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+        """As every host's; a store that died before it answered does not listen until it comes again."""
+        super().on_listener_gone(link, asked)
+        if b"F" in asked and isinstance(link.subscriber, StoreHost):
+            self._listen.discard(link.subscriber.name)
+
     def on_message(self, message: Message) -> None:
         """As every host's, and note whether a store has answered."""
         self._answered = self._answered or (bool(self._listen) and isinstance(message, Stored | Ack))
