@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from random import Random
 
+from tests.worlds.gateway_domains import Domain
+from tests.worlds.gateways import Copies, GatewayHost, GatewayWorld, Joint, Tree
+
 from chappe.mesh.filters import matches
-from chappe.sim.scenarios.gateway_domains import Domain
-from chappe.sim.scenarios.gateways import Copies, GatewayHost, GatewayWorld, Joint, Tree
 
 PUBLICATIONS = 300
 SUBJECTS = 40  # prefixes ...

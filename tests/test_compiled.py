@@ -147,7 +147,7 @@ def test_pure_is_said() -> None:
 def test_both_play_the_same_world(scenario: str) -> None:
     told = [
         subprocess.run(
-            [sys.executable, "-m", "chappe.sim", "--scenario", scenario, "--seed", "11", "-v"],
+            [sys.executable, "-m", "tests.worlds", "--scenario", scenario, "--seed", "11", "-v"],
             env=os.environ | {"CHAPPE_PURE": pure}, capture_output=True, text=True, check=True,
         ).stdout
         for pure in ("0", "1")

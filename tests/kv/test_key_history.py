@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.kv.chained_rig import Chained
 from tests.kv.test_master_and_clone import NS, Pair
+from tests.worlds.backends import SimBackend
 
 from chappe.channel import Heartbeat
 from chappe.data.binary import encode
@@ -22,7 +23,6 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.history import History, PastChange, body_of, past_change
 from chappe.limits import KV_LIMITS
-from chappe.sim.backends import SimBackend
 
 TICKET = 900
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from tests.worlds.kv.rogues import any_command, any_message
 
 from chappe.errors import NoMaster
 from chappe.kv import commands as cmd
@@ -14,7 +15,6 @@ from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.master import KvMaster
-from chappe.sim.scenarios.kv.rogues import any_command, any_message
 
 NS = 1_000_000_000
 MASTER = chappe_entity(b"m" * 16, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.worlds.kv.hosts import FromBefore
 
 from chappe.core import Report
 from chappe.defaults import STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
@@ -17,7 +18,6 @@ from chappe.kv.entity import NOBODY, Entity, chappe_entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.master import KvMaster
 from chappe.limits import KvLimits
-from chappe.sim.scenarios.kv.hosts import FromBefore
 
 NS = 1_000_000_000
 ORIGINAL = Entity(b"o" * 16, 6)

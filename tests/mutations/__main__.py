@@ -34,7 +34,7 @@ TESTS_S = 1800  # the same of all tests of a fault
 NOBODY = "nobody"
 _PLAY = """
 import signal, sys
-from chappe.sim.scenarios.registry import SCENARIOS
+from tests.worlds.registry import SCENARIOS
 def hangs(*_):
     sys.exit(f"{sys.argv[1]} {seed}: does not end")
 signal.signal(signal.SIGPROF, hangs)

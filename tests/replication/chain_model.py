@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.worlds.chain.hosts import Disk
+
 from chappe.core import Report
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import Keep, Memory
@@ -20,7 +22,6 @@ from chappe.replication.chain.actions import Change, Loaded, Reply, Tell, Write
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.messages import Beat, Do, Done, Entry, Listen, Read, Says, encode
-from chappe.sim.scenarios.chain.hosts import Disk
 
 NAMES = ("a", "b", "c")
 SESSIONS = (1, 2)  # of the two clients: opened by the first two entries

@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import pytest
 from tests.replication.test_chain_joining import joiner, tail
+from tests.worlds.chain.hosts import Disk
 
 from chappe.api.chain.key_values import KeyValues
 from chappe.errors import ProtocolError
@@ -22,7 +23,6 @@ from chappe.replication.chain.messages import Beat, Do, Join, Open, Piece, Want
 from chappe.replication.chain.replica import Replica
 from chappe.replication.chain.rows import PARTS, Rows
 from chappe.replication.chain.snapshots import MARK
-from chappe.sim.scenarios.chain.hosts import Disk
 
 LIMITS = replace(CHAIN_LIMITS, made_bytes=1_000, piece_bytes=1_000, log_bytes=20_000)
 KEYS = 500

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
+from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.originals import OriginalHost
+from tests.worlds.mesh.record import Spans
+from tests.worlds.mesh.scenario import Mesh
+
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.policy import Policy
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
-from chappe.sim.scenarios.mesh.originals import OriginalHost
-from chappe.sim.scenarios.mesh.record import Spans
-from chappe.sim.scenarios.mesh.scenario import Mesh
 
 SIZE: Final = 400
 BURST: Final = 100  # published at once, if there is room; much more than any slow reader takes

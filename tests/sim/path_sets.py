@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from tests.worlds.scale.shapes import Edge, neighbours
+
 from chappe.data.logical import LamportTimestamp
-from chappe.sim.scale.shapes import Edge, neighbours
 
 Path = tuple[int, ...]
 

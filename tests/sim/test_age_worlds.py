@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 
 import pytest
+from tests.worlds.log import world
+from tests.worlds.log.forwarding import Forward
+from tests.worlds.log.scenario import Log
 
 from chappe.log import clocks
 from chappe.log.clock import Clock
-from chappe.sim.scenarios.log import world
-from chappe.sim.scenarios.log.forwarding import Forward
-from chappe.sim.scenarios.log.scenario import Log
 
 SEEDS = range(16)
 

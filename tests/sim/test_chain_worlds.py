@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.worlds.chain.scenario import Chains
 
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
@@ -20,7 +21,6 @@ from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
 from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import Machine, Replica
 from chappe.replication.chain.serving import Serving
-from chappe.sim.scenarios.chain.scenario import Chains
 from chappe.sim.world import Settings
 
 CHUNK = 5
@@ -34,7 +34,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := Chains(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario chain --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario chain --seed N -v
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

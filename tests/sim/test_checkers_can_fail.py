@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 from tests.sources import needs_sources
+from tests.worlds.disk import SimDisk
+from tests.worlds.log import faults, trims
+from tests.worlds.log.scenario import Log
+from tests.worlds.log.world import Cores
 
 from chappe.limits import LogLimits
 from chappe.log.actions import Action, Deliver, Publish, Reply, Write
@@ -26,10 +30,6 @@ from chappe.log.storage import Append, PartitionInfo, Scrubbed
 from chappe.log.store import LogStore
 from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
-from chappe.sim.disk import SimDisk
-from chappe.sim.scenarios.log import faults, trims
-from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.log.world import Cores
 from chappe.sim.world import Settings
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final, get_args, get_origin
 
+from tests.worlds.registry import SCENARIOS
+
 from chappe import channel, core, member
 from chappe.channel import messages
 from chappe.gateway import core as gateway
@@ -17,7 +19,6 @@ from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star import witness
 from chappe.replication.chain import actions as chain
 from chappe.replication.chain import client
-from chappe.sim.scenarios.registry import SCENARIOS
 
 # What lies outside of the member can fail, and does in some world.
 CAN: Final[dict[type, str]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.sources import needs_sources
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.mesh.forwarding.passing import Passing
-from chappe.sim.scenarios.mesh.scenario import Mesh
 
 SEEDS = (3, 14, 30, 41, 49, 75)  # the command plays more of them
 FEW = (3, 14, 49)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.worlds.log import forwarding
+from tests.worlds.log.forwarding import Forward, ForwarderHost
 
 from chappe.log.actions import Action, Publish
 from chappe.log.batch import rebase
 from chappe.log.forwarder import LogForwarder
 from chappe.log.messages import BatchMessage, RecordMessage
-from chappe.sim.scenarios.log import forwarding
-from chappe.sim.scenarios.log.forwarding import Forward, ForwarderHost
 from chappe.sim.world import Settings
 
 CHUNK = 10
@@ -22,7 +22,7 @@ def test_every_promise_is_kept(first: int) -> None:
         seed: found for seed in range(first, first + CHUNK) if (found := Forward(seed).play().failure) is not None
     }
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario forward --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario forward --seed N -v
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

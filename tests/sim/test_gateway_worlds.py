@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.worlds.gateways import Gateways
 
 from chappe.gateway import core as gateways
 from chappe.gateway.core import Action, GatewayCore, Publish
@@ -13,7 +14,6 @@ from chappe.gateway.election import Place
 from chappe.gateway.marks import Marked, parse
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import Message
-from chappe.sim.scenarios.gateways import Gateways
 
 SEEDS = 24
 CHUNK = 8

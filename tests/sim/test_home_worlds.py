@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.worlds.ordered.homes import Homes
 
 from chappe.log.ordered.commands import Answer, BeginRun, CommitRows, StageRows
 from chappe.log.ordered.homes import Homes as Core
 from chappe.log.ordered.homes import Piece, Snapshot
-from chappe.sim.scenarios.ordered.homes import Homes
 from chappe.sim.world import Settings
 
 CHUNK = 3
@@ -24,7 +24,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def test_every_row_is_there_once_whatever_dies(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := Homes(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario homes --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario homes --seed N -v
 
 
 def test_the_same_seed_plays_the_same_queries() -> None:

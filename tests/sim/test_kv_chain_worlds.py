@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from tests.worlds.kv.chain_scenario import KvChain
 
 from chappe.channel import ChannelProducer
 from chappe.kv.actions import Commit
@@ -17,7 +18,6 @@ from chappe.kv.entity import Entity
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.kv.rows import Row
-from chappe.sim.scenarios.kv.chain_scenario import KvChain
 from chappe.sim.world import Settings
 
 CHUNK = 5
@@ -33,7 +33,7 @@ def test_no_confirmed_write_is_lost_whichever_server_dies(first: int) -> None:
         seed: found for seed in range(first, first + CHUNK) if (found := KvChain(seed).play().failure) is not None
     }
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario kv-chain --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario kv-chain --seed N -v
 
 
 def test_the_seed_of_a_stores_chain_plays_the_same_world_again() -> None:

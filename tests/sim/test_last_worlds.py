@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.worlds.log import world
+from tests.worlds.log.forwarding import Forward
+from tests.worlds.log.scenario import Log
 
 from chappe.log.last_topics import LastTopics, _Topic
 from chappe.log.last_values import LastValues
-from chappe.sim.scenarios.log import world
-from chappe.sim.scenarios.log.forwarding import Forward
-from chappe.sim.scenarios.log.scenario import Log
 
 SEEDS = range(20)
 

@@ -10,16 +10,16 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.worlds.log import population
+from tests.worlds.log.faults import LogFaults
+from tests.worlds.log.members import ConsumerHost
+from tests.worlds.log.originals import OriginalHost
+from tests.worlds.log.population import TOPICS
+from tests.worlds.log.scenario import Log
 
 from chappe.data.topic import Filter
 from chappe.log.inquiries import Inquiries
 from chappe.log.leaving import Leaving
-from chappe.sim.scenarios.log import population
-from chappe.sim.scenarios.log.faults import LogFaults
-from chappe.sim.scenarios.log.members import ConsumerHost
-from chappe.sim.scenarios.log.originals import OriginalHost
-from chappe.sim.scenarios.log.population import TOPICS
-from chappe.sim.scenarios.log.scenario import Log
 from chappe.sim.world import Settings
 
 SEEDS = range(100)

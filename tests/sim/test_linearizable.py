@@ -7,9 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from chappe.sim.linearizable import Operation, not_linearizable
-from chappe.sim.scenarios.chain import machine
+from tests.worlds.chain import machine
+from tests.worlds.linearizable import Operation, not_linearizable
 
 
 def op(

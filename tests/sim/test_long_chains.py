@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.chains import TOPIC, Chain
+from tests.worlds.mesh.hosts import EndpointHost
 
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOW_DATA, KIND_AT, PREFIX
 from chappe.mesh.messages import DATA, NOBODY, TREE
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
 from chappe.sim.streams import Side
 from chappe.sim.world import Checker
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.worlds.mesh.base import MeshHost
+from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.originals import OriginalHost
+from tests.worlds.mesh.record import Spans
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.defaults import ECHO_OWN_REPEATS
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.sim.scenarios.mesh.base import MeshHost
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
-from chappe.sim.scenarios.mesh.originals import OriginalHost
-from chappe.sim.scenarios.mesh.record import Spans
-from chappe.sim.scenarios.mesh.scenario import Mesh
 
 TOPIC = b"/t"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.worlds.scale.maps import LATENCY_S, MESSAGE_S, Phase, World, main, play
 
 from chappe.limits import MAP_LIMITS
-from chappe.sim.scale.maps import LATENCY_S, MESSAGE_S, Phase, World, main, play
 
 CLIENTS = 1_200
 SLOW = 10  # a server so much slower has as much to do for each update as with ten times the clients

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.worlds.maps.scenario import Maps
 
 from chappe.kv.chp import pair
 from chappe.kv.chp.ledger import Ledger
@@ -14,7 +15,6 @@ from chappe.kv.chp.session_values import SessionValues
 from chappe.replication.binary_star.actions import Memory
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.witness import WitnessCore
-from chappe.sim.scenarios.maps.scenario import Maps
 from chappe.sim.world import Settings
 
 CHUNK = 10
@@ -27,7 +27,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := Maps(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario maps --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario maps --seed N -v
 
 
 def test_a_seed_plays_the_same_world_every_time() -> None:

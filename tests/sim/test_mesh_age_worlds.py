@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.worlds.mesh import world
+from tests.worlds.mesh.aging import Ages
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.mesh.links.clock import NeighbourClock, micros
-from chappe.sim.scenarios.mesh import world
-from chappe.sim.scenarios.mesh.aging import Ages
-from chappe.sim.scenarios.mesh.scenario import Mesh
 
 SEEDS = range(16)
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 from tests.sources import needs_sources
+from tests.worlds.__main__ import main
+from tests.worlds.mesh.hosts import EndpointHost
+from tests.worlds.mesh.scenario import Mesh
 
 from chappe.mesh import topology
 from chappe.mesh.actions import Action
@@ -18,9 +21,6 @@ from chappe.mesh.forwarding.flooding import Flooding
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.version2 import Trees
-from chappe.sim.__main__ import main
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
-from chappe.sim.scenarios.mesh.scenario import Mesh
 from chappe.sim.world import Settings
 
 CHUNK = 5
@@ -31,7 +31,7 @@ SEEDS = 30  # the command plays more of them
 def test_every_promise_is_kept(first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := Mesh(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario mesh --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario mesh --seed N -v
 
 
 def test_a_world_without_faults_is_calm() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from chappe.sim.scenarios import mix
-from chappe.sim.scenarios.mix import POSITION, Mix, Recorder, Table
+from tests.worlds import mix
+from tests.worlds.mix import POSITION, Mix, Recorder, Table
 
 CHUNK = 4
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.worlds.ordered.scenario import Ordered
 
 from chappe.log.actions import Action
 from chappe.log.ordered.commands import ANY, Answer, Append
@@ -15,7 +16,6 @@ from chappe.log.sources import Key
 from chappe.log.store import LogStore
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.joining import Joining
-from chappe.sim.scenarios.ordered.scenario import Ordered
 from chappe.sim.world import Settings
 
 CHUNK = 3
@@ -31,7 +31,7 @@ def test_every_record_has_one_place_everywhere(first: int) -> None:
         seed: found for seed in range(first, first + CHUNK) if (found := Ordered(seed).play().failure) is not None
     }
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario ordered --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario ordered --seed N -v
 
 
 def test_the_same_seed_plays_the_same_world() -> None:

@@ -9,9 +9,8 @@ from typing import Final
 
 import pytest
 from tests.sim.path_sets import PathSets
-
-from chappe.sim.scale.network import LINK_STATES, LISTS, Network
-from chappe.sim.scale.shapes import Edge
+from tests.worlds.scale.network import LINK_STATES, LISTS, Network
+from tests.worlds.scale.shapes import Edge
 
 PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "explanation" / "link-states.md"
 ROW: Final = re.compile(r"^\| (chain|full) \|" + r" ([\d,]+) \|" * 6 + "$", re.MULTILINE)

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from tests.sources import needs_sources
+from tests.worlds.channel import Channel, ChannelCores
+from tests.worlds.kv.scenario import Kv, KvLossy
+from tests.worlds.kv.world import KvCores
 
 from chappe.channel import (
     ChannelConsumer,
@@ -31,9 +34,6 @@ from chappe.kv.receiving import Receiving
 from chappe.kv.role import KvRole
 from chappe.kv.taking import Taking
 from chappe.kv.writers import Writer
-from chappe.sim.scenarios.channel import Channel, ChannelCores
-from chappe.sim.scenarios.kv.scenario import Kv, KvLossy
-from chappe.sim.scenarios.kv.world import KvCores
 from chappe.sim.world import Settings
 
 CHUNK = 4
@@ -45,7 +45,7 @@ def test_every_promise_of_a_data_store_is_kept(scenario: type[Kv | KvLossy], fir
     played = {seed: scenario(seed).play().failure for seed in range(first, first + CHUNK)}
     failed = {seed: failure for seed, failure in played.items() if failure is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario kv --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario kv --seed N -v
 
 
 @pytest.mark.parametrize("first", range(0, 100, CHUNK))
@@ -54,7 +54,7 @@ def test_every_promise_of_the_channel_is_kept(first: int) -> None:
         seed: found for seed in range(first, first + CHUNK) if (found := Channel(seed).play().failure) is not None
     }
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario channel --seed N
+    assert failed == {}  # replay with: python -m tests.worlds --scenario channel --seed N
 
 
 def test_nothing_goes_wrong_where_nothing_is_disturbed() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.worlds.log.rules import ForwardRules, Rules
 
 from chappe.log.guard import Guard
 from chappe.log.messages import Message
 from chappe.log.queries import Answer, ErrorAnswer, Request
-from chappe.sim.scenarios.log.rules import ForwardRules, Rules
 from chappe.sim.world import Settings
 
 CHUNK = 20
@@ -22,7 +22,7 @@ KINDS = (Rules, ForwardRules)
 def test_every_promise_is_kept(kind: type[Rules], first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := kind(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario rules --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario rules --seed N -v
 
 
 @pytest.mark.parametrize("kind", KINDS)

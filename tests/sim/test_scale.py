@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from chappe.mesh.flows import pack_confirm, pack_publication, pack_tree
-from chappe.mesh.messages import DATA, pack_message, pack_ping
-from chappe.sim.scale.__main__ import main
-from chappe.sim.scale.alone import measure_alone
-from chappe.sim.scale.measure import Report, deep_bytes, measure
-from chappe.sim.scale.network import (
+from tests.worlds.scale.__main__ import main
+from tests.worlds.scale.alone import measure_alone
+from tests.worlds.scale.measure import Report, deep_bytes, measure
+from tests.worlds.scale.network import (
     CONFIRMATIONS,
     HANDSHAKES,
     LINK_STATES,
@@ -23,7 +20,10 @@ from chappe.sim.scale.network import (
     Network,
     kind_of,
 )
-from chappe.sim.scale.shapes import SHAPES, eccentricity, make, neighbours, parents, tree_links
+from tests.worlds.scale.shapes import SHAPES, eccentricity, make, neighbours, parents, tree_links
+
+from chappe.mesh.flows import pack_confirm, pack_publication, pack_tree
+from chappe.mesh.messages import DATA, pack_message, pack_ping
 
 ID = b"\x40" + bytes(15)
 

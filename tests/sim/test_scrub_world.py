@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.test_checkers_can_fail import NeverScrubs
-
-from chappe.sim.disk import SimDisk
-from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.log.world import Cores, small_limits
+from tests.worlds.disk import SimDisk
+from tests.worlds.log.scenario import Log
+from tests.worlds.log.world import Cores, small_limits
 
 
 def survivors(seed: int, disk: type[SimDisk]) -> tuple[int, int]:

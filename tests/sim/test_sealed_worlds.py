@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 from tests.sources import needs_sources
+from tests.worlds.sealed.mesh import SealedMesh
+from tests.worlds.sealed.scenario import Sealed
+from tests.worlds.sealing import private_of
 
 from chappe.permissions.rules import Group
 from chappe.sealing.epochs import GroupKeys, Keeper
@@ -17,9 +20,6 @@ from chappe.sealing.primitives import public_of
 from chappe.sealing.records import Opener, Sealer
 from chappe.sealing.ring import Ring
 from chappe.sealing.shelf import KeyShelf
-from chappe.sim.scenarios.sealed.mesh import SealedMesh
-from chappe.sim.scenarios.sealed.scenario import Sealed
-from chappe.sim.sealing import private_of
 from chappe.sim.world import Settings
 
 CHUNK = 5
@@ -33,7 +33,7 @@ Kind = type[Sealed] | type[SealedMesh]
 def test_every_promise_is_kept(kind: Kind, first: int) -> None:
     failed = {seed: found for seed in range(first, first + CHUNK) if (found := kind(seed).play().failure) is not None}
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario sealed --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario sealed --seed N -v
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.worlds.__main__ import main
+from tests.worlds.log import world as bounds
+from tests.worlds.log.scenario import Log
+from tests.worlds.registry import SCENARIOS
+from tests.worlds.shrink import from_json
 
 from chappe.log.backfill import Unfilled
-from chappe.sim.__main__ import main
-from chappe.sim.scenarios.log import world as bounds
-from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.registry import SCENARIOS
-from chappe.sim.shrink import from_json
 from chappe.sim.world import Settings
 
 PLAIN = Settings(plain=True)
@@ -32,7 +32,7 @@ def test_every_promise_is_kept(first: int) -> None:
         seed: failure for seed in range(first, first + CHUNK) if (failure := Log(seed).play().failure) is not None
     }
 
-    assert failed == {}  # replay with: python -m chappe.sim --scenario log --seed N -v
+    assert failed == {}  # replay with: python -m tests.worlds --scenario log --seed N -v
 
 
 @pytest.mark.parametrize(("name", "case"), FAILED_ONCE)

@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 from tests.sim.test_checkers_can_fail import SkipsGaps
+from tests.worlds.log.scenario import Log
+from tests.worlds.log.world import Cores
+from tests.worlds.shrink import from_json, keep, shrink, to_json
 
-from chappe.sim.scenarios.log.scenario import Log
-from chappe.sim.scenarios.log.world import Cores
-from chappe.sim.shrink import from_json, keep, shrink, to_json
 from chappe.sim.world import Settings
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.sim.chains import BURST, SIZE, TOPIC, Chain
+from tests.worlds.mesh.hosts import EndpointHost
 
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import LostElsewhere, MessagesDropped, PeerLost, PeerRemoved
@@ -15,7 +16,6 @@ from chappe.mesh.links.heartbeats import Heartbeats
 from chappe.mesh.links.link import Link
 from chappe.mesh.policy import Policy
 from chappe.sim import streams
-from chappe.sim.scenarios.mesh.hosts import EndpointHost
 
 SECONDS = 40.0
 

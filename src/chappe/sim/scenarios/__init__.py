@@ -1,1 +1,0 @@
-"""What the simulator plays, one scenario for each feature, and mixes of them."""

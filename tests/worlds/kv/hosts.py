@@ -1,0 +1,343 @@
+"""Masters and clones in a world: on a wire that loses messages, or attached to endpoints, as programs have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, Final
+
+from tests.worlds.backends import SimBackend
+from tests.worlds.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, KvWorld, Operation
+from tests.worlds.mesh.hosts import EndpointHost
+
+from chappe.core import Report
+from chappe.data.order import SET, STRING, VECTOR
+from chappe.data.scalars import Count
+from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, StoreError
+from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
+from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
+from chappe.kv.entity import chappe_entity
+from chappe.kv.history import History
+from chappe.kv.topics import clone_topic, master_topic
+from chappe.member import KvPart, Serve
+from chappe.mesh.endpoint import EndpointOptions
+from chappe.sim.host import Host
+
+STORE: Final = "s"
+PART: Final = 7  # the number of a data store at its member
+MASTER_TOPIC: Final = master_topic(b"s")
+CLONE_TOPIC: Final = clone_topic(b"s")
+OLD: Final = 0.15  # of the clones are of a version before
+# How often, what, on which keys, with which value, and what it is added to where there is nothing.
+OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, Random], Any], int | None], ...]] = (
+    (35, "add", LISTS, lambda serial, rng: serial, VECTOR),
+    (15, "put_unique", UNIQUE, lambda serial, rng: serial, None),
+    (10, "put", TEMPORARY, lambda serial, rng: serial, None),
+    (5, "put", LIVING, lambda serial, rng: serial, None),
+    (10, "add", COUNTERS, lambda serial, rng: Count(1), 2),
+    (15, "put", MIXED, lambda serial, rng: rng.choice((serial, f"text {serial}", 1.5, (1, serial))), None),
+    (3, "add", MIXED, lambda serial, rng: f"{serial}", STRING),
+    (2, "add", MIXED, lambda serial, rng: f"{serial}", SET),
+    (5, "subtract", MIXED, lambda serial, rng: 1, None),
+    (4, "erase", MIXED, lambda serial, rng: None, None),
+    (1, "clear", (None,), lambda serial, rng: None, None),
+)
+ANSWERING: Final = (
+    "start", "leave", "handle_messages", "handle_masters", "handle_gone", "handle_network", "handle_timeout",
+    "handle_committed", "handle_commit_failed", "await_ready", "await_idle", "ask_history",
+    "put", "put_unique", "erase", "add", "subtract", "clear",
+)  # fmt: skip
+
+
+class Wrapped:
+    """A core that somebody stands before: all but what a kind of this does is the core's own.
+
+    No class inherits from the core, which cannot be where that is compiled.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+
+class Watched(Wrapped):
+    """The core, such that whatever it answers to whomever is told first."""
+
+    def __init__(self, core: Any, tell: Callable[[Sequence[Action]], None]) -> None:
+        super().__init__(core)
+
+        def telling(method: Callable[..., Sequence[Action]]) -> Callable[..., Sequence[Action]]:
+            def call(*arguments: Any, **options: Any) -> Sequence[Action]:
+                actions = method(*arguments, **options)
+                tell(actions)
+                return actions
+
+            return call
+
+        self.__dict__ |= {name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)}
+        self.hears = {topic: telling(hear) for topic, hear in core.hears.items()}
+
+
+class FromBefore(Wrapped):
+    """A clone as it was before changes came several in one message: it does not say that it takes those."""
+
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
+        self.hears = dict.fromkeys(core.hears, self.handle_messages)
+
+    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+        """See ``KvClone``."""
+        known = [each for each in payloads if not isinstance(_command(each), Several)]
+        actions: list[Action] = self._core.handle_messages(known, now, wall_ns)
+        return [each for each in actions if not isinstance(each, Send) or _command(each.payload) != TAKES_SEVERAL]
+
+
+def _command(payload: bytes) -> object:
+    try:
+        return decode_message(payload).command
+    except ProtocolError:
+        return None
+
+
+class KvHost(Host):
+    """One life of a member: a master or a clone, and its application."""
+
+    world: KvWorld
+    role: Any  # the master or the clone
+    heard: Send | None = None  # what came last, on a wire
+
+    def take_part(self, endpoint: bytes, backend: SimBackend | None) -> None:
+        """Have a master with this backend, or a clone if the host's name says so."""
+        world, rng = self.world, self.world.rng
+        self.kind = "clone" if self.name.startswith("clone") else "master"
+        self.backend = backend
+        self.entity = chappe_entity(endpoint, rng.getrandbits(32))
+        self.stale_s = rng.choice((1.0, 10.0, 60.0))
+        now, wall_ns = self.times()
+        if self.kind == "master":
+            loaded = None if backend is None else backend.load()
+            history = History(world.history_size, world.limits, kept=backend is not None)
+            if backend is not None:  # the clock may have been set back before this life
+                wall_ns -= Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400)) * 1_000_000_000
+            core: Any = world.cores.master(
+                STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
+                limits=world.limits, history=history,
+            )  # fmt: skip
+            world.see("on_loaded", self, () if loaded is None else loaded.history)
+            if backend is not None:
+                backend.take(core.reserve())
+        else:
+            old = Random(f"old {world.seed} {self.name}").random() < OLD
+            core = world.cores.clone(
+                STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
+                mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
+            )  # fmt: skip
+            core = FromBefore(core) if old else core
+        self.role = Watched(core, self._answered)
+
+    def times(self) -> tuple[float, int]:
+        """The two clocks."""
+        return self.world.now, self.world.clock.wall_us * 1000
+
+    def _answered(self, actions: Sequence[Action]) -> None:
+        """The core has answered this, to whomever."""
+        world = self.world
+        for action in actions:
+            if isinstance(action, Send):
+                if world.telling:
+                    message = decode_message(action.payload)
+                    to = "" if action.receiver else " to all"
+                    world.trace(self, "sends %d %s%s", message.seq, message.command, to)
+                world.see("on_send", self, action)
+            elif isinstance(action, Notify):
+                world.trace(self, "shows %s %r: %r", action.kind, action.key, action.value)
+                world.see("on_notify", self, action)
+            elif isinstance(action, Resolve):
+                world.ended(self, action.ticket, action.outcome)
+            elif isinstance(action, Report):
+                world.trace(self, "reports %s", action.event)
+                world.see("on_kv_report", self, action.event)
+        if actions:
+            world.see("on_done", self)
+
+    def act(self) -> None:
+        """One operation of the application, drawn by chance."""
+        world = self.world
+        if self.kind == "master" and not self.role.room:
+            return  # as drivers have it
+        rng, serial = world.rng, world.next_serial()
+        name, keys, make, init = rng.choices([each[1:] for each in OPERATIONS], [each[0] for each in OPERATIONS])[0]
+        if name == "clear" and not world.clears:
+            name, keys = "erase", MIXED
+        key = rng.choice(keys)
+        value = make(serial, rng)
+        expiry_ns = None
+        if keys is TEMPORARY or (keys is LIVING and rng.random() < 0.5):
+            expiry_ns = int(rng.choice((0.05, 0.5, 3.0)) * 1e9)
+        world.began(self, Operation(str(self.entity), name, key, value, world.clock.wall_us * 1000, expiry_ns), serial)
+        arguments = [each for each in (key, value, init) if each is not None]
+        options = {"ticket": serial} | ({} if expiry_ns is None else {"expiry_ns": expiry_ns})
+        try:
+            self.write(getattr(self.role, name), arguments, options)
+        except (StoreError, BufferFull) as error:
+            world.ended(self, serial, error)
+            if not isinstance(error, NoMaster | BufferFull) and self.kind == "clone":
+                raise
+
+    def wait(self) -> None:
+        """Wait until it may be read, or is idle."""
+        world = self.world
+        serial, timeout_s = world.next_serial(), world.rng.choice((0.0, 0.5, 20.0))
+        name = "await_ready" if self.kind == "clone" and world.rng.random() < 0.5 else "await_idle"
+        world.began(self, Operation(str(self.entity), name, until=world.now + timeout_s), serial)
+        self.ask_role(getattr(self.role, name), serial, timeout_s)
+
+    def ask_history(self) -> None:
+        """Ask for the history of a key."""
+        world, rng = self.world, self.world.history_rng
+        serial, timeout_s, key = world.next_serial(), rng.choice((0.5, 20.0)), rng.choice((*LISTS, *MIXED, *COUNTERS))
+        world.began(self, Operation(str(self.entity), "history", key, until=world.now + timeout_s), serial)
+        self.ask_role(self.role.ask_history, serial, key, timeout_s)
+
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        raise NotImplementedError
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        raise NotImplementedError
+
+    def hear(self, action: Send) -> None:
+        """A stranger says something."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Say goodbye, whatever is under way."""
+        raise NotImplementedError
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        raise NotImplementedError
+
+    def commit(self, action: Commit) -> None:
+        """Have the backend do it, in a while."""
+        self.world.clock.after(self.world.commit_s(), self._written, action)
+
+    def _written(self, action: Commit) -> None:
+        world = self.world
+        if not self.alive:
+            return
+        assert self.backend is not None
+        try:
+            self.backend.commit(action.operations)
+        except StorageError as error:
+            world.failed[Commit] += 1
+            self.committed(action.number, error)
+        else:
+            if world.rng.random() < world.dies_after_commit:
+                world.killed(self)
+            else:
+                self.committed(action.number, None)
+
+
+class WireHost(KvHost):
+    """On a wire: every message may be lost, repeated and out of order."""
+
+    def __init__(self, world: KvWorld, name: str, backend: SimBackend | None = None) -> None:
+        super().__init__(world, name)
+        self.take_part(world.rng.randbytes(16), backend)
+        self.table = {Send: self._send, Commit: self.commit, Notify: _told, Resolve: _told, Report: _told}
+
+    def start(self) -> None:
+        """Begin."""
+        self.call(self.role.start, *self.times())
+
+    def due(self) -> float:
+        """When the core wants to be called."""
+        due: float = self.role.next_timeout(*self.times())
+        return due
+
+    def handle_due(self) -> None:
+        """Have it do what is due."""
+        self.call(self.role.handle_timeout, *self.times())
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        now, wall_ns = self.times()
+        self.call(method, *arguments, now=now, wall_ns=wall_ns, **options)
+
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        self.call(method, *arguments, now=self.world.now)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.call(self.role.leave)
+
+    def hear(self, action: Send) -> None:
+        """A message has come, if it still lives."""
+        self.heard = action
+        self.call(self.role.hears[action.topic], [action.payload], *self.times())
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        if error is None:
+            self.call(self.role.handle_committed, number, *self.times())
+        else:
+            self.call(self.role.handle_commit_failed, number, error, self.world.now)
+
+    def notice(self, endpoint: bytes) -> None:
+        """An endpoint is out of reach."""
+        self.call(self.role.handle_gone, endpoint, self.world.now)
+
+    def _send(self, action: Send) -> None:
+        for other in self.world.alive(WireHost):
+            if other is self or (action.receiver is not None and action.receiver != other.entity.endpoint):
+                continue
+            if action.topic in other.role.hears:
+                self.world.wire.send(self.name, other.name, other.hear, action, Send, len(action.payload))
+
+
+class AttachedHost(EndpointHost, KvHost):
+    """Attached to an endpoint of the mesh."""
+
+    world: KvWorld
+
+    def __init__(
+        self, world: KvWorld, name: str, life: str, options: EndpointOptions, backend: SimBackend | None = None
+    ) -> None:
+        super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
+        self.take_part(self.own_id, backend)
+        self.table |= {Serve: self._serve}
+        self.part: KvPart = self.member.attach(self.role, PART)
+
+    def start(self) -> None:
+        """Begin."""
+        self.call(self.part.start, *self.times())
+
+    def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
+        """Make one call that writes."""
+        self.call(self.part.write, method, arguments, options, *self.times())
+
+    def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
+        """Make one call that a ``Resolve`` answers."""
+        self.call(self.part.ask, method, arguments, *self.times())
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        self.call(self.part.close, *self.times())
+
+    def committed(self, number: int, error: StorageError | None) -> None:
+        """A commit is durable, or was refused."""
+        self.call(self.part.handle_committed, number, error, *self.times())
+
+    def _serve(self, action: Serve) -> None:
+        for each in action.actions:
+            if isinstance(each, Commit):
+                self.commit(each)
+
+
+def _told(action: object) -> None:
+    """The application was told when the core answered."""

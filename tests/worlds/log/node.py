@@ -1,0 +1,316 @@
+"""A member in the simulation: one core on simulated sockets, carried out as ``runtime.log_node`` does it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from tests.worlds.log.judging import honours
+from tests.worlds.log.towers import Line
+from tests.worlds.log.world import HOST, LogWorld
+
+from chappe.core import Halt, Report
+from chappe.log.actions import (
+    Ask,
+    Beacon,
+    Broken,
+    Claim,
+    Connect,
+    Disclaim,
+    Disconnect,
+    Gone,
+    Of,
+    Publish,
+    Resume,
+    Subscribe,
+    TakeOver,
+    Unsubscribe,
+)
+from chappe.log.batch import Batch
+from chappe.log.consuming import ConsumingMember
+from chappe.log.guard import Guard
+from chappe.log.leaving import Leaving
+from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
+from chappe.log.queries import decode_answer, encode_query
+from chappe.sim.host import Host
+from chappe.sim.pubsub import Dialogue, Link
+
+DECODE_EVERY = 16  # of the messages published one in so many goes through its bytes, which takes time
+
+
+def brief(message: Message) -> str:
+    """A message in one short line, for people."""
+    if isinstance(message, BatchMessage):
+        batch = Batch.parse(message.body, check=False)
+        kind = "direct batch" if message.direct else "batch"
+        return f"{kind} {message.subject}/{message.address[:6]} {batch.base}..{batch.next - 1} to {message.topic[:6]}"
+    if isinstance(message, RecordMessage):
+        kind = "direct record" if message.direct else "record"
+        return f"{kind} {message.subject}/{message.address[:6]} {message.sequence} to {message.topic[:6]}"
+    values = (str(getattr(message, each.name)) for each in fields(message))
+    return f"{type(message).__name__} {' '.join(each[:6] if len(each) == 32 else each for each in values)}"
+
+
+class NodeHost(Host):
+    """One life of a member of the log; ``role`` is the core that is driven as ``runtime.log_node`` does it."""
+
+    world: LogWorld
+
+    def __init__(self, world: LogWorld, name: str, role: Any) -> None:
+        super().__init__(world, name)
+        self.net = world.net
+        self.role = role
+        self.address = role.address
+        self.port = self.net.port()
+        self.endpoint = f"tcp://{HOST}:{self.port}{world.mark(name)}"
+        self._open()
+        self.wants: dict[bytes, int] = {}
+        self.links: dict[str, Link] = {}  # what we listen to, by endpoint
+        self.ears: dict[str, Link] = {}  # what we hear of forwarders, by endpoint
+        self.leaving: dict[str, Link] = {}  # closing connections, until they are read
+        self._leaving = Leaving()
+        self.listeners: dict[Link, None] = {}
+        self.lines: list[Line] = []
+        self.halted: str | None = None
+        self.doomed = False  # a producer dies in the midst of its next Persist, a store when another one asks it
+        self.guard: Guard | None = world.guard_of(self)  # where there are rules
+        self.discovery: Any = world.discovery(self)
+        self._asked: dict[int, str] = {}  # whom, likewise
+        self._dialogues: dict[str, Dialogue] = {}
+        self._published = 0
+        self.table = {
+            Publish: self._publish,
+            Subscribe: self._subscribe,
+            Unsubscribe: self._unsubscribe,
+            Report: self._report,
+            Halt: self._halt,
+            Ask: self._ask,
+            Beacon: self._send_beacon,
+            Connect: self._connect,
+            Disconnect: self._disconnect,
+            TakeOver: self._take_over,
+            Gone: lambda action: self.perform(self.role.handle_gone(action.address, world.now)),
+            Claim: lambda action: self.perform(self.discovery.claim(action.identity, world.now)),
+            Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
+            Resume: lambda action: self.resume(),
+            Of: self._of_part,
+            Broken: self._broken,
+        }
+        self.net.publishers[self.endpoint] = self
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Take a port."""
+
+    def _close(self) -> None:
+        """Give it back."""
+        self.net.release(self.port)
+
+    def start(self) -> None:
+        """Begin."""
+        self.world.trace(self, "starts at %s as %s", self.endpoint, self.role.address[:6])
+        self.call(self.role.start, self.world.now)
+        self.world.meet(self)
+        self.arm()
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """Stop at once, or with a goodbye; others notice the broken connections after ``notice_s``."""
+        if goodbye:
+            self.perform(self.discovery.goodbye())
+        self.alive = False
+        self.world.trace(self, "leaves" if goodbye else "dies")
+        del self.net.publishers[self.endpoint]
+        for link in self._dialled():
+            link.closed = True
+            link.break_(notice_s)
+        for link in list(self.listeners):
+            self._hang_up(link)
+        for line in self.lines:
+            line.close()
+        self._close()
+        self.world.part(self)
+
+    def _hang_up(self, link: Link) -> None:
+        """End a listener's connection, and drop everything in transit, when the host dies."""
+        link.break_()
+
+    def _dialled(self) -> list[Link]:
+        return list(dict.fromkeys((*self.links.values(), *self.ears.values(), *self.leaving.values())))
+
+    @property
+    def wall_us(self) -> int:
+        """Its time of day."""
+        return self.world.wall_us(self.name)
+
+    def paused(self) -> bool:
+        """Whether the core wants nothing more for now."""
+        return bool(getattr(self.role, "paused", False))
+
+    def resume(self) -> None:
+        """The core is no longer paused."""
+        for link in self._dialled():
+            link.resume()
+
+    # -- driving --------------------------------------------------------------------------------------
+
+    def due(self) -> float:
+        """When the core or the discovery wants to be called."""
+        due: float = min(self.role.next_timeout(), self.discovery.next_timeout(), self._leaving.next_timeout())
+        return due
+
+    def handle_due(self) -> None:
+        """Have them do what is due."""
+        now = self.world.now
+        if now >= self.discovery.next_timeout():
+            self.perform(self.discovery.handle_timeout(now))
+        for endpoint in self._leaving.look(lambda each: self.leaving[each].unread, now):
+            self.leaving.pop(endpoint).close()
+        if self.alive and now >= self.role.next_timeout():
+            self.call(self.role.handle_timeout, now)
+
+    # -- what arrives -----------------------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> None:
+        """A peer published something that we subscribed to."""
+        if isinstance(message, Fetch):
+            self.world.see("on_fetched", self, message)
+        if isinstance(message, StoreInfo):
+            self.discovery.store_heard(message.address, self.world.now)
+        self.call(self.role.handle_message, message, self.world.now, self.wall_us)
+
+    def flush(self) -> None:
+        """Flush the role when no more messages are pending."""
+        if isinstance(self.role, ConsumingMember):
+            self.call(self.role.flush, self.world.now)
+
+    def on_subscription(self, link: Link, prefix: bytes, on: bool) -> None:
+        """A listener subscribed to something, or no longer; see ``drivers.publishing.PublishingSocket``."""
+        if self.guard is not None:
+            if not honours(self.guard, link, prefix, on):
+                return
+        elif on:
+            if prefix[:1] != b"M" or b"R" + prefix[1:] not in link.wanted:
+                link.wanted[prefix] = None
+            if prefix[:1] == b"R":
+                link.wanted.pop(b"M" + prefix[1:], None)
+        else:
+            link.wanted.pop(prefix, None)
+        self.call(self.role.handle_subscription, prefix, on, self.world.now)
+
+    def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
+        """The connection of a listener broke: all that it had asked for is over."""
+        if link.publisher is not self:
+            self.listeners.pop(link, None)
+        for prefix in asked:
+            if self.guard is not None:
+                self.guard.unsubscribed(prefix)
+            self.call(self.role.handle_subscription, prefix, False, self.world.now)
+
+    def on_tower_ready(self) -> None:
+        """A tower subscribed to our beacons."""
+        self.call(self.discovery.handle_tower_ready, self.world.now)
+
+    def on_beacon(self, frames: list[bytes]) -> None:
+        """A tower sent a beacon or a welcome."""
+        self.world.see("on_beacon", self, frames)
+        actions = self.discovery.handle_beacon(frames, self.world.now)
+        if actions:
+            self.perform(actions)
+            self.arm()
+
+    def on_answer(self, thing: tuple[int, bytes, tuple[bytes, ...]]) -> None:
+        """A store answered our query."""
+        request_id, raw, batches = thing
+        answer = decode_answer(raw)
+        if self.guard is not None:
+            answer = self.guard.answered(self._asked.pop(request_id, ""), answer)
+        self.call(self.role.handle_answer, request_id, answer, list(batches), self.world.now)
+
+    def on_query(self, dialogue: Dialogue, request_id: int, raw: bytes, payload: bytes) -> None:
+        """Somebody asks us: only stores are asked."""
+        raise AssertionError(f"{self.name} is not a store")
+
+    # -- actions ------------------------------------------------------------------------------------------
+
+    def _publish(self, action: Publish) -> None:
+        message = action.message
+        frames = encode(message)
+        self._published += 1
+        if self._published % DECODE_EVERY == 0:
+            message = decode(frames)
+        if self.world.telling:
+            self.world.trace(self, "publishes %s", brief(message))
+        self.world.see("on_published", self, action.message)
+        for link in list(self.listeners):
+            link.offer(frames[0], message)
+
+    def _subscribe(self, action: Subscribe) -> None:
+        count = self.wants[action.prefix] = self.wants.get(action.prefix, 0) + 1
+        if count == 1:
+            for link in self.links.values():
+                link.subscribe(True, action.prefix)
+
+    def _unsubscribe(self, action: Unsubscribe) -> None:
+        count = self.wants.get(action.prefix, 0) - 1
+        if count > 0:
+            self.wants[action.prefix] = count
+        elif count == 0:
+            del self.wants[action.prefix]
+            for link in self.links.values():
+                link.subscribe(False, action.prefix)
+
+    def _report(self, action: Report) -> None:
+        self.world.trace(self, "reports: %s", action.event)
+        self.world.see("on_report", self, action.event)
+
+    def _of_part(self, action: Of) -> None:
+        self.table[type(action.action)](action.action)
+
+    def _broken(self, action: Broken) -> None:
+        raise action.error
+
+    def _halt(self, action: Halt) -> None:
+        self.halted = action.reason
+
+    def _ask(self, action: Ask) -> None:
+        self.world.trace(self, "asks %s: %s", action.endpoint, action.request)
+        if self.guard is not None:
+            who = self.world.name_at(action.endpoint)
+            request = self.guard.asking(who, action.request)
+            if request is None:
+                return
+            self._asked[action.request_id] = who
+            action = Ask(action.endpoint, action.request_id, request)
+        dialogue = self._dialogues.get(action.endpoint)
+        if dialogue is None:
+            dialogue = self._dialogues[action.endpoint] = Dialogue(self.net, self, action.endpoint)
+        dialogue.ask(action.request_id, encode_query(action.request))
+
+    def _send_beacon(self, action: Beacon) -> None:
+        for line in self.lines:
+            line.beacon(action.frames)
+
+    def _connect(self, action: Connect) -> None:
+        assert action.endpoint not in self.links, f"{self.name} connects to {action.endpoint} twice"
+        if self._leaving.stay(action.endpoint):
+            self.links[action.endpoint] = self.leaving.pop(action.endpoint)
+        else:
+            self.links[action.endpoint] = Link(self.net, self, action.endpoint)
+
+    def _disconnect(self, action: Disconnect) -> None:
+        link = self.links.pop(action.endpoint, None)
+        if link is not None:
+            self.leaving[action.endpoint] = link
+            oldest = self._leaving.leave(action.endpoint, self.world.now)
+            if oldest is not None:
+                self.leaving.pop(oldest).close()
+        if action.address:
+            self.perform(self.role.handle_gone(action.address, self.world.now))
+
+    def _take_over(self, action: TakeOver) -> None:
+        link = self.links.pop(action.endpoint, None)
+        if link is not None:
+            link.close()
+        self.perform(self.role.handle_gone(action.former, self.world.now))
+        self.links[action.endpoint] = Link(self.net, self, action.endpoint, TakeOver)

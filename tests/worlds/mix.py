@@ -1,0 +1,391 @@
+"""Worlds of what users run together: a log, a mesh with a data store, and bridges between them, in shared processes.
+
+    events of the mesh  -> recorder (an endpoint and a producer with a journal) -> a topic of the log
+    that topic          -> table (a consumer and the master of a data store)    -> all clones
+
+A *process* has one member of the mesh and one of the log: they live and die together. All faults of both worlds happen.
+Promises: what a recorder has taken is in the topic once; what is acknowledged in the topic is in the store of every
+member at the end; and what is in front of the position that a table has written down is in its store.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tests.worlds.journals import Journal
+from tests.worlds.kv.hosts import AttachedHost, KvHost
+from tests.worlds.kv.scenario import Kv
+from tests.worlds.kv.world import Operation
+from tests.worlds.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
+from tests.worlds.log.node import NodeHost
+from tests.worlds.log.scenario import Log
+from tests.worlds.log.world import contents
+from tests.worlds.mesh.hosts import EndpointHost
+
+from chappe.data.topic import Filter
+from chappe.errors import BufferFull, StorageError, StoreError
+from chappe.kv.actions import Notify
+from chappe.kv.entity import Entity
+from chappe.log.actions import Deliver
+from chappe.log.events import RecordsLost
+from chappe.mesh import actions as mesh
+from chappe.mesh.messages import Message
+from chappe.sim.host import Host, Member
+from chappe.sim.world import Checker, World
+
+TOPIC: Final = "table"
+EVENTS_PREFIX: Final = b"/event/"
+EVENTS: Final = (b"/event/a", b"/event/b")
+RETRY_S: Final = 1.0  # what the store has refused is written again after this long
+POSITION: Final = "position "  # begins the keys under which it is kept how far a partition was taken
+MASTER: Final = "master"
+
+
+def row_of(partition: str, key: bytes) -> str:
+    """Under which key of the store the latest record of a key of a partition is."""
+    return f"row {partition} {key.decode()}"
+
+
+def row_value(offset: int, value: bytes | None) -> tuple[int, str | None]:
+    """What is there."""
+    return offset, None if value is None else value.decode()
+
+
+def loaded(master: KvHost) -> dict[str, Any]:
+    """What a master begins with, under keys that are strings."""
+    entries = () if master.backend is None else master.backend.load().entries
+    return {key: value for key, value, _ in entries if isinstance(key, str)}
+
+
+class MixedLog(Log):
+    """The log of a mix."""
+
+    sinks = 0.1
+    original_stores = 0.0  # they keep no keys
+    trimming = False  # tables are read from the beginning
+
+    def __init__(self, whole: Mix) -> None:
+        self.whole: Mix = whole
+        super().__init__(whole.seed, whole.settings, whole.tell)
+
+
+class MixedKv(Kv):
+    """The mesh and the data store of a mix."""
+
+    def __init__(self, whole: Mix) -> None:
+        self.whole: Mix = whole
+        super().__init__(whole.seed, whole.settings, whole.tell)
+        self.clears = False
+        self.attached = InProcess
+
+    def make(self, name: str) -> None:
+        """Begin the next life of a member, and of what is in its process."""
+        super().make(name)
+        if name == MASTER or name.startswith("clone"):
+            self.whole.begin_process(name)
+
+    def ended(self, host: Any, serial: int, outcome: object) -> None:
+        """Its outcome, which a table may wait for."""
+        super().ended(host, serial, outcome)
+        table = self.whole.beside(MASTER)
+        if isinstance(table, Table) and serial in table.writing:
+            table.done(serial, outcome)
+
+
+class InProcess(AttachedHost):
+    """A member of the mesh in a process with one of the log."""
+
+    world: MixedKv
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """The whole process dies."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        self.world.whole.end_process(self.name)
+
+    def start(self) -> None:
+        """Begin; a clone's process records events."""
+        super().start()
+        if self.kind == "clone":
+            self.want([EVENTS_PREFIX])
+
+    def _deliver(self, action: mesh.Deliver) -> None:
+        super()._deliver(action)
+        recorder = self.world.whole.beside(self.name)
+        if isinstance(recorder, Recorder):
+            recorder.events += action.messages
+            recorder.record()
+
+
+class Recorder(ProducerHost):
+    """Makes a record of every event that its endpoint gets."""
+
+    world: MixedLog
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.events: deque[Message] = deque()
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """The whole process dies."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        self.world.whole.end_process(self.name)
+
+    def record(self) -> None:
+        """Take events into the journal, as far as there is room."""
+        core = self.core
+        while self.events and self.alive and not self.frozen:
+            if core.held(self.world.now) or core.pending or core.kept_bytes >= BUFFER_BYTES:
+                return
+            event = self.events[0]
+            if not self._flush(core.append(event.payload, event.topic)):
+                return
+            self.events.popleft()
+            self.world.see("on_recorded", self, event)
+
+    def _work(self) -> None:
+        super()._work()
+        self.record()
+
+
+class Table(ConsumerHost):
+    """Keeps the topic as a table in the store of its process: batch after batch, and behind each its position."""
+
+    world: MixedLog
+
+    def __init__(self, world: MixedLog, name: str) -> None:
+        self.kv = world.whole.kv
+        master: Any = self.kv.hosts[MASTER]
+        self.master: KvHost = master
+        shown = loaded(self.master).items()
+        positions = {(TOPIC, key.removeprefix(POSITION)): at for key, at in shown if key.startswith(POSITION)}
+        super().__init__(world, name, [Filter.parse(TOPIC)], positions)
+        self.writing: dict[int, tuple[str, Any]] = {}  # by serial number, without an outcome yet
+        self._left: set[str] = set()  # keys that are to be written before anything else is
+        self._batches: deque[Deliver] = deque()
+
+    def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
+        """The whole process dies."""
+        super().die(goodbye=goodbye, notice_s=notice_s)
+        self.world.whole.end_process(self.name)
+
+    def _deliver(self, action: Deliver) -> None:
+        self.world.see("on_deliver", self, action)
+        self._batches.append(action)
+        if len(self._batches) == 1:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        batch = self._batches[0]
+        rows: dict[str, Any] = {}
+        for offset, (value, key) in enumerate(contents(batch.batch, batch.start), batch.start):
+            if key is not None:
+                rows[row_of(batch.partition, key)] = row_value(offset, value)
+        self._write(rows)
+
+    def _write(self, rows: dict[str, Any]) -> None:
+        self._left = set(rows)
+        for key, value in rows.items():
+            self._put(key, value)
+        if not rows:
+            self._go_on(None)
+
+    def _put(self, key: str, value: Any) -> None:
+        if not self.alive:
+            return
+        kv, serial = self.kv, self.kv.next_serial()
+        self.writing[serial] = (key, value)
+        kv.began(self.master, Operation(str(self.master.entity), "put", key, value), serial)
+        try:
+            self.master.write(self.master.role.put, [key, value], {"ticket": serial})
+        except (StoreError, BufferFull) as error:
+            kv.ended(self.master, serial, error)
+
+    def done(self, serial: int, outcome: object) -> None:
+        """What became of a write; what the store has refused is written again a little later."""
+        key, value = self.writing.pop(serial)
+        if outcome is not None:
+            self.world.clock.after(RETRY_S, self._put, key, value)
+            return
+        self._left.discard(key)
+        if not self._left:
+            self._go_on(key)
+
+    def _go_on(self, key: str | None) -> None:
+        """All is done that was to be written, the last of it ``key``."""
+        batch = self._batches[0]
+        if key is None or not key.startswith(POSITION):
+            self._write({POSITION + batch.partition: batch.batch.next})
+            return
+        self._batches.popleft()
+        if self.alive:
+            self.carry_taken(len(batch.batch.raw))
+        if self._batches:
+            self._write_rows()
+
+
+class Bridges(Checker["Mix"]):
+    """What is promised from one end of a mix to the other."""
+
+    name = "bridges"
+
+    def __init__(self, world: Mix) -> None:
+        super().__init__(world)
+        self._recorded: dict[Recorder, set[bytes]] = {}
+        self._passed: dict[str, set[int]] = {}  # by partition: offsets given up by a table that had met no store
+        self._shown: dict[Entity, dict[str, Any]] = {}  # by each life of the master
+
+    def on_recorded(self, host: Recorder, event: Message) -> None:
+        """One life of a recorder takes every event once."""
+        recorded = self._recorded.setdefault(host, set())
+        if event.payload in recorded:
+            self.fail(f"{host.name} records {event.payload!r} twice")
+        recorded.add(event.payload)
+
+    def on_report(self, host: Host, event: object) -> None:
+        """Who has met no store takes what a producer still has."""
+        if isinstance(event, RecordsLost) and isinstance(host, Table) and not host.core.met_stores:
+            self._passed.setdefault(event.partition, set()).update(range(event.first, event.last + 1))
+
+    def on_notify(self, host: KvHost, action: Notify) -> None:
+        """What is in front of a position that is shown is in the store, too."""
+        key, value = action.key, action.value
+        if host.name != MASTER or not isinstance(key, str):
+            return
+        shown = self._shown.get(host.entity)
+        if shown is None:
+            shown = self._shown[host.entity] = loaded(host)
+        shown[key] = value
+        if key.startswith(POSITION) and isinstance(value, int):
+            missing = self._missing(key.removeprefix(POSITION), value, shown.get)
+            if missing is not None:
+                self.fail(f"{host.name} shows {key!r} at {value}, and lacks {missing}")
+
+    def _missing(self, partition: str, end: int, find: Callable[[str], Any]) -> str | None:
+        """The first key whose latest record before ``end`` is not what a store has, or is later there."""
+        log = self.world.log
+        sent = log.truth.of((TOPIC, partition))
+        latest = {}
+        first, end = log.begun.get((TOPIC, partition), 0), min(end, len(sent.records))
+        # Its producer will not come back: what no disk has is passed over.
+        nowhere = set(log.missing_within((TOPIC, partition), first, end)) if sent.gone else set()
+        nowhere |= self._passed.get(partition, set())
+        for offset in range(first, end):
+            key = sent.records[offset][1]
+            if key is not None and offset not in sent.lost and offset not in nowhere:
+                latest[row_of(partition, key)] = offset
+        for row, offset in latest.items():
+            found = find(row)
+            if found is None or found[0] < offset:
+                return f"{row!r} of offset {offset}, there is {found}"
+            if found != row_value(found[0], sent.records[found[0]][0]):
+                self.fail(f"under {row!r} there is {found}, sent was {sent.records[found[0]]}")
+        return None
+
+    def unsettled(self) -> str | None:
+        """What is recorded is in the topic, and what is acknowledged there is in every copy of the store."""
+        truth = self.world.log.truth
+        for host, recorded in self._recorded.items():
+            values = {value for value, _ in truth.of(host.key).records}
+            if not recorded <= values and not truth.of(host.key).gone:
+                self.fail(f"{host.name} has recorded {recorded - values}, which are not in the topic")
+        for (topic, partition), sent in truth.parts.items():
+            for member in self.world.kv.alive(KvHost) if topic == TOPIC else ():
+                entries = member.role.engine.entries
+                shown = {key: each.value for key, each in entries.items() if isinstance(key, str)}
+                missing = self._missing(partition, sent.acknowledged, shown.get)
+                if missing is not None:
+                    return f"{member.name} lacks {missing}"
+        return None
+
+
+class Mix(World):
+    """A log, a mesh with a data store, and bridges between them, in shared processes."""
+
+    tick_s = 0.5
+    settle_max_s = 200.0
+    events_max = 2_000_000
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.log = MixedLog(self)
+        self.kv = MixedKv(self)
+        self.parts = (self.log, self.kv)
+        self._beside: dict[str, Member] = {}  # members of the log, by the name of the other one in their process
+        bridges = Bridges(self)
+        for part in self.parts:
+            part.watch(bridges)
+
+    def begin(self) -> None:
+        """Make the first members."""
+        for part in self.parts:
+            part.begin()
+        self.watch(*dict.fromkeys([*self.log.checkers, *self.kv.checkers]))
+        self._publish()
+
+    def _publish(self) -> None:
+        hosts = self.kv.alive(EndpointHost)
+        if hosts and self.kv.working:
+            for _ in range(self.rng.choice((1, 1, 5))):
+                self.kv.publish(self.rng.choice(hosts), self.rng.choice(EVENTS))
+        self.clock.after(self.rng.expovariate(5.0), self._publish)
+
+    def plan(self, until: float) -> float:
+        """Plan the faults of both."""
+        return max([part.plan(until) for part in self.parts])
+
+    def heal(self) -> None:
+        """End everything that is wrong."""
+        for part in self.parts:
+            part.heal()
+
+    def stop(self) -> None:
+        """Ask for nothing more."""
+        for part in self.parts:
+            part.stop()
+
+    def progress(self) -> int:
+        """Rises while something that many wait for goes on."""
+        return sum(part.progress() for part in self.parts)
+
+    def count(self) -> int:
+        """Records and operations."""
+        return sum(part.count() for part in self.parts)
+
+    # -- processes ------------------------------------------------------------------------------------------
+
+    def begin_process(self, name: str) -> None:
+        """A member of the mesh begins a life, and with it the one of the log that is in its process."""
+        log = self.log
+        if name in self._beside:
+            self._beside[name].restart()
+            return
+        make: Callable[[str], Host] = partial(Table, log)
+        if name != MASTER:
+            journal = Journal(log.journal_rng)
+            log.journals.append(journal)
+            make = log.producer_of(TOPIC, self.rng.choice((1, 1, min(2, len(log.disks)))), journal, Recorder)
+
+        def begin() -> Host:
+            if not self.kv.hosts[name].alive:
+                raise StorageError("its process does not run")  # and is tried again later
+            return make(name)
+
+        member = self._beside[name] = Member(log, name, begin)
+        log.members.append(member)
+
+    def end_process(self, name: str) -> None:
+        """One member has died, and the other one of its process dies with it."""
+        host = self.kv.hosts[name]
+        if isinstance(host, InProcess) and host.alive:
+            self.kv.killed(host)
+        if name in self._beside:
+            self._beside[name].crash()
+
+    def beside(self, name: str) -> NodeHost | None:
+        """The member of the log in a process, if it lives."""
+        member = self._beside.get(name)
+        host = None if member is None else member.host
+        return host if isinstance(host, NodeHost) and host.alive else None

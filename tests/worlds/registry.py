@@ -1,0 +1,44 @@
+"""All scenarios by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.worlds.chain.scenario import Chains
+from tests.worlds.channel import Channel
+from tests.worlds.gateways import Gateways
+from tests.worlds.kv.chain_scenario import KvChain
+from tests.worlds.kv.scenario import Kv, KvLossy
+from tests.worlds.log.forwarding import Forward
+from tests.worlds.log.rules import ForwardRules, Rules
+from tests.worlds.log.scenario import Log, Sink
+from tests.worlds.maps.scenario import Maps
+from tests.worlds.mesh.scenario import Mesh
+from tests.worlds.mix import Mix
+from tests.worlds.ordered.homes import Homes
+from tests.worlds.ordered.scenario import Ordered
+from tests.worlds.sealed.mesh import SealedMesh
+from tests.worlds.sealed.scenario import Sealed
+
+from chappe.sim.world import World
+
+SCENARIOS: Final[dict[str, type[World]]] = {
+    "log": Log,
+    "sink": Sink,
+    "forward": Forward,
+    "rules": Rules,
+    "forward-rules": ForwardRules,
+    "sealed": Sealed,
+    "sealed-mesh": SealedMesh,
+    "mesh": Mesh,
+    "kv": Kv,
+    "kv-lossy": KvLossy,
+    "kv-chain": KvChain,
+    "maps": Maps,
+    "channel": Channel,
+    "mix": Mix,
+    "gateway": Gateways,
+    "chain": Chains,
+    "ordered": Ordered,
+    "homes": Homes,
+}
