@@ -222,6 +222,7 @@ OVERRUN_MAX: Final = 4 * SURPLUS_MESSAGES_MAX  # messages behind a hold: more th
 WEBSOCKET_FRAME_BYTES_MAX: Final = 4 * MIB  # of a client; one message as JSON, which takes tenfold as objects
 WEBSOCKET_MESSAGES_MAX: Final = 16_384  # what waits for one client. The original's 512 come with a single read
 WEBSOCKET_BYTES_MAX: Final = 8 * MIB
+MAP_SERVER_FILES: Final = 131_072  # descriptors of a map server with all the clients that it takes, two for each
 WEBSOCKET_CLIENTS_MAX: Final = 1_000  # beyond it the silent and those of the greediest host give way to others
 WEBSOCKET_SPEAK_S: Final = 10.0  # so long a client may take to become one, and to say what it subscribes to
 WEBSOCKET_PING_S: Final = 20.0

@@ -21,7 +21,7 @@ from tests.waiting import until
 from chappe import MapChange, MapServer, SharedMap
 from chappe.cli import app, maps, maps_files
 from chappe.cli.config import defaults_of_commands, load
-from chappe.transports.maps import FILES
+from chappe.defaults import MAP_SERVER_FILES
 
 KEYS = 20_000  # more than several pieces of a snapshot, and several windows of writes
 
@@ -191,7 +191,7 @@ def test_a_server_says_where_it_is_and_that_it_stops(shell: Shell) -> None:
     if sys.platform == "linux":  # clients take two descriptors each: it allows itself as many as it may
         limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
         soft, hard = next(each.split()[3:5] for each in limits if each.startswith("Max open files"))
-        assert soft == hard or soft == "unlimited" or int(soft) >= FILES
+        assert soft == hard or soft == "unlimited" or int(soft) >= MAP_SERVER_FILES
     code, out, err = shell.stop(process, signal.SIGINT)
     assert (code, out) == (0, "")
     assert err.splitlines()[-1] == f"{begins.partition(',')[0]} stopped"

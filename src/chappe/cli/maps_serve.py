@@ -17,7 +17,7 @@ from chappe.cli.auditing import audited
 from chappe.cli.console import allow_files, hear_warnings, say, tell
 from chappe.cli.node import REPORT_S, STEP_S
 from chappe.data.markup import many
-from chappe.defaults import MAP_PORT, TOWER_HOST, WITNESS_PORT
+from chappe.defaults import MAP_PORT, MAP_SERVER_FILES, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
 from chappe.system import started
 
@@ -80,11 +80,10 @@ def serve(
 ) -> None:
     """Serve a shared map, and show what is in it and who follows it."""
     from chappe import MapServer
-    from chappe.transports.maps import FILES
 
     options.be(acting)
     hear_warnings()
-    allow_files(FILES)
+    allow_files(MAP_SERVER_FILES)
     if (path is None) is not (backend == "memory"):
         raise UsageError(
             "memory has no path: give --backend sqlite or rocksdb with --path"

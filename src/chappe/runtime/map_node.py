@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import zmq
 
+from chappe.defaults import MAP_SERVER_FILES
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit, Resolve
 from chappe.kv.backend import Backend
@@ -28,7 +29,7 @@ from chappe.system import time
 from chappe.system.limits import has_descriptors
 from chappe.transports import resolving
 from chappe.transports.gate import Gate
-from chappe.transports.maps import FILES, UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
+from chappe.transports.maps import UPDATES_MAX, MapAddress, ServerSockets, requester, send, subscriber
 from chappe.transports.zeromq import open_socket
 
 EMPTY_MAX: Final = 4  # clients that are offered more in one go, some thousand messages: heartbeats are to be in time
@@ -210,7 +211,7 @@ class MapServerNode(SocketNode):
         now = time.monotonic()
         if now >= self._told_full_at + FULL_TOLD_S and not has_descriptors():
             self._told_full_at = now
-            self._on_report(MapServerFull(self.core.clients, FILES))
+            self._on_report(MapServerFull(self.core.clients, MAP_SERVER_FILES))
 
     def _on_subscription(self, frames: Frames) -> Sequence[object]:
         if len(frames) != 1 or frames[0][:1] not in (b"\0", b"\1"):

@@ -27,7 +27,6 @@ WAITING_MAX: Final = 4_096  # connections to be accepted; a crowd that comes bac
 # Clients are not pinged as often as others, as there may be thousands (see below); nothing but these are subscribers.
 SUBSCRIBER_PING_MS: Final = 10_000
 ASKER_PING_MS: Final = 30_000  # who is silent the core gives up by itself
-FILES: Final = 131_072  # descriptors of a server with as many clients as it takes, two for each
 ROUTING_BYTES: Final = 17  # of a name that nobody guesses
 _TRIES: Final = 50  # to find three free ports in a row
 _PORTS: Final = range(1, 65533)
