@@ -86,7 +86,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         heartbeat_s: A peer that was silent for three times so long is lost, unless it still takes what is sent.
         last_values: Of how many topics to keep the newest message that is published here, comes, or passes through: for
             subscribers that begin later with ``last=True``. At most 64 MiB of them; those of which nothing came for
-            longest are forgotten first.
+            longest are forgotten first. ``forward`` has topics come that nobody else wants.
         recording_directory: A folder, made if it is missing, that gets the shapes, without contents, of what this
             endpoint publishes, its subscriptions and its peers: for ``chappe mesh generate``. One that is there gives
             way.
@@ -312,7 +312,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
     def forward(self, *topics: str) -> None:
         """Have peers send these prefixes here too, to be passed on to other peers, though nobody here wants them.
 
-        Between endpoints of chappe that is never needed: they find out who wants what.
+        Between endpoints of chappe that is needed only to keep last values of topics that nobody else wants: they find
+        out who wants what.
         """
         self.check()
         self.node.call(self.core.forward, [encode_topic(each) for each in topics])
