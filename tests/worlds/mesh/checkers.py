@@ -232,14 +232,11 @@ class OriginOrder(Checker[MeshWorld]):
         What was dropped on another way may still be read from a connection that one side believes to be broken. After
         5 s without any progress, as where somebody on the way is frozen, the order is given up.
         """
-        record = self.world.record
-        publication = record.publications.get(message.payload)
-        if publication is None or publication.publisher in (ROGUE, *record.originals):
+        publication = self.world.record.publications.get(message.payload)
+        if publication is None or publication.publisher in (ROGUE, *self.world.record.originals):
             return
         if host.original or message.origin == NOBODY:
             return
-        if publication.publisher in record.twice and self.world.withholds(message.payload, message.kind):
-            return  # it comes in one of two ways alone, and what is passed on in the other one may be earlier
         # The next life of an origin may begin with an earlier clock.
         key = host.life, message.kind, message.origin, publication.publisher, self.world.lane(message.topic)
         last = self._last.get(key, -1)

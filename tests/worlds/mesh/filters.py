@@ -1,7 +1,8 @@
 """Worlds in which every endpoint holds back and changes some of what it passes on, all by one rule.
 
 So what is held back comes only to those beside its publisher, and what is changed comes as it was to these, and changed
-to all others. There are no originals, to which one of several endpoints passes on what others have.
+to all others. There are no originals, to which one of several endpoints passes on what others have; and nobody
+publishes in two ways, on one of which may come late what is held back on the other.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def as_published(message: Message) -> tuple[Message, str]:
     payload = message.payload.removesuffix(_MARK)
     before = Message(
         message.topic, payload, message.kind, message.sender, message.receiver, message.ttl, message.origin,
-        message.sequence, message.published,
+        message.sequence, message.published, message.place,
     )  # fmt: skip
     beside = message.sender == message.origin
     if not beside and is_held(payload):

@@ -351,10 +351,6 @@ class EndpointHost(MeshHost):
         self.call(self.member.call, method, *args, now=now, wall_ns=wall_ns)
 
     def _deliver(self, action: Deliver) -> None:
-        if action.subscriber == SUBSCRIBER:
-            self.gaps.came(action.messages)
-            for gap in self.gaps.take():
-                self.world.see("on_gap", self, gap)
         if action.subscriber == LAST:
             for message in action.messages:
                 self.world.see("on_last", self, message)
@@ -370,6 +366,10 @@ class EndpointHost(MeshHost):
             if (action.subscriber == COMMANDED) != (message.kind == COMMAND):
                 self.world.fail("delivery", f"{self.life} got for {action.subscriber} what is not for it: {message}")
             self.world.see("on_delivered", self, message)
+            if action.subscriber == SUBSCRIBER:
+                self.gaps.came([message])
+                for gap in self.gaps.take():
+                    self.world.see("on_gap", self, gap)
         if self.sips and action.subscriber == SUBSCRIBER:
             self.waiting += len(action.messages)
             self._fill(max(self._level, self._found_level()))

@@ -125,7 +125,7 @@ class PopulatedMesh(MeshWorld):
         else:
             options = EndpointOptions(
                 forwarding=rng.random() > 0.15 if forwarding is None else forwarding,
-                paths=2 if not self.settings.plain and self.paths_rng.random() < TWO_WAYS else 1,
+                paths=2 if not (self.settings.plain or self.filters) and self.paths_rng.random() < TWO_WAYS else 1,
                 heartbeat_s=rng.choice((0.5, 1.0, 2.0)),
                 peer_messages_max=rng.choice((16, 64, 1024)),
                 peer_policy=rng.choice(
@@ -149,8 +149,6 @@ class PopulatedMesh(MeshWorld):
             if self.holds_back or (self.paces and options.peer_policy is Policy.BLOCK):  # for what all bring at once
                 options = replace(options, peer_messages_max=4096 if self.paces else 256, peer_bytes_max=PEER_BYTES_MAX)
             self.born(life, options.forwarding)
-            if options.paths == 2:
-                self.record.twice.add(life)
             host = self.endpoint(self, name, life, own_id, options, self.core)
             self.trace(host, "begins as %s: %s", own_id.hex(), options)
         host.want(rng.sample(PREFIXES, rng.choice((0, 1, 1, 2, 3))))

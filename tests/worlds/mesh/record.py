@@ -61,7 +61,6 @@ class Record:
         self.wanted: dict[tuple[str, bytes], Spans] = {}  # life and prefix
         self.forwards: dict[str, bool] = {}  # life
         self.barred: Callable[[str, float, float], bool] = lambda life, start, stop: False  # from forwarding, then
-        self.twice: set[str] = set()  # lives that publish in two ways
         self.originals: set[str] = set()  # lives that are originals
         self.eased = Spans()  # nobody publishes more than a slow reader takes
         self.eased.begin(0.0)
