@@ -565,7 +565,7 @@ def _counted(stored: bool, min_acks: int, reset: Reset) -> int:
     if isinstance(min_acks, bool) or not isinstance(min_acks, int) or min_acks < 1:
         raise UsageError(f"min_acks of a consumer is a number of stores, at least 1, not {min_acks!r}")
     if min_acks > 1 and not stored:
-        raise UsageError("min_acks counts stores of a consumer that takes only what is stored: add stored=True, or --stored")
+        raise UsageError("min_acks counts stores for a consumer of what is stored alone: add stored=True, or --stored")
     if min_acks > 1 and reset is LAST:
         raise UsageError("last-value begins with what one store has: take min_acks=1, or another reset")
     return min_acks if stored else 0
