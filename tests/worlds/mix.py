@@ -154,6 +154,7 @@ class Table(ConsumerHost):
     """Keeps the topic as a table in the store of its process: batch after batch, and behind each its position."""
 
     world: MixedLog
+    counts = False  # what one store has acknowledged is to be in the table
 
     def __init__(self, world: MixedLog, name: str) -> None:
         self.kv = world.whole.kv

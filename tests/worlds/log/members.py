@@ -337,13 +337,15 @@ class ConsumerHost(NodeHost):
         reset: Where it begins.
     """
 
+    counts = True  # some wait for several stores; what these have to show depends on how many are there
+
     def __init__(
         self, world: LogWorld, name: str, filters: Sequence[Filter], positions: dict[Key, int],
         home: ConsumerHost | None = None, reset: Reset = EARLIEST, ages: bool = False,
     ) -> None:  # fmt: skip
         stored = world.stored > 0.0 and world.stored_rng.random() < world.stored
         self.min_acks = world.stored_rng.choice((1, 2, 2)) if stored else 0
-        if reset is LAST:
+        if reset is LAST or not self.counts:
             self.min_acks = min(self.min_acks, 1)
         self.core: LogConsumer = world.cores.consumer(
             world.address(), filters, reset, positions, world.limits, ages=ages, min_acks=self.min_acks,
