@@ -27,7 +27,7 @@ from benchmarks.maps_pairs import Pair
 CLIENTS: Final = 9_800
 HOLDERS: Final = 3  # processes with clients
 KEYS: Final = 1_000
-MAPS: Final = 200  # in one process
+MAPS: Final = 50  # in one process, made one after the other, each of which waits for the next heartbeat
 SPARE: Final = 200  # descriptors of a process that are no clients'
 IDLE_S: Final = 20.0
 UPDATES: Final = 5
