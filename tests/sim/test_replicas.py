@@ -293,6 +293,7 @@ FIRST: dict[str, tuple[int, float | None]] = {
     "NeverAsksAgain": (5, None),
     "NeverStale": (2, None),
     "SnapshotsWhatIsNotDurable": (3, None),
+    "SkipsWhatIsLost": (81, None),
     "TakesNothingKnownForNothing": (139, None),
     "TellsBeforeTheDisk": (3, 0.1),
 }
