@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,34 @@ def test_a_chain_goes_on_without_its_head_and_takes_it_back_as_tail(tmp_path: Pa
         assert servers.members() == {("b", "c", "a")}
         assert servers.states() == {Ledger.snapshot(servers.machines["a"])}
         assert servers.machines["a"].lines == [b"one", b"two"]
+
+
+def test_the_last_one_of_a_fixed_chain_confirms_and_who_comes_back_gets_everything(tmp_path: Path) -> None:
+    configuration = new_configuration(fixed=True)
+    with serving(configuration, tmp_path) as servers, Chain(configuration) as chain:
+        call(chain, b"one")
+        servers.stop("a")
+        servers.stop("b")
+
+        assert chain.call(b"two", timeout=PATIENCE_S).members == 1
+        assert chain.read(b"") == b"2"
+        servers.start("a")
+        servers.start("b")
+        until(servers.whole)
+        assert {each[0] for each in servers.members()} == {"c"}
+        assert len(servers.states()) == 1
+        assert servers.machines["a"].lines == [b"one", b"two"]
+
+
+def test_a_fixed_chain_is_told_from_one_whose_servers_agree(tmp_path: Path) -> None:
+    configuration = new_configuration("a", fixed=True)
+    agreed = replace(configuration, fixed=False)
+    with serving(configuration, tmp_path), Chain(configuration) as chain, Chain(agreed) as other:
+        call(chain, b"one")
+        with pytest.raises(NotPermitted, match="another chain: compare the names, and fixed, in the files"):
+            other.call(b"two", timeout=PATIENCE_S)
+    with pytest.raises(UsageError, match="is of a chain that is fixed: set fixed as it was"):
+        ChainServer(Ledger(), agreed, "a", directory=tmp_path / "a")
 
 
 def test_all_servers_start_again_with_what_was_confirmed(tmp_path: Path) -> None:
@@ -372,10 +401,13 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, say
 
 def test_a_file_has_what_servers_and_clients_share(tmp_path: Path) -> None:
     path = tmp_path / "chain.toml"
-    path.write_text('name = "orders"\ndurable = false\n[servers]\nb = "127.0.0.1:7001"\na = "hub@127.0.0.1:7002"\n')
+    path.write_text(
+        'name = "orders"\ndurable = false\nfixed = true\n[servers]\nb = "127.0.0.1:7001"\na = "hub@127.0.0.1:7002"\n'
+    )
 
     found = ChainConfiguration.of(path)
-    assert found == ChainConfiguration({"b": "127.0.0.1:7001", "a": "hub@127.0.0.1:7002"}, "orders", durable=False)
+    servers = {"b": "127.0.0.1:7001", "a": "hub@127.0.0.1:7002"}
+    assert found == ChainConfiguration(servers, "orders", durable=False, fixed=True)
     assert found.names == ("b", "a")
     with pytest.raises(ConfigError, match="cannot be read: no such file"):
         ChainConfiguration.of(tmp_path / "other.toml")

@@ -162,6 +162,11 @@ def test_what_does_not_go_with_a_chain_is_refused(new: Make, options: dict[str, 
         new().attach_master("s", chain=new_configuration("ab"), **options)
 
 
+def test_a_fixed_chain_is_refused(new: Make, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="data stores on a chain need servers that agree"):
+        new().attach_master("s", chain=new_configuration("ab", fixed=True), server="a", directory=tmp_path)
+
+
 def test_a_server_without_a_chain_is_refused(new: Make, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give its configuration"):
         new().attach_master("s", server="a")

@@ -205,6 +205,14 @@ def test_a_buffer_is_full_while_nobody_confirms(stores: list[OrderedStore], chai
         OrderedProducer("t", chain=chain, timeout=0.2)
 
 
+def test_a_fixed_chain_keeps_no_ordered_topics(tmp_path: Path) -> None:
+    configuration = new_configuration("a", fixed=True)
+    with pytest.raises(UsageError, match="ordered topics need servers that agree"):
+        OrderedStore(tmp_path / "a", chain=configuration, name="a")
+    with pytest.raises(UsageError, match="ordered topics need servers that agree"):
+        OrderedProducer("t", chain=configuration)
+
+
 def test_a_store_goes_on_with_what_it_has(tmp_path: Path, tower: str) -> None:
     configuration = new_configuration("a")
     for life in range(3):

@@ -21,6 +21,7 @@ SCENARIOS: Final = {
     "rules": ("rules", "forward-rules"),
     "ordered": ("ordered",),
     "homes": ("homes",),
+    "chain-fixed": ("chain-fixed",),
 }
 TESTS: Final = {
     "log": ("tests/log",),
@@ -43,6 +44,7 @@ TESTS: Final = {
     "kv-chain": ("tests/kv/test_chained.py", "tests/kv/test_kv_takeover.py", "tests/kv/test_key_history.py"),
     "rules": ("tests/log/test_guard.py",),
     "homes": ("tests/log/test_ordered_homes.py",),
+    "chain-fixed": ("tests/replication/test_chain_fixed.py", "tests/sim/test_fixed_chains.py"),
     "ordered": (
         "tests/log/test_ordered_keeping.py",
         "tests/log/test_ordered_machine.py",
@@ -2953,6 +2955,30 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "        return self._begun == self._begins and not self._goals",
         "        return True",
         "a confirmed record is on disk at all members",
+    ),
+    Plant(
+        "those-who-are-back-do-not-wait-for-the-last-survivor",
+        "chain-fixed",
+        "replication/chain/membership.py",
+        "        patient = any(place not in restarted and not out[place] for place in configuration.places)",
+        "        patient = bool(missing) and known.patient",
+        "what the last survivor confirmed stays",
+    ),
+    Plant(
+        "a-decision-that-nobody-heard-wins-over-the-survivor",
+        "chain-fixed",
+        "replication/chain/core.py",
+        "        if isinstance(message, Decided) and self._outbids(message):",
+        "        if False and isinstance(message, Decided) and self._outbids(message):",
+        "what the last survivor confirmed stays",
+    ),
+    Plant(
+        "who-comes-back-keeps-what-it-has",
+        "chain-fixed",
+        "replication/chain/joining.py",
+        "        return self._server.fixed and not self._server.member and not self.begun",
+        "        return False",
+        "all servers have the same after a cut",
     ),
     Plant(
         "a-log-is-cut-before-the-store-has-written",

@@ -123,8 +123,8 @@ def believes_every_clock(patch: pytest.MonkeyPatch) -> None:
     """Two hours ahead of all others."""
     init = Replica.__init__
 
-    def believing(self: Replica, machine: Machine, limits: ChainLimits) -> None:
-        init(self, machine, replace(limits, pause_s=1e6))
+    def believing(self: Replica, machine: Machine, limits: ChainLimits, *, fixed: bool = False) -> None:
+        init(self, machine, replace(limits, pause_s=1e6), fixed=fixed)
 
     patch.setattr(Replica, "__init__", believing)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.worlds.chain.fixed import FixedChains
 from tests.worlds.chain.scenario import Chains
 from tests.worlds.channel import Channel
 from tests.worlds.gateways import Gateways
@@ -39,6 +40,7 @@ SCENARIOS: Final[dict[str, type[World]]] = {
     "mix": Mix,
     "gateway": Gateways,
     "chain": Chains,
+    "chain-fixed": FixedChains,
     "ordered": Ordered,
     "homes": Homes,
 }

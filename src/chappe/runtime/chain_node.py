@@ -250,9 +250,10 @@ class ChainServerNode(SocketNode):
         header = decode_header(frames[1])
         if header.chain != self._chain:
             if header.kind == REQUEST:
-                refused = pack([encode_one(Refused("this server has another chain: compare the names in the files"))])
+                why = "this server has another chain: compare the names, and fixed, in the files"
+                refused = pack([encode_one(Refused(why))])
                 self._send(frames[0], encode_header(ANSWER, self.core.place, header.chain), refused)
-            raise ProtocolError("a message to another chain: names of chain and servers differ in the files")
+            raise ProtocolError("a message to another chain: names of chain and servers, or fixed, differ in the files")
         if header.kind == SERVER:
             return self._from_server(who, header.place, frames[2])
         if header.kind != REQUEST:

@@ -145,7 +145,7 @@ class ServerHost(ChainHost):
         self._left = False  # an action was refused: what follows it is left
         self.core = world.cores.server(
             self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now,
-            loaded=self.disk.loaded, durable=world.durable, limits=world.limits,
+            loaded=self.disk.loaded, durable=world.durable, fixed=world.fixed, limits=world.limits,
         )  # fmt: skip
         self.table = {
             Keep: self._keep, Write: self._write, Save: self._save, Tell: self._tell, Reply: self._reply,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tests.worlds.chain import machine
 from tests.worlds.chain.hosts import ChainHost, ClientHost, Disk, ServerHost
@@ -55,9 +55,10 @@ class Ways(Wire):
 class ChainWorld(World):
     """Everything that one seed decides."""
 
-    lengths_s = (5.0, 10.0, 20.0)
+    lengths_s: ClassVar[tuple[float, ...]] = (5.0, 10.0, 20.0)
     settle_max_s = 60.0
     events_max = 3_000_000
+    fixed: ClassVar[bool] = False  # whether servers decide alone
 
     def __init__(
         self,
@@ -270,14 +271,18 @@ class ChainFaults:
         self.world = world
         self.schedule = Schedule(world)
 
+    def kinds(self) -> tuple[Callable[[], None], ...]:
+        """What may happen."""
+        return (
+            self._crash, self._crash, self._power_cut, self._stall, self._stall, self._cut_one_way, self._isolate,
+            self._disk_refuses, self._disk_is_slow, self._client_dies, self._set_clock, self._lose_disk, self._ask_out,
+        )  # fmt: skip
+
     def plan(self, until: float) -> None:
         """Plan some."""
         world = self.world
         rng = world.rng
-        kinds = (
-            self._crash, self._crash, self._power_cut, self._stall, self._stall, self._cut_one_way, self._isolate,
-            self._disk_refuses, self._disk_is_slow, self._client_dies, self._set_clock, self._lose_disk, self._ask_out,
-        )  # fmt: skip
+        kinds = self.kinds()
         at = 1.0
         gap = rng.choice((0.3, 1.0, 3.0))
         while (at := at + rng.random() * 2 * gap) < until:

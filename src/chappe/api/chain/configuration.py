@@ -26,6 +26,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(max_length=64)] = "chain"
     durable: bool = True
     machine: str = ""
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class ChainConfiguration:
         name: Of the chain: rules of permissions go by it as by a topic.
         durable: Whether what is confirmed is on disk at all members, or in the memory of all. It is founded so.
         machine: What ``chappe chain serve`` replicates: a word that it knows, or ``MODULE:CLASS``.
+        fixed: Whether servers do without agreement: any number of them may die, and the last one still confirms. A
+            network that is cut, or a server that pauses, can make two chains of it, of which one loses what it has
+            confirmed meanwhile. It is founded so.
 
     Raises:
         UsageError: No server or too many, a name that is none, one address twice.
@@ -50,6 +54,7 @@ class ChainConfiguration:
     name: str = "chain"
     durable: bool = True
     machine: str = ""
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         if not self.servers:
@@ -81,7 +86,7 @@ class ChainConfiguration:
             if len(raw) > FILE_BYTES_MAX:
                 raise ConfigError(f"{path} is no configuration of a chain: it has more than {FILE_BYTES_MAX:,} bytes")
             found = msgspec.convert(tomllib.loads(raw.decode()), _File)
-            return cls(found.servers, found.name, found.durable, found.machine)
+            return cls(found.servers, found.name, found.durable, found.machine, found.fixed)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
         except UnicodeEncodeError:  # half of a surrogate pair
@@ -111,7 +116,7 @@ class ChainConfiguration:
     @property
     def chain(self) -> bytes:
         """Which chain it is, on the wire."""
-        return chain_of(self.name, self.names)
+        return chain_of(self.name, self.names, fixed=self.fixed)
 
     def place(self, name: str) -> int:
         """Of a server. Raises UsageError."""
@@ -119,6 +124,14 @@ class ChainConfiguration:
             return self.names.index(name)
         except ValueError:
             raise UsageError(f"the chain {self.name} has no server {name!a}, but {', '.join(self.names)}") from None
+
+    def check_agrees(self, what: str) -> None:
+        """Refuse a fixed chain for ``what``, which counts on servers that agree. Raises UsageError."""
+        if self.fixed:
+            raise UsageError(
+                f"{what} need servers that agree, as a fixed chain can lose what it has confirmed: name them in a chain"
+                f" of its own, without fixed, instead of {self.name}"
+            )
 
     def known(self, gate: Gate | None) -> list[MapAddress]:
         """Addresses with the identity of each, if there are keys. Raises UsageError if that is not clear."""

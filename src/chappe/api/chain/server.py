@@ -90,6 +90,7 @@ class ChainServer(NodeHost):
             core = Core(
                 place, given.names, _drawn(), Memory(_drawn()) if files is None else files.memory, machine,
                 now=time.monotonic(), loaded=None if files is None else files.loaded, durable=given.durable,
+                fixed=given.fixed,
             )  # fmt: skip
         except BaseException:
             if files is not None:

@@ -42,6 +42,7 @@ def chaining(
     if options:
         raise UsageError(f"a master on a chain takes no {', '.join(options)}")
     configuration = ChainConfiguration.of(chain)
+    configuration.check_agrees("data stores on a chain")
     if server is None:
         raise UsageError(f"say which server of the chain this is: server= one of {', '.join(configuration.names)}")
     configuration.place(server)

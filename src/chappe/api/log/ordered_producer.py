@@ -108,7 +108,9 @@ class OrderedProducer(Closeable):
         self._error: ChappeError | None = None
         self._stored = 0
         self._appending = 0  # bytes of ``append``
-        self._chain = Chain(chain, security=security)
+        configuration = ChainConfiguration.of(chain)
+        configuration.check_agrees("ordered topics")
+        self._chain = Chain(configuration, security=security)
         self.lock = self._chain.member.lock
         try:
             self._parts = self._open(partitions, timeout)

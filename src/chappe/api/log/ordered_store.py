@@ -63,6 +63,7 @@ class OrderedStore(Store):
         security: LogSecurity = None,
     ) -> None:
         configuration = ChainConfiguration.of(chain)
+        configuration.check_agrees("ordered topics")
         configuration.place(name)
         if not configuration.durable:
             raise UsageError(f"ordered topics are kept on disk: the chain {configuration.name} must be durable")

@@ -2,4 +2,5 @@
 
 messages.py  what they tell each other, and its bytes
 core.py      one server: it votes, proposes and learns
+alone.py     a server that decides without the others, behind the same interface
 """

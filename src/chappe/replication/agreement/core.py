@@ -131,6 +131,11 @@ class Agreement:
         return self.memory.accepted == NO_BALLOT
 
     @property
+    def kept(self) -> bool:
+        """Whether everything up to now is on disk, as far as that is known."""
+        return self._kept is not None
+
+    @property
     def proposing(self) -> bool:
         """Whether a proposal of its own is under way."""
         return bool(self._wish)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from chappe.replication.agreement.core import SERVERS_MAX
 
 Word = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NAMED = msgspec.Meta(max_length=SERVERS_MAX)
+LINE: Final = 256  # of a fixed chain: so many former configurations are known
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
@@ -21,12 +22,20 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         disks: Of each named server, as far as its votes count.
         out: Of each named server, whether it is to stay out of the chain.
         durable: Whether committed means on disk at all members, or in memory of all.
+        line: Of a fixed chain, where two configurations may follow the same one: the numbers of those before it, the
+            newest last. Empty where servers agree.
     """
 
     chain: Annotated[tuple[tuple[Word, Word], ...], _NAMED]
     disks: Annotated[tuple[Word, ...], _NAMED]
     out: Annotated[tuple[bool, ...], _NAMED]
     durable: bool
+    line: Annotated[tuple[Word, ...], msgspec.Meta(max_length=LINE)] = ()
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is of a chain whose servers do not agree."""
+        return bool(self.line)
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -44,7 +53,9 @@ _DECODER: msgspec.msgpack.Decoder[Configuration] = msgspec.msgpack.Decoder(Confi
 
 def encode(configuration: Configuration) -> bytes:
     """The bytes of a configuration."""
-    return msgspec.msgpack.encode(configuration)
+    if configuration.fixed:
+        return msgspec.msgpack.encode(configuration)
+    return msgspec.msgpack.encode((configuration.chain, configuration.disks, configuration.out, configuration.durable))
 
 
 def decode(value: bytes) -> Configuration:
@@ -64,6 +75,11 @@ def decode(value: bytes) -> Configuration:
     if not places or len(places) < len(found.chain) or max(places) >= named or not all(dict(found.chain).values()):
         raise ProtocolError(f"a configuration of a chain with the members {found.chain}")
     return found
+
+
+def line_behind(configuration: Configuration, number: int) -> tuple[int, ...]:
+    """The line of a configuration that follows this one of a fixed chain."""
+    return (*configuration.line, number)[-LINE:]
 
 
 def disks_of(value: bytes) -> tuple[int, ...]:

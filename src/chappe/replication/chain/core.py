@@ -6,15 +6,19 @@ after each input or after many. So what came together is written, sent on and ac
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from chappe.core import Report
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement import core as agreement
+from chappe.replication.agreement.alone import Alone, decider
 from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
@@ -78,6 +82,11 @@ class ChainServer:
         machine: As it is in the beginning.
         loaded: What is on its disk, if the chain is durable.
         durable: What a chain is founded as that does not exist yet.
+        fixed: Whether servers decide alone who is a member, and the last survivor goes on: then a cut of the network
+            makes two chains of one.
+
+    Raises:
+        UsageError: Two servers have one name, or what is on disk is of a chain of the other kind.
     """
 
     def __init__(
@@ -91,6 +100,7 @@ class ChainServer:
         now: float,
         loaded: Loaded | None = None,
         durable: bool = True,
+        fixed: bool = False,
         limits: ChainLimits = CHAIN_LIMITS,
     ) -> None:
         if len(set(names)) < len(names):
@@ -99,13 +109,26 @@ class ChainServer:
         self.names = names
         self.life = life
         self._limits = limits
-        self.agreement = Agreement(place, len(names), memory, value.disks_of)
+        self.fixed = fixed
         self.number = memory.number
         self._be_in(value.decode(memory.value) if memory.number else NOBODY)
+        if self.number and self.configuration.fixed != fixed:
+            kind = "fixed" if self.configuration.fixed else "one whose servers agree"
+            raise UsageError(
+                f"the directory of {names[place]} is of a chain that is {kind}: set fixed as it was, or choose another"
+                " directory"
+            )
+        self.agreement = (
+            Alone(place, len(names), memory, value.disks_of, self._disk_in)
+            if fixed
+            else Agreement(place, len(names), memory, value.disks_of)
+        )
+        self._disk = memory.disk
+        self.apart = False  # of a fixed chain: it has gone on by itself, and what it has goes
         self.peers = Peers(place, len(names), limits.silent_s)
         # -- the log and the state
         loaded = loaded or Loaded()
-        self.replica = Replica(machine, limits)
+        self.replica = Replica(machine, limits, fixed=fixed)
         state = loaded.state
         if state is not None:
             self.replica.restore(state.index, state.chunks)
@@ -171,7 +194,7 @@ class ChainServer:
     @property
     def majority(self) -> int:
         """So many servers decide."""
-        return len(self.names) // 2 + 1
+        return 1 if self.fixed else len(self.names) // 2 + 1
 
     @property
     def log_most(self) -> int:
@@ -234,6 +257,8 @@ class ChainServer:
     def handle_message(self, sender: int, message: Between, now: float) -> list[Action]:
         """Another server says something; ``sender`` is its place."""
         self._look(now)
+        if isinstance(message, Decided) and self._outbids(message):
+            return self._outbid(message.number, now)
         if isinstance(message, AgreementMessage):
             return self.agree(self.agreement.handle_message(sender, message, now), now)
         if isinstance(message, Beat):
@@ -341,6 +366,8 @@ class ChainServer:
 
     def flush(self, now: float) -> list[Action]:
         """What is to be written, sent on, acknowledged and answered after all that came."""
+        if self.fixed and not self.agreement.kept:
+            return []  # nobody else remembers what this server has decided
         self.compaction.shorten(now)
         self._commit()
         actions, self._answers = self._answers, []
@@ -475,6 +502,8 @@ class ChainServer:
             return []
         if not self.member and self.place in self.configuration.places:
             return []  # what is on its disk may be all that is left of what was committed
+        if self.joining.anew:
+            return []
         actions: list[Action] = []
         if not self.aligned:
             if not message.first or not self.committed <= message.base <= self.log.end:
@@ -560,6 +589,10 @@ class ChainServer:
     def _enter(self, number: int, decided: bytes, now: float) -> list[Action]:
         if number <= self.number:
             return []
+        disk = self.agreement.memory.disk
+        if self.fixed and disk != self._disk:  # it has gone on by itself: nobody may take it for who it was
+            self._disk, self.apart = disk, True
+            self.life = _another(self.life, number)
         self.number = number
         configuration = self._be_in(value.decode(decided))
         self.proposing.entered()
@@ -580,6 +613,41 @@ class ChainServer:
         actions: list[Action] = [Report(Entered(number, configuration.places, self.place, self.names))]
         return actions + self.serving.entered()
 
+    # -- a fixed chain: two servers may have decided at once -----------------------------------------------------
+
+    def _follows(self, number: int, following: Configuration) -> bool:
+        """Whether the log of this server is what a configuration builds on.
+
+        It is if the server is in one of those before it. It is, too, if the server that decided it is a member of the
+        one that this server is in: that server has never entered that, so nothing was committed in it.
+        """
+        place = decider(number)
+        life = following.life(place)
+        built = not self.number or self.number in following.line
+        return built or (life > 0 and self.configuration.life(place) == life)
+
+    def _outbids(self, message: Decided) -> bool:
+        """Whether a decision is to give way to the configuration of this server.
+
+        The decision has this server as a member, which is in another one: so nothing was committed in it, and something
+        may have been in that other one.
+        """
+        if not self.fixed or message.number <= self.number:
+            return False
+        following = value.decode(message.value)
+        life = self.configuration.life(self.place)
+        return life > 0 and following.life(self.place) == life and not self._follows(message.number, following)
+
+    def _outbid(self, number: int, now: float) -> list[Action]:
+        line = value.line_behind(self.configuration, self.number)
+        again = value.encode(msgspec.structs.replace(self.configuration, line=line))
+        assert isinstance(self.agreement, Alone)
+        return self.agree(self.agreement.propose(again, now, above=number), now)
+
+    def _disk_in(self, number: int, decided: bytes) -> int:
+        disk = self.agreement.memory.disk
+        return disk if self._follows(number, value.decode(decided)) else _another(disk, number)
+
     def _be_in(self, configuration: Configuration) -> Configuration:
         """It is the newest that this server knows."""
         self.configuration = configuration
@@ -588,3 +656,8 @@ class ChainServer:
         self.head = self.member and places[0] == self.place  # it numbers commands
         self.tail = self.member and places[-1] == self.place  # what it has is committed
         return configuration
+
+
+def _another(drawn: int, number: int) -> int:
+    """A number that no other server has, made of one that was drawn."""
+    return int.from_bytes(hashlib.sha256(b"%d %d" % (drawn, number)).digest()[:8]) >> 1 or 1

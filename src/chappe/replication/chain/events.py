@@ -103,3 +103,24 @@ class NotKept:
 
     def __str__(self) -> str:
         return f"{self.what} cannot be written, and is tried again: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The state of this server of a fixed chain is now that of the tail. ``apart``: it had gone on by itself."""
+
+    name: str
+    had: int
+    tail: str
+    has: int
+    apart: bool
+
+    def __str__(self) -> str:
+        if not self.apart:
+            return (
+                f"the state of {self.name} up to command {self.had} is replaced by that of {self.tail} up to {self.has}"
+            )
+        return (
+            f"the chain was cut in two: the state of {self.name} up to command {self.had} is thrown away for that of"
+            f" {self.tail} up to {self.has}; what was confirmed on the side of {self.name} alone, if anything, is lost"
+        )

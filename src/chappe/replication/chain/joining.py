@@ -16,7 +16,7 @@ from chappe.replication.chain.actions import Action, State, Tell
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.events import GaveUp, TooLarge
+from chappe.replication.chain.events import GaveUp, Replaced, TooLarge
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.messages import Join, Piece, Want
 from chappe.replication.chain.neighbour import Neighbour
@@ -26,6 +26,7 @@ from chappe.replication.chain.transfer import Taker
 
 AGAIN_BEATS: Final = 2  # a joiner that gets no piece of a state repeats its request, ...
 STUCK_BEATS: Final = 30  # ... and then asks for another state
+NOTHING: Final = 2**63 - 1  # committed so far no log goes: who says so gets a state, whatever it has
 TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether it is smaller by now
 
 
@@ -39,6 +40,8 @@ class Server(Protocol):
     place: int
     committed: int
     aligned: bool
+    apart: bool  # of a fixed chain: it has gone on by itself, and what it has goes
+    fixed: bool
     member: bool
     tail: bool
     log: Log
@@ -73,10 +76,21 @@ class Joining:
         self._taken = self._stuck = 0
         self._asks_at = -math.inf
         self._hindered = ""
+        self.begun = False  # of a fixed chain: what this server has is from the tail of this configuration
 
     def entered(self) -> None:
         """Another configuration is in force."""
         self.joiner, self._taker = None, Taker(self._server.replica, self._limits)
+        self.begun = False
+
+    @property
+    def anew(self) -> bool:
+        """Whether this server has to get the whole state before anything else.
+
+        Where servers agree, what is committed is the same everywhere, and a joiner gets what follows it. In a fixed
+        chain that was cut in two it is not.
+        """
+        return self._server.fixed and not self._server.member and not self.begun
 
     # -- at the tail ------------------------------------------------------------------------------------------
 
@@ -178,14 +192,15 @@ class Joining:
             if self._stuck < STUCK_BEATS:
                 return [Tell(tail, want)] if self._stuck >= AGAIN_BEATS else []
             self._taker, self._stuck = Taker(server.replica, self._limits), 0
-        return [Tell(tail, Join(server.number, server.life, server.committed, not server.aligned))]
+        committed = NOTHING if self.anew else server.committed
+        return [Tell(tail, Join(server.number, server.life, committed, not server.aligned))]
 
     def handle_piece(self, sender: int, message: Piece, now: float) -> list[Action]:
         """A piece of a state has come."""
         server, configuration, limits = self._server, self._server.configuration, self._limits
         if server.place in configuration.places or sender != configuration.places[-1]:
             return []
-        if message.index <= server.committed or self.full:
+        if (message.index <= server.committed and not self.anew) or self.full:
             return []
         if server.aligned and message.index <= server.log.end:  # it has that: what was acknowledged has to stay
             server.apply(message.index)
@@ -201,5 +216,10 @@ class Joining:
             want = self._taker.want() if self._taker.size != before else None  # a repeated piece asks for no more
             return [] if want is None else [Tell(sender, want)]
         self._hindered = ""
+        replaced = Replaced(
+            server.names[server.place], server.committed, server.names[sender], state.index, server.apart
+        )
+        reports: list[Action] = [Report(replaced)] if self.anew and server.committed else []
         server.take_state(state, self._taker.restored)
-        return [Tell(sender, Join(server.number, server.life, server.committed, True))]
+        self.begun, server.apart = True, False
+        return [*reports, Tell(sender, Join(server.number, server.life, server.committed, True))]

@@ -1,5 +1,9 @@
 """Which configuration a server would have next, going by what it hears. It proposes; a majority decides.
 
+In a fixed chain it decides alone, by what it hears itself: others may have died since they heard somebody. Only members
+change the chain there, and after a restart of all members nobody begins again without each of them: one that is
+missing may be the last survivor, with commands that no other has.
+
 A member is to leave when nobody hears it, when its life is over, when it and its neighbour do not hear each other, when
 it is behind for long, and when somebody asked for it. Members keep their order. If no life of a member is left, those
 who have come back with their disks begin again: each has all that was committed.
@@ -12,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.configuration import Configuration, line_behind
 from chappe.replication.chain.messages import Beat
 
 APART: Final = "it and its neighbour do not hear each other"
@@ -31,6 +35,8 @@ class Known:
         slow: A member that is behind for long, or -1.
         asked: Who is to stay out (True), or may come back (False), by place.
         patient: If no member is left: whether to wait for those who are not back.
+        fixed: Whether servers decide alone.
+        member: Whether this server is a member.
     """
 
     number: int
@@ -41,6 +47,13 @@ class Known:
     slow: int
     asked: Mapping[int, bool]
     patient: bool
+    fixed: bool = False
+    member: bool = True
+
+    @property
+    def line(self) -> tuple[int, ...]:
+        """Of the next configuration."""
+        return line_behind(self.configuration, self.number) if self.fixed else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +76,21 @@ def wanted(known: Known) -> Wanted:
         return _founded(known)
     configuration, beats = known.configuration, known.beats
     voters = [place for place, beat in beats.items() if beat.disk == configuration.disks[place]]
-    if 2 * len(voters) <= len(configuration.disks):
+    if not known.fixed and 2 * len(voters) <= len(configuration.disks):
         away = _names(known, [place for place in range(len(known.names)) if place not in voters])
         return Wanted(why=f"no majority of the servers is here, without {away} nothing can be decided")
     out = tuple(known.asked.get(place, before) for place, before in enumerate(configuration.out))
     leaving: dict[int, str] = {}
     for place, life in configuration.chain:
         beat = beats.get(place)
-        if not _hearers(beats, place) and (len(beats) > 1 or beat is None):
+        if beat is None if known.fixed else not _hearers(beats, place) and (len(beats) > 1 or beat is None):
             leaving[place] = "nobody hears it"
         elif beat is not None and beat.life != life:
             leaving[place] = "it was restarted"
         elif beat is not None and (beat.leaves or out[place]):
             leaving[place] = "it was asked to"
     stay = [place for place in configuration.places if place not in leaving]
-    while (found := _apart(beats, stay)) is not None:
+    while not known.fixed and (found := _apart(beats, stay)) is not None:
         leaving[found] = APART
         stay.remove(found)
     if known.slow in stay and len(stay) > 1:
@@ -85,13 +98,17 @@ def wanted(known: Known) -> Wanted:
         stay.remove(known.slow)
     if not stay:
         return _begun_again(known, out)
+    if known.fixed and not known.member:
+        return Wanted()
     lives = dict(configuration.chain)
     disks = tuple(
         beats[place].disk if place in beats and place not in stay else disk
         for place, disk in enumerate(configuration.disks)
     )
-    following = Configuration(tuple((place, lives[place]) for place in stay), disks, out, configuration.durable)
-    return Wanted(None if following == configuration else following, tuple(leaving.items()))
+    chain = tuple((place, lives[place]) for place in stay)
+    if (chain, disks, out) == (configuration.chain, configuration.disks, configuration.out):
+        return Wanted(None, tuple(leaving.items()))
+    return Wanted(Configuration(chain, disks, out, configuration.durable, known.line), tuple(leaving.items()))
 
 
 def _founded(known: Known) -> Wanted:
@@ -107,7 +124,7 @@ def _founded(known: Known) -> Wanted:
         return Wanted(why=f"{begins}; {_names(known, deaf)} cannot hear all others yet")
     chain = tuple((place, beats[place].life) for place in everybody)
     disks = tuple(beats[place].disk for place in everybody)
-    return Wanted(Configuration(chain, disks, (False,) * len(disks), known.durable))
+    return Wanted(Configuration(chain, disks, (False,) * len(disks), known.durable, known.line))
 
 
 def _begun_again(known: Known, out: tuple[bool, ...]) -> Wanted:
@@ -123,11 +140,21 @@ def _begun_again(known: Known, out: tuple[bool, ...]) -> Wanted:
         if missing:
             return Wanted(why=f"only {_names(known, missing)} can have the state")
         return Wanted(why="the state was in memory only, and all members have restarted: it is lost")
-    if not restarted or (missing and known.patient):
+    if known.fixed:
+        lost = [
+            place for place in configuration.places
+            if place in beats and beats[place].disk != configuration.disks[place] and not out[place]
+        ]  # fmt: skip
+        if lost:
+            return Wanted(why=f"{_names(known, lost)} came back without its disk, and may have had the last commands")
+        patient = any(place not in restarted and not out[place] for place in configuration.places)
+    else:
+        patient = bool(missing) and known.patient
+    if not restarted or patient:
         waits = [place for place in configuration.places if place not in restarted]
         return Wanted(why=f"waits for {_names(known, waits)}, who has all that was confirmed")
     chain = tuple((place, beats[place].life) for place in restarted)
-    return Wanted(Configuration(chain, configuration.disks, out, True))
+    return Wanted(Configuration(chain, configuration.disks, out, True, known.line))
 
 
 def _hearers(beats: Mapping[int, Beat], place: int) -> int:

@@ -13,7 +13,7 @@ from chappe.replication.agreement.core import Action as AgreementAction
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.actions import Action
-from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.configuration import Configuration, line_behind
 from chappe.replication.chain.events import Joins, TookOut, Waits
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.membership import Known, Wanted, wanted
@@ -35,6 +35,8 @@ class Server(Protocol):
     agreement: Agreement
     peers: Peers
     joining: Joining
+    fixed: bool
+    member: bool
     tail: bool
     aligned: bool
     holds: bool  # it commits nothing until the next configuration
@@ -91,11 +93,13 @@ class Proposing:
         """Propose what would be better, if it is this server's turn."""
         server = self._server
         beats = {server.place: server.beat(now), **server.peers.heard(now)}
+        if server.fixed and any(beat.number > server.number for beat in beats.values()):
+            return []  # that one is asked for: who decides alone has to know all that is decided
         patient = now - self._gone_at < PATIENT_BEATS * self._limits.beat_s
         found = wanted(
             Known(
                 server.number, server.configuration, self._durable, server.names, beats, self._slowest(beats, now),
-                self._asked, patient,
+                self._asked, patient, server.fixed, server.member,
             )
         )  # fmt: skip
         if server.number and now < self._listens_until:
@@ -112,6 +116,8 @@ class Proposing:
                 self._proposed = None
             return actions if found.why else actions + self._take_in(now)
         self._trouble_at = min(self._trouble_at, now)
+        if server.fixed:
+            alive.reverse()  # the tail first: it takes in who joins, too, and two are not to decide at once
         rank = ([*alive, *(place for place in sorted(beats) if place not in alive)]).index(server.place)
         if found.configuration == self._proposed and server.agreement.proposing:
             return actions
@@ -135,7 +141,8 @@ class Proposing:
         if joiner is None:
             return []
         chain = (*configuration.chain, (joiner.place, joiner.life))
-        self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable)
+        line = line_behind(configuration, server.number) if server.fixed else ()
+        self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable, line)
         server.holds = server.agreement.may_vote
         proposed = server.agree(server.agreement.propose(value.encode(self._proposed), now), now)
         return [Report(Joins(server.names[joiner.place])), *proposed]

@@ -21,6 +21,14 @@ from chappe.replication.chain.snapshots import Buffer, Making, Splitter
 
 REASON_BYTES_MAX: Final = 1_000
 RESULT_BYTES: Final = 100  # counted for each result that is kept, beside its own
+INDEX_BITS: Final = 44  # of the number of a session in a fixed chain; those above are its term's
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+TERM_MASK: Final = (1 << 63 - INDEX_BITS) - 1
+
+
+def session_opened(index: int, term: int, *, fixed: bool) -> int:
+    """The number of the session that the entry ``index`` opens: of two halves of a fixed chain never the same."""
+    return (term & TERM_MASK) << INDEX_BITS | index if fixed else index
 
 
 class Machine(Protocol):
@@ -127,8 +135,9 @@ _HEAD: Final = msgspec.msgpack.Decoder(_Head)
 class Replica:
     """The state behind the entry ``applied``."""
 
-    def __init__(self, machine: Machine, limits: ChainLimits) -> None:
+    def __init__(self, machine: Machine, limits: ChainLimits, *, fixed: bool = False) -> None:
         self.machine = machine
+        self._fixed = fixed
         self.applied = 0
         self.asked = False  # the machine was asked to do the last entry
         self._limits = limits
@@ -167,8 +176,9 @@ class Replica:
             self.asked = True
             return (self._do(entry.command, own=True),)
         if not entry.session:
-            opened = self._sessions[index] = _Session(0, self._age_us, {}, 0, entry.origin)
-            self._origins.put(index, opened.origin, used=False)
+            number = session_opened(index, entry.term, fixed=self._fixed)
+            opened = self._sessions[number] = _Session(0, self._age_us, {}, 0, entry.origin)
+            self._origins.put(number, opened.origin, used=False)
             while len(self._sessions) > self._limits.sessions_max:
                 self._end(self._origins.next_to_go(self._sessions))
             return ((OK, b""),)

@@ -31,7 +31,7 @@ from chappe.replication.chain.messages import (
 from chappe.replication.chain.origins import ORIGIN_BYTES_MAX
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.reading import ReadingRounds
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import INDEX_MASK, Replica, session_opened
 
 Listening = int | bytes  # a session, or what one is opened with
 
@@ -46,6 +46,7 @@ class Server(Protocol):
     committed: int
     aligned: bool
     why: str
+    fixed: bool  # servers decide alone
     member: bool  # this life is one of the chain
     head: bool  # it numbers commands
     tail: bool  # what it has is committed
@@ -110,8 +111,10 @@ class Serving:
             raise ProtocolError("several commands that are too many bytes for one step")
         last = self._last(session)
         if last is None:
-            known = server.committed >= session  # else it is not known here yet, or never was
+            known = server.fixed or server.committed >= session  # else it is not known here yet, or never was
             return self._done(client, session, request.seq, ((EXPIRED, b""),)) if known else []
+        if server.fixed and request.done > last:  # these steps went with the side of the chain that had them
+            return self._done(client, session, request.seq, ((EXPIRED, b""),))
         if request.seq <= last:
             outcomes = server.replica.result(session, request.seq)
             return [] if outcomes is None else self._done(client, session, request.seq, outcomes)
@@ -146,14 +149,16 @@ class Serving:
 
     def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Action]:
         """The tail has applied an entry: whoever waits for it is answered."""
+        server = self._server
         if entry.own:
             return []
         if not entry.session:
             client = self._listeners.pop(entry.command, None)
             if client is None:
                 return []
-            self._listen(client, index)
-            return [Reply(client, Opened(entry.command, index))]
+            session = session_opened(index, entry.term, fixed=server.fixed)
+            self._listen(client, session)
+            return [Reply(client, Opened(entry.command, session))]
         client = self._listeners.get(entry.session)
         if client is None or outcomes is None:
             return []
@@ -212,9 +217,11 @@ class Serving:
         last = self._lasts.get(session)
         if last is None:
             last = server.replica.last(session)
-        if last is None and server.committed < session <= server.log.end:
-            opens = server.log.entry(session)
-            last = None if opens.session or opens.own else 0
+        index = session & INDEX_MASK if server.fixed else session
+        if last is None and server.committed < index <= server.log.end:
+            opens = server.log.entry(index)
+            same = session_opened(index, opens.term, fixed=server.fixed) == session
+            last = 0 if same and not opens.session and not opens.own else None
         return last
 
     def _append(

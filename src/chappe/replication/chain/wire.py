@@ -1,8 +1,8 @@
 """What goes over a connection of a chain: who speaks to which chain, and then messages, many at once.
 
 The first frame is ``CHN``, a version, a kind, the place of a server that speaks, and which chain is meant: eight bytes
-of a hash over its name and its servers' names, so that programs with different files find out. The second one is a
-msgpack array of messages. Questions of administrators are only here, as no chain depends on them.
+of a hash over its name, its servers' names and whether it is fixed, so that programs with different files find out. The
+second one is a msgpack array of messages. Questions of administrators are only here, as no chain depends on them.
 """
 
 from __future__ import annotations
@@ -111,9 +111,10 @@ class Header(msgspec.Struct, frozen=True):
     chain: bytes
 
 
-def chain_of(name: str, servers: Sequence[str]) -> bytes:
-    """Which chain is meant, in eight bytes."""
-    return hashlib.sha256("\0".join((name, *servers)).encode()).digest()[:8]
+def chain_of(name: str, servers: Sequence[str], *, fixed: bool = False) -> bytes:
+    """Which chain is meant, in eight bytes; servers and clients that take it for one of the other kind find out."""
+    named = (name, *servers, *(("", "fixed") if fixed else ()))
+    return hashlib.sha256("\0".join(named).encode()).digest()[:8]
 
 
 def encode_header(kind: int, place: int, chain: bytes) -> bytes:

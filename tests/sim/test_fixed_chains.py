@@ -1,0 +1,144 @@
+"""Fixed chains in worlds: what deaths alone leave whole, what a cut of the network loses, and faults that are seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+
+import pytest
+from msgspec import structs
+from tests.worlds.chain.fixed import FixedChains, Survivor
+from tests.worlds.chain.hosts import ClientHost, Disk, ServerHost
+from tests.worlds.chain.scenario import Chains, Same
+
+from chappe.core import Report
+from chappe.replication.chain import membership, proposing
+from chappe.replication.chain.events import Replaced
+from chappe.sim.world import Settings
+
+SEEDS = 12  # the command plays more of them
+TRIED = 11  # one of so many finds each fault
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def test_deaths_alone_break_no_promise_and_the_last_survivor_confirms() -> None:
+    alone = 0
+    for seed in range(SEEDS):
+        world = FixedChains(seed)
+        assert world.play().failure is None  # replay with: python -m tests.worlds --scenario chain-fixed --seed N -v
+        alone += sum(each.alone for each in world.checkers if isinstance(each, Survivor))
+    assert alone >= SEEDS // 2
+
+
+def the_first_that_is_back_begins_again(patch: pytest.MonkeyPatch) -> None:
+    """It does not wait for the last survivor, which has commands that no other has."""
+
+    def hasty(known: membership.Known) -> membership.Wanted:
+        found = wanted(known)
+        if found.configuration is not None or known.member or not known.number:
+            return found
+        again = wanted(replace(known, fixed=False)).configuration
+        return found if again is None else membership.Wanted(structs.replace(again, line=known.line))
+
+    wanted = membership.wanted
+    patch.setattr(proposing, "wanted", hasty)
+
+
+def the_last_one_asks_for_a_majority(patch: pytest.MonkeyPatch) -> None:
+    def careful(known: membership.Known) -> membership.Wanted:
+        few = known.number and 2 * len(known.beats) <= len(known.names)
+        return membership.Wanted(why="no majority") if few else wanted(known)
+
+    wanted = membership.wanted
+    patch.setattr(proposing, "wanted", careful)
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "seen"),
+    [
+        (the_first_that_is_back_begins_again, 8, "lacks the confirmed|commits .*, which is|no single copy|after 0"),
+        (the_last_one_asks_for_a_majority, 0, "confirms nothing"),
+    ],
+)
+def test_a_planted_fault_of_fixed_chains_is_seen(
+    fault: Break, first: int, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    failures = (FixedChains(seed).play().failure for seed in range(first, first + TRIED))
+    assert any(failure is not None and re.search(seen, failure, re.DOTALL) for failure in failures)
+
+
+class Settles(Same):
+    """In the end all servers are members and have the same; what was confirmed is only noted."""
+
+    def __init__(self, world: Cut) -> None:
+        super().__init__(world)
+        self.confirmed: dict[str, set[int]] = {}  # while the network was cut, by client
+        self.told: list[Replaced] = []
+
+    def on_step(self, host: ServerHost) -> None:
+        assert host.core.invariants() == []
+
+    def on_confirmed(self, host: ClientHost, number: int) -> None:
+        if self.world.wire.gone and number:
+            self.confirmed.setdefault(host.name, set()).add(number)
+
+
+class Telling(ServerHost):
+    """A server whose reports are kept."""
+
+    def _report(self, action: Report) -> None:
+        super()._report(action)
+        if isinstance(action.event, Replaced):
+            self.world.settles.told.append(action.event)
+
+
+class Cut(FixedChains):
+    """Three servers of which one is cut off from the others for four seconds, with a client on each side."""
+
+    server_host = Telling
+    lengths_s = (8.0,)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, Settings(plain=True))
+        self.servers, self.durable = ("a", "b", "c"), True
+        self.disks = {name: Disk(1_000 + place) for place, name in enumerate(self.servers)}
+        self.alone = self.rng.choice(self.servers)
+
+    def begin(self) -> None:
+        super().begin()
+        self.settles = Settles(self)
+        self.checkers = type(self.checkers)([self.settles])  # the others promise what a cut breaks
+
+    def plan(self, until: float) -> float:
+        self.clock.at(2.0, self._cut)
+        return until
+
+    def _cut(self) -> None:
+        near, *far = (each.name for each in self.client_members)
+        others = [each for each in self.servers if each != self.alone]
+        ways = [(self.alone, each) for each in (*others, *far)] + [(near, each) for each in others]
+        for one, other in ways:
+            self.wire.gone[one, other] = self.wire.gone[other, one] = inf
+        self.clock.at(self.now + 4.0, self.wire.gone.clear)
+
+    def finish(self) -> float:
+        return super(Chains, self).finish()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_makes_two_chains_and_one_of_them_is_thrown_away_and_says_so(seed: int) -> None:
+    world = Cut(seed)
+
+    assert world.play().failure is None
+
+    near, *far = (world.settles.confirmed.get(each.name, set()) for each in world.client_members)
+    assert near  # both sides have confirmed
+    assert any(far)
+    (did,) = {tuple(host.machine.did) for host in world.cores_alive()}  # and all have the same in the end
+    lost = [bool(side - set(did)) for side in (near, set().union(*far))]
+    assert lost in ([True, False], [False, True])
+    assert any(each.apart for each in world.settles.told)
+    assert world.expired  # a client whose commands are gone is told that its session is
