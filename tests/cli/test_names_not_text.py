@@ -78,6 +78,7 @@ REFUSED: Final[tuple[tuple[str, ...], ...]] = (
     ("kv", "get", NAME, "k", *NOBODY),
     ("kv", "put", NAME, "k", "1", *NOBODY),
     ("kv", "erase", NAME, "k", *NOBODY),
+    ("kv", "history", NAME, "k", *NOBODY),
     ("kv", "list", NAME, *NOBODY),
     ("kv", "watch", NAME, *NOBODY),
     ("kv", "dump", NAME, *NOBODY),
@@ -96,8 +97,10 @@ REFUSED: Final[tuple[tuple[str, ...], ...]] = (
     ("chain", "remove", NAME, "a"),
     ("mesh", "generate", NAME),
     ("mesh", "benchmark", NAME),
+    ("bench", "log", "--tower", NAME),
+    ("bench", "log", "--tower", "127.0.0.1:1", "--topic", NAME),
 )
-WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor"}
+WITHOUT_NAMES: Final = {"config", "pipeline list", "chain demo", "doctor", "bench mesh", "bench state"}
 
 # Each case in a child of a process that has imported everything: its exit code and what it says.
 PROGRAM: Final = """
