@@ -60,13 +60,8 @@ def read(text: str) -> dict[tuple[str, str], list[Claim]]:
     }
 
 
-def missing(text: str) -> list[str]:
-    """The promises that nothing keeps here yet."""
-    return list(tomllib.loads(text)["missing"])
-
-
-def render(sources: dict[tuple[str, str], list[Claim]], absent: list[str]) -> str:
-    """The page: a count of each document, what is absent, then a table of each."""
+def render(sources: dict[tuple[str, str], list[Claim]]) -> str:
+    """The page: a count of each document, then a table of each."""
     counts = [
         f"| {name} | {len(claims)} | {sum(bool(c.differs) for c in claims)} |" for (name, _), claims in sources.items()
     ]
@@ -79,10 +74,8 @@ def render(sources: dict[tuple[str, str], list[Claim]], absent: list[str]) -> st
         )
         for (name, link), claims in sources.items()
     ]
-    lacking = "\n".join(["## Not here yet\n", *(f"- {each}" for each in absent)])
-    return HEAD + "\n\n".join(["\n".join(counts), lacking, *parts]) + "\n"
+    return HEAD + "\n\n".join(["\n".join(counts), *parts]) + "\n"
 
 
 if __name__ == "__main__":
-    claims = CLAIMS.read_text()
-    PAGE.write_text(render(read(claims), missing(claims)))
+    PAGE.write_text(render(read(CLAIMS.read_text())))

@@ -28,5 +28,4 @@ def test_no_claim_stands_twice() -> None:
 
 
 def test_the_page_is_made_of_the_file() -> None:
-    claims = promises.CLAIMS.read_text()
-    assert promises.PAGE.read_text() == promises.render(promises.read(claims), promises.missing(claims))
+    assert promises.PAGE.read_text() == promises.render(promises.read(promises.CLAIMS.read_text()))
