@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from chappe.api.chain.key_values import KeyValues
-from chappe.data import binary
 from chappe.defaults import VALUE_BYTES_MAX
 from chappe.errors import TypeClash, UsageError
 from chappe.testing import check_machine
@@ -87,13 +86,3 @@ def test_a_state_of_more_bytes_than_one_value_may_have_is_kept_and_restored() ->
 
     assert again.snapshot() == machine.snapshot()
     assert again.read(b'["size"]') == b"17"
-
-
-def test_a_state_of_a_former_version_is_restored() -> None:
-    machine = KeyValues()
-    machine.restore(binary.encode((("b", 5), ("a", ("x", 2.5)))))
-
-    assert machine.read(b'["get", "a"]') == b'["x", 2.5]'
-    assert machine.apply(b'["add", "b", 1]') == b"6"
-    machine.restore(binary.encode(()))
-    assert machine.read(b'["size"]') == b"0"
