@@ -63,7 +63,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "chappe": {
         *BASE,
         *("chappe.api", "chappe.log", "chappe.reading", "chappe.bridges", "chappe.subscribers"),
-        "chappe.mesh.places",  # the gaps that a subscriber is told of
+        "chappe.mesh.events",  # the gaps that a subscriber is told of
         "chappe.system.sources",  # which modules are imported at all
     },
     "chappe.__main__": {"chappe.cli"},

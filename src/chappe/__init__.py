@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from chappe.bridges.topic_to_kv import TopicToDataStore as TopicToDataStore
     from chappe.log.batch import Record as Record
     from chappe.log.storage import Retention as Retention
-    from chappe.mesh.places import Gap as Gap
+    from chappe.mesh.events import Gap as Gap
     from chappe.reading.topic import read_batches as read_batches
     from chappe.reading.topic import read_topic as read_topic
     from chappe.reading.topics import list_topics as list_topics
@@ -148,7 +148,7 @@ _MODULES = {
     "bridges.topic_to_kv": "TopicToDataStore",
     "log.batch": "Record",
     "log.storage": "Retention",
-    "mesh.places": "Gap",
+    "mesh.events": "Gap",
     "reading.topic": "read_batches read_topic",
     "reading.topics": "list_topics",
     "security": "Keys Tls",

@@ -233,9 +233,14 @@ def store_to_topic(kept: Kept) -> None:
         keys = kept.found
 
         def found() -> set[int]:
-            wanted = len(keys())
             records = kept.open(Consumer("numbers", tower=tower))
-            until(lambda: len({record.key for record in records.to_end(PATIENCE_S)}) == wanted, "the topic has all")
+            told: set[bytes | None] = set()
+
+            def has_all() -> bool:
+                told.update(record.key for record in records.to_end(PATIENCE_S))
+                return len(told) == len(keys())
+
+            until(has_all, lambda: f"the topic has {len(told)} keys, and the store {len(keys())}")
             return keys()
 
         kept.found = found

@@ -13,9 +13,10 @@ from chappe.defaults import MESH_MESSAGE_BYTES_MAX
 from chappe.errors import ProtocolError, UsageError
 from chappe.limits import MeshLimits
 from chappe.mesh import places
+from chappe.mesh.events import Gap
 from chappe.mesh.flows import HEAD_BYTES, PREFIX, pack_batch, pack_publication, parse_publications
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
-from chappe.mesh.places import COUNT_MAX, HOLES_MAX, Gap, Gaps, Places
+from chappe.mesh.places import COUNT_MAX, HOLES_MAX, Gaps, Places
 
 ORIGIN, OTHER = b"o" * 16, b"p" * 16
 COUNTING = COUNT_MAX + 1

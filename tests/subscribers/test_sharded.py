@@ -592,7 +592,7 @@ def test_nothing_is_left_open_of_one_that_could_not_be_made() -> None:
     for _ in range(5):
         with pytest.raises(UsageError):
             ShardedConsumer(working.note, tower="127.0.0.1:1")
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before  # what earlier tests let go of may close meanwhile
 
 
 def test_a_worker_cannot_make_another(place: Place) -> None:

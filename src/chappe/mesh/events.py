@@ -270,3 +270,24 @@ class RecordingIncomplete:
 
     def __str__(self) -> str:
         return f"{self.count} messages are not in the recording in {self.directory}: more is published than it takes"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages that a subscriber should have had, and does not get.
+
+    ``missing`` of them, which ``origin`` published to ``topic``: an endpoint id, and the topic as text. Both are empty
+    for what could not be told apart. It is below 0 if messages that were told as missing came late after all, as they
+    can over two paths: so the sum over all gaps is what is missing.
+    """
+
+    origin: str
+    topic: str
+    missing: int
+
+    def __str__(self) -> str:
+        count = abs(self.missing)
+        whose = f"of endpoint {self.origin} to {self.topic!r}" if self.origin else "of several publishers"
+        what, are = ("message", "is") if count == 1 else ("messages", "are")
+        came = "came late and " if self.missing < 0 else ""
+        return f"{count} {what} {whose} {came}{are} {'not ' if came else ''}missing"

@@ -10,8 +10,9 @@ from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.world import MeshWorld
 
 from chappe.limits import MESH_LIMITS
+from chappe.mesh.events import Gap
 from chappe.mesh.messages import DATA, Message
-from chappe.mesh.places import COUNT_MAX, Gap
+from chappe.mesh.places import COUNT_MAX
 from chappe.sim.world import Checker
 
 

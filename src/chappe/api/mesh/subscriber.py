@@ -17,11 +17,11 @@ from chappe.api.mesh.waiting import deadline_after, time_left
 from chappe.columns import reader
 from chappe.defaults import DROPS_REPORT_S, KIB, SURPLUS_BYTES_MAX, SURPLUS_MESSAGES_MAX
 from chappe.errors import BufferFull
-from chappe.mesh.events import MessagesMalformed
+from chappe.mesh.events import Gap, MessagesMalformed
 from chappe.mesh.filters import minimal
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import DATA, Message
-from chappe.mesh.places import Gap, Gaps
+from chappe.mesh.places import Gaps
 from chappe.mesh.policy import Policy
 from chappe.system import time
 
