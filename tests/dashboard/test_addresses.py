@@ -40,10 +40,12 @@ def test_a_choice_of_a_topic_is_an_address_that_is_opened_reloaded_and_gone_back
     page.get_by_role("link", name="Topics").click()
     expect(heading).to_have_count(0)
     expect(page).to_have_title("Topics · chappe")
+    expect(page).to_have_url(re.compile(r"/topics$"))  # which may follow its title
     page.go_back()
     expect(heading).to_be_visible()
     page.get_by_role("link", name="Health").click()
     expect(page).to_have_title("Health · chappe")
+    expect(page).to_have_url(re.compile(r"/health$"))
     page.go_back()
     expect(heading).to_be_visible()
     assert seen.errors == []

@@ -184,7 +184,8 @@ class Turns:
         The lock is not held by the caller, and is held when ``until`` is called. Returns early if the member is closed
         or halted. Ctrl-C ends the wait.
         """
-        self.check_caller()
+        if self.calling:
+            self.check_caller()
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.lock:
@@ -367,12 +368,13 @@ class Turns:
 
     def check_caller(self) -> None:
         """Raise UsageError in a function that ``handle`` calls: the member is in the middle of something."""
-        if self.calling and self.calling == threading.get_ident():
+        if self.calling == threading.get_ident():
             raise UsageError(f"this function runs while its {self._what} works, and may not call it")
 
     def check(self) -> None:
         """Raise MemberStopped if a defect stopped the member, or UsageError as ``check_caller``."""
-        self.check_caller()
+        if self.calling:
+            self.check_caller()
         if self.halted is not None:
             with self.lock:  # whoever stops it is done then, so that its last event is there
                 raise MemberStopped(self.halted)
