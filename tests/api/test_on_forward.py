@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chappe import Endpoint, Forwarded, Subscriber
+from chappe import Endpoint, Forwarded, Gap, Subscriber
 from chappe.errors import Sealed, UsageError
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.messages import Message
@@ -174,3 +174,43 @@ def test_what_cannot_be_called_is_refused() -> None:
             Endpoint(on_forward=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="on_forward is for endpoints that forward: leave out forwarding=False"):
         Endpoint(forwarding=False, on_forward=lambda message: message)
+
+
+def test_last_values_are_kept_as_they_are_passed_on(chappe_world: World) -> None:
+    shown: list[str] = []
+
+    def redact(message: Forwarded) -> Forwarded | None:
+        shown.append(message.topic)
+        return None if message.topic == "rooms/secret" else message.with_value("redacted")
+
+    with Endpoint(last_values=10, on_forward=redact) as middle, middle.subscribe("rooms/") as own:
+        port = middle.listen()
+        with Endpoint() as publisher:
+            publisher.peer("127.0.0.1", port, timeout=10)
+            chappe_world.advance(1)
+            publisher.publish_batch([("rooms/a", 1), ("rooms/a", 2), ("rooms/secret", 3)])
+            chappe_world.advance(1)
+        assert [each.value for each in own.poll()] == [1, 2, 3]
+        assert shown == ["rooms/a", "rooms/a", "rooms/secret"]
+        with Endpoint() as late, late.subscribe("rooms/", last=True) as heard:
+            late.peer("127.0.0.1", port, timeout=10)
+            chappe_world.advance(1)
+            assert [(each.topic, each.value) for each in heard.poll()] == [("rooms/a", "redacted")]
+
+
+def test_messages_of_a_batch_keep_their_numbers_where_some_are_held_back(chappe_world: World) -> None:
+    gaps: list[Gap] = []
+
+    def tenfold(message: Forwarded) -> Forwarded | None:
+        return None if message.value in (2, 3) else message.with_value(message.value * 10)
+
+    with Endpoint() as left, Endpoint(on_forward=tenfold) as middle, Endpoint() as right:
+        heard, port = right.subscribe("t", on_gap=gaps.append), middle.listen()
+        left.peer("127.0.0.1", port)
+        right.peer("127.0.0.1", port)
+        assert left.await_peer(right.id)
+        chappe_world.advance(1)
+        left.publish_batch([("t", n) for n in range(6)])
+        chappe_world.advance(1)
+        assert [(each.value, each.number) for each in heard.poll()] == [(0, 1), (10, 2), (40, 5), (50, 6)]
+        assert [each.missing for each in gaps] == [2]
