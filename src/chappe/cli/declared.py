@@ -160,7 +160,7 @@ class Declared:
         return [self.read(each) for each in value] if self.several else self.read(value)
 
     def take_first(self, context: Context, param: CallbackParam, value: Any) -> Any:
-        """Of several values that environment or file name, the first is for a command that takes one."""
+        """Take the first of several values of environment or file, for a command that takes one."""
         if value is None or source_of(context, param.name) == "COMMANDLINE":
             return value
         found = self._heed(context, param, [value] if isinstance(value, str) else value)

@@ -280,7 +280,7 @@ def load(
 
 
 def _facts(entry: DataStoreEntry) -> list[str]:
-    """What is known of an entry besides its value."""
+    """The metadata of an entry."""
     expires = [] if entry.expires_ns is None else [f"expires {iso_time(entry.expires_ns // 1000)}"]
     return [f"revision {entry.revision}", *expires]
 

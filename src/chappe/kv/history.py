@@ -53,7 +53,7 @@ def body_of(kind: int, at_ns: int, publisher: Entity, value: Value) -> bytes:
 
 
 def past_change(row: HistoryRow) -> PastChange:
-    """What a row says; raises ProtocolError."""
+    """Decode a row. Raises ProtocolError."""
     try:
         kind, at_ns, endpoint, number = _HEAD.unpack_from(row.body)
         kind &= ~_BEGINS
@@ -120,7 +120,7 @@ class History:
         return [] if entry is None else [HistoryRow(raw, revision, body_of(_PUT, 0, NOBODY, entry.value))]
 
     def rows(self, dones: Sequence[Done]) -> list[HistoryRow]:
-        """What operations add, in their order, without what would be forgotten at once."""
+        """The changes that operations add, in order, without those that would be forgotten at once."""
         found: list[HistoryRow] = []  # the newest first
         places: dict[bytes, list[int]] = {}  # by key: where its rows are in that
         full: set[bytes] = set()  # keys that take no more
@@ -186,7 +186,7 @@ class History:
         self._unwanted = False
 
     def leaving(self) -> list[Operation]:
-        """What the next commit is to remove elsewhere."""
+        """The rows that the next commit removes from disk or chain."""
         if self._unwanted:
             return [ClearHistory()]
         return [ForgetHistory(*each) for each in islice(self._leaving, self._limits.commit_operations)]

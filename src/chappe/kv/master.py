@@ -245,7 +245,7 @@ class KvMaster(KvRole):
     # -- world --------------------------------------------------------------------------------------------------
 
     def reserve(self) -> list[Operation]:
-        """What its backend, if it has one of its own, is to hold before the start: numbers are shown from then on."""
+        """Rows that its own backend, if any, must hold before the start: numbers are shown from then on."""
         row = None if self._numbers is None else self._numbers.reserve(self.position)
         return [] if row is None else [row]
 

@@ -308,7 +308,7 @@ class Ordering:
             self._finish(Done(command, (change,), (command,), None, None, None, 0, revision, wall_ns), now, actions)
 
     def _for_history(self) -> list[Operation]:
-        """What the commit that is under way changes in the history."""
+        """The changes that the commit under way makes to the history."""
         self._leaving = self._history.leaving()
         self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
         return [*self._leaving, *self._adding]

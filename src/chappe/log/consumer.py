@@ -460,7 +460,7 @@ class LogConsumer:
 
     @property
     def _counts(self) -> bool:
-        """Whether it counts which stores have a record; a single one has what is read from it."""
+        """True if it counts the stores that have a record: a single store has everything that is read from it."""
         return self.min_acks >= COUNTED
 
     def _counted(self, gap: Gap) -> None:

@@ -337,7 +337,7 @@ class Delivery:
         return -1
 
     def readable_to(self, key: Key, gap: Gap) -> float:
-        """What enough stores have on disk, if they are counted; one that is read from has it."""
+        """The offset before which enough stores have everything on disk, if stores are counted."""
         if self._min_acks < COUNTED or gap.next == UNDECIDED:
             return math.inf
         return self._sources.confirmed(key, gap.next, self._min_acks)

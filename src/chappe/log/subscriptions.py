@@ -46,7 +46,7 @@ class Subscriptions:
         return prefix in self._counts
 
     def wanted(self, topic: bytes, kind: bytes = b"M") -> bool:
-        """Whether somebody wants messages of this kind that are published to the topic."""
+        """Return True if a subscriber wants messages of this kind on the topic."""
         record = kind + topic
         return any(record[:end] in self._counts for end in range(1, len(record) + 1))
 

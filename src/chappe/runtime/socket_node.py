@@ -138,7 +138,7 @@ class SocketNode:
             self.turns.look_again_at(at)
 
     def look(self) -> None:
-        """What is to be done once a second, where there are keys or a server has asked for it."""
+        """Do the work of each second, where there are keys or a server has asked for it."""
         for sock, dialled in self._dialled.items():
             dialled.look()
             self.used(sock)

@@ -45,7 +45,7 @@ class Forwarded(Received):
 
     @property
     def sealed(self) -> bool:
-        """Whether it is sealed: it passes unopened, so that it has no value here."""
+        """True if the message is sealed: it passes unopened and has no value here."""
         return is_sealed(self.message.payload)
 
     def check_opened(self) -> None:
@@ -54,7 +54,7 @@ class Forwarded(Received):
             raise Sealed(f"topic {self.topic!r} is sealed: its messages pass, or are held back, as they are")
 
     def of(self, message: Message) -> bool:
-        """Whether it stands for this message that came."""
+        """Return True if this view is of ``message``."""
         return self._of is message
 
     def __repr__(self) -> str:

@@ -103,7 +103,7 @@ class Hooks(StatusSubscriber):
             self._returned()
 
     def holds(self, call: object) -> bool:
-        """Whether somebody has to wait for hooks who is, or is not, a part of a call of one; the lock is held."""
+        """Return True if a caller must wait; ``call`` is the hook call that it is part of. The lock is held."""
         if self._late or (self._event is None and not self._queue):
             return False
         return self._running is None or call is not self._running

@@ -260,12 +260,12 @@ class Host:
             return not self._is_held(call) and self.core.room(topics, receiver)
 
     def _is_held(self, call: object) -> bool:
-        """Whether hooks are to publish first, and ``call`` is none of theirs; the lock is held."""
+        """Return True if hooks publish first and ``call`` is not one of their calls; the lock is held."""
         return self.hooks is not None and not self._closing and self.hooks.holds(call)
 
     @property
     def closing(self) -> bool:
-        """Whether it says goodbye, or was closed."""
+        """True once the endpoint says goodbye or is closed."""
         return self._closing or self._turns.closed
 
     @property

@@ -208,7 +208,7 @@ class Answering:
         return True
 
     def __bool__(self) -> bool:
-        """Whether something is owed."""
+        """Return True while an answer is owed."""
         return bool(self._owed)
 
     def askers(self) -> list[tuple[bytes, int]]:

@@ -694,7 +694,7 @@ class Router:
         return self._deliver_fresh(subscriber, wanted_ones)
 
     def _values_for(self, asker: bytes, wanted: Filter) -> Iterator[Message]:
-        """What is kept of some topics when it is their turn, and may be had by an endpoint."""
+        """The kept messages of some topics that an endpoint may have, each read when its turn comes."""
         kept = self.last_values
         for topic in [] if kept is None else kept.topics(wanted):
             message = None if kept is None else kept.get(topic)

@@ -132,7 +132,7 @@ class Agreement:
 
     @property
     def kept(self) -> bool:
-        """Whether everything up to now is on disk, as far as that is known."""
+        """True if everything decided is on disk, as far as is known."""
         return self._kept is not None
 
     @property

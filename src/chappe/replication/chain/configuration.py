@@ -34,7 +34,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def fixed(self) -> bool:
-        """Whether it is of a chain whose servers do not agree."""
+        """True for a chain whose servers do not agree."""
         return bool(self.line)
 
     @property

@@ -52,7 +52,7 @@ class Known:
 
     @property
     def line(self) -> tuple[int, ...]:
-        """Of the next configuration."""
+        """The line of the next configuration; empty where servers agree."""
         return line_behind(self.configuration, self.number) if self.fixed else ()
 
 
