@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from chappe.benchmark.load.histogram import Histogram
-from chappe.benchmark.load.report import SAMPLES_MAX, STEPS, Member, Report, Samples, rate_rows
+from chappe.benchmark.load.report import SAMPLES_MAX, STEPS, LoadMember, LoadReport, Samples, rate_rows
 
 
-def member(name: str, part: str, count: int = 0, seconds: float = 2.0, **more: Any) -> Member:
-    return Member(name, name.split()[0], part, count, seconds, **more)
+def member(name: str, part: str, count: int = 0, seconds: float = 2.0, **more: Any) -> LoadMember:
+    return LoadMember(name, name.split()[0], part, count, seconds, **more)
 
 
-def report(*members: Member, **more: Any) -> Report:
-    return Report("log", "record", 1024, {}, None, list(members), **more)
+def report(*members: LoadMember, **more: Any) -> LoadReport:
+    return LoadReport("log", "record", 1024, {}, None, list(members), **more)
 
 
-def two_producers(*others: Member, **more: Any) -> Report:
+def two_producers(*others: LoadMember, **more: Any) -> LoadReport:
     ages = Histogram()
     ages.add(1_000_000, 99)
     ages.add(5_000_000)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from chappe.benchmark.load import mesh
 from chappe.benchmark.load.crew import Crew
 from chappe.benchmark.load.frame import Load
-from chappe.benchmark.load.report import Report
+from chappe.benchmark.load.report import LoadReport
 from chappe.cli.app import app
 
 
@@ -76,7 +76,7 @@ def test_each_kind_of_shared_state_is_measured(shell: Shell, kind: str, roles: d
     assert facts["latency"].get("visible", {}).get("count", 300) == 300
 
 
-def run_with(during: Callable[[Crew], None]) -> tuple[Report, Crew]:
+def run_with(during: Callable[[Crew], None]) -> tuple[LoadReport, Crew]:
     """A run of the mesh without an end; ``during`` is called when the first messages have arrived."""
     called = False
 
@@ -91,7 +91,7 @@ def run_with(during: Callable[[Crew], None]) -> tuple[Report, Crew]:
         mesh.start(crew, [load], 1, 1, 0)
         reason, cut = crew.run("message", [load])
     assert all(each.process.poll() is not None for each in crew._processes.children.values())
-    return Report("mesh", "message", 100, {}, None, crew.members, reason, cut), crew
+    return LoadReport("mesh", "message", 100, {}, None, crew.members, reason, cut), crew
 
 
 @pytest.mark.process

@@ -21,7 +21,7 @@ from chappe.kv.backend import ClearHistory, ForgetHistory, HistoryRow, Loaded
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
-from chappe.kv.history import History, PastChange, body_of, past_change
+from chappe.kv.history import KeyHistory, PastChange, body_of, past_change
 from chappe.limits import KV_LIMITS
 
 TICKET = 900
@@ -334,12 +334,12 @@ def row(key: str, revision: int, kind: int = 0, value: str = "") -> HistoryRow:
     return HistoryRow(encode(key), revision, body_of(kind, 5, NOBODY, value))
 
 
-def revisions(history: History, key: str) -> list[int]:
+def revisions(history: KeyHistory, key: str) -> list[int]:
     return [each.revision for each in history.rows_of(key, None, 0)]
 
 
 def test_beyond_its_bytes_the_oldest_change_of_any_key_goes() -> None:
-    history = History(4, replace(KV_LIMITS, history_bytes=2_000), kept=True)
+    history = KeyHistory(4, replace(KV_LIMITS, history_bytes=2_000), kept=True)
     history.add([row("old", 1), *[row("new", number, 0, "x" * 500) for number in (2, 3)]])
     assert history.invariants() == []
     assert (revisions(history, "old"), revisions(history, "new")) == ([1], [2, 3])
@@ -388,7 +388,7 @@ def test_where_much_of_a_commit_is_forgotten_at_once_what_it_leaves_out_leaves_n
 
 
 def test_a_change_that_begins_anew_forgets_those_before_it() -> None:
-    history = History(4, KV_LIMITS, kept=True)
+    history = KeyHistory(4, KV_LIMITS, kept=True)
     begins = HistoryRow(encode("a"), 3, bytes((0x80,)) + body_of(0, 5, NOBODY, "x")[1:])
     history.add([row("a", 1), row("a", 2), row("b", 2), begins, row("a", 4)])
     assert (revisions(history, "a"), revisions(history, "b")) == ([3, 4], [2])
@@ -397,7 +397,7 @@ def test_a_change_that_begins_anew_forgets_those_before_it() -> None:
 
 
 def test_of_erased_keys_so_many_are_kept_and_one_that_is_put_again_is_none() -> None:
-    history = History(4, replace(KV_LIMITS, history_erased=2), kept=False)
+    history = KeyHistory(4, replace(KV_LIMITS, history_erased=2), kept=False)
     for number, key in enumerate("abc"):
         history.add([row(key, 10 * number + 1), row(key, 10 * number + 2, kind=1 + number % 2)])
     assert history.invariants() == []
@@ -420,7 +420,7 @@ def test_a_clear_of_many_keys_keeps_the_bounds_and_the_cost() -> None:
 
 
 def test_rows_elsewhere_are_removed_where_no_history_is_kept() -> None:
-    history = History(0, KV_LIMITS, kept=True)
+    history = KeyHistory(0, KV_LIMITS, kept=True)
     assert history.leaving() == []
     history.load([row("a", 1)])
     assert history.leaving() == [ClearHistory()]

@@ -45,7 +45,7 @@ from chappe.kv.events import (
     WriteFailed,
     WritesRefused,
 )
-from chappe.kv.history import History
+from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
 from chappe.limits import KV_LIMITS, KvLimits
 
@@ -78,7 +78,7 @@ class Pair:
 
     def new_master(self, loaded: Loaded | None = None) -> KvMaster:
         limits = self.options.get("limits", KV_LIMITS)
-        history = History(self.history, limits, kept=self.durable)
+        history = KeyHistory(self.history, limits, kept=self.durable)
         self.master = KvMaster(
             "s", self.entity(b"m"), durable=self.durable, history=history, limits=limits, loaded=loaded, **self.times()
         )

@@ -12,8 +12,8 @@ from chappe.defaults import LAST_ASKED_AGAIN_S, LAST_TRIES, LAST_VALUES_BYTES_MA
 from chappe.errors import ProtocolError, UsageError
 from chappe.mesh.filters import LAST_ASK, LAST_TOLD, Filter
 from chappe.mesh.forwarding.last_values import (
-    Asking,
-    LastValues,
+    KeptLastValues,
+    LastQuestions,
     Newest,
     is_newer,
     pack_answers,
@@ -195,7 +195,7 @@ def test_an_answer_that_is_cut_off_anywhere_is_refused() -> None:
 
 
 def test_the_newest_of_each_topic_is_kept_and_the_oldest_topics_give_way() -> None:
-    kept = LastValues(2)
+    kept = KeptLastValues(2)
     for each in (message(2), message(1), message(1, b"/u"), message(3), message(1, b"/v")):
         kept.note(each)
     assert [(topic, found.place) for topic in kept.topics((b"",)) if (found := kept.get(topic))] == [
@@ -207,7 +207,7 @@ def test_the_newest_of_each_topic_is_kept_and_the_oldest_topics_give_way() -> No
 
 
 def test_of_two_publishers_the_one_that_came_last_is_kept() -> None:
-    kept = LastValues(2)
+    kept = KeptLastValues(2)
     for each in (message(9), message(1, origin=OTHER), message(8)):
         kept.note(each)
     found = kept.get(TOPIC)
@@ -216,7 +216,7 @@ def test_of_two_publishers_the_one_that_came_last_is_kept() -> None:
 
 
 def test_the_bytes_of_all_have_a_bound() -> None:
-    kept = LastValues(1_000)
+    kept = KeptLastValues(1_000)
     for number in range(5):
         kept.note(message(1, b"/%d" % number, payload=bytes(LAST_VALUES_BYTES_MAX // 4)))
     kept.note(message(1, b"/large", payload=bytes(LAST_VALUES_BYTES_MAX)))
@@ -264,7 +264,7 @@ def test_a_subscriber_gets_nothing_that_is_not_newer_but_what_was_sealed_togethe
 
 
 def test_who_does_not_answer_is_asked_again_a_few_times() -> None:
-    asking = Asking()
+    asking = LastQuestions()
     asking.begin(1)
     now, asked = 0.0, []
     for _ in range(2 * LAST_TRIES):

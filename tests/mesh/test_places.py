@@ -16,7 +16,7 @@ from chappe.mesh import places
 from chappe.mesh.events import Gap
 from chappe.mesh.flows import HEAD_BYTES, PREFIX, pack_batch, pack_publication, parse_publications
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
-from chappe.mesh.places import COUNT_MAX, HOLES_MAX, Gaps, Places
+from chappe.mesh.places import COUNT_MAX, HOLES_MAX, MessageGaps, Places
 
 ORIGIN, OTHER = b"o" * 16, b"p" * 16
 COUNTING = COUNT_MAX + 1
@@ -26,13 +26,13 @@ def message(place: int, topic: bytes = TOPIC, origin: bytes = ORIGIN) -> Message
     return Message(topic, b"", origin=origin, place=place)
 
 
-def came(numbers: Iterable[int], gaps: Gaps | None = None) -> Gaps:
-    gaps = Gaps() if gaps is None else gaps
+def came(numbers: Iterable[int], gaps: MessageGaps | None = None) -> MessageGaps:
+    gaps = MessageGaps() if gaps is None else gaps
     gaps.came([message(each) for each in numbers])
     return gaps
 
 
-def missing(gaps: Gaps) -> list[int]:
+def missing(gaps: MessageGaps) -> list[int]:
     return [each.missing for each in gaps.take()]
 
 
@@ -179,7 +179,7 @@ def test_what_comes_after_it_was_told_as_missing_is_taken_back() -> None:
 
 
 def test_publishers_and_topics_are_told_apart() -> None:
-    gaps = Gaps()
+    gaps = MessageGaps()
     gaps.came([message(1), message(1, b"/u"), message(1, TOPIC, OTHER), message(3), message(4, b"/u")])
     assert {(each.origin, each.topic, each.missing) for each in gaps.take()} == {
         (str(UUID(bytes=ORIGIN)), "/t", 1),
@@ -201,7 +201,7 @@ def test_what_is_dropped_here_is_missing_if_it_has_a_place() -> None:
 
 
 def test_what_is_not_wanted_is_not_missing() -> None:
-    gaps = Gaps()
+    gaps = MessageGaps()
     gaps.came([message(1), message(1, b"/u")])
     gaps.wants((b"/u",))
     gaps.came([message(9), message(4, b"/u")])
@@ -209,7 +209,7 @@ def test_what_is_not_wanted_is_not_missing() -> None:
 
 
 def test_all_it_remembers_has_a_bound() -> None:
-    gaps = Gaps(topics_max=3)
+    gaps = MessageGaps(topics_max=3)
     for topic in (b"/a", b"/b", b"/c"):
         gaps.came([message(1, topic), message(3, topic)])
     gaps.came([message(1, b"/d"), message(3, b"/d")])  # all others begin anew
@@ -243,7 +243,7 @@ def test_who_was_cut_off_sees_how_many_it_missed() -> None:
     net.settle()
     net[0].publish(b"6")
     net.settle()
-    gaps = Gaps()
+    gaps = MessageGaps()
     gaps.came(net[2].delivered)
     assert missing(gaps) == [4]
 

@@ -6,7 +6,7 @@ import pytest
 from tests.sources import needs_sources
 from tests.worlds.mesh.scenario import Mesh
 
-from chappe.mesh.forwarding.passing import Passing
+from chappe.mesh.forwarding.passing import ForwardFilter
 
 SEEDS = (3, 14, 30, 41, 49, 75)  # the command plays more of them
 FEW = (3, 14, 49)
@@ -29,7 +29,7 @@ def test_those_downstream_miss_what_was_held_back_and_nothing_else() -> None:
 
 def test_an_endpoint_that_passes_on_everything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     needs_sources()
-    monkeypatch.setattr(Passing, "bodies", lambda self, body, sender: None)
+    monkeypatch.setattr(ForwardFilter, "bodies", lambda self, body, sender: None)
 
     failures = [Filtering(seed).play().failure or "" for seed in FEW]
 
@@ -40,13 +40,13 @@ def test_an_endpoint_that_loses_a_message_beside_one_that_was_held_back_is_caugh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     needs_sources()
-    bodies = Passing.bodies
+    bodies = ForwardFilter.bodies
 
-    def first(self: Passing, body: bytes, sender: bytes) -> list[bytes] | None:
+    def first(self: ForwardFilter, body: bytes, sender: bytes) -> list[bytes] | None:
         found = bodies(self, body, sender)
         return None if found is None else found[:1]
 
-    monkeypatch.setattr(Passing, "bodies", first)
+    monkeypatch.setattr(ForwardFilter, "bodies", first)
 
     failures = [Filtering(seed).play().failure or "" for seed in FEW]
 

@@ -20,7 +20,7 @@ from chappe.errors import ChappeError, StorageError, UsageError
 if TYPE_CHECKING:
     from chappe.benchmark.load.crew import Crew
     from chappe.benchmark.load.frame import Load
-    from chappe.benchmark.load.report import Report
+    from chappe.benchmark.load.report import LoadReport
 
 app = typer.Typer(
     name="bench",
@@ -249,19 +249,19 @@ class _Run:
             parts.append(f"{self._seconds:g} s")
         say(", ".join(parts))
 
-    def measure(self, start: Callable[[Crew, Sequence[Load]], None], as_json: bool) -> Report:
+    def measure(self, start: Callable[[Crew, Sequence[Load]], None], as_json: bool) -> LoadReport:
         """Start the processes and let them run."""
         from chappe.benchmark.load.crew import Crew
-        from chappe.benchmark.load.report import Report
+        from chappe.benchmark.load.report import LoadReport
 
         with Bar("starting", quiet=as_json) as bar:
             with Crew(lambda text, share: bar.update(text, int(share * STEPS), STEPS)) as crew:
                 start(crew, self._loads)
                 reason, cut = crew.run(self._unit, self._loads)
             self._stopped = crew.stopped
-        return Report(self._bench, self._unit, self._size, self._options, self._rate, crew.members, reason, cut)
+        return LoadReport(self._bench, self._unit, self._size, self._options, self._rate, crew.members, reason, cut)
 
-    def end(self, report: Report, as_json: bool) -> None:
+    def end(self, report: LoadReport, as_json: bool) -> None:
         """Print the report; exit with an error if it is not complete."""
         if as_json:
             show_json(report.facts())
@@ -299,7 +299,7 @@ LATENCY_OF: Final = {
 }
 
 
-def _show(report: Report) -> None:
+def _show(report: LoadReport) -> None:
     from chappe.benchmark.load.histogram import PERCENTILES
     from chappe.benchmark.load.report import LATENCIES, RATES, RATES_SPARE, STEPS, rate_rows
     from chappe.cli.charts import amounts, bar

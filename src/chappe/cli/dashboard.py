@@ -38,7 +38,7 @@ def dashboard(
     context: typer.Context,
     trust: mesh.Trust,
     life: mesh.Life,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     at: Annotated[
         str,
         Option(

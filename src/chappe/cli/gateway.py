@@ -36,7 +36,7 @@ WRONG: Final = ("SameMesh", "OtherName", "NotPassed")
 def gateway(
     file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
     queues: mesh.Queues,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     context: Context,
     as_json: options.Json = False,
 ) -> None:

@@ -61,7 +61,7 @@ class Clone(mesh.Trust, mesh.Queues):
     timeout: Timeout = ATTACH_S
 
     @contextmanager
-    def of(self, name: str, *, follow: mesh.Dialling | None = None) -> Iterator[DataStore]:
+    def of(self, name: str, *, follow: mesh.DialOptions | None = None) -> Iterator[DataStore]:
         """A clone of the store. With ``follow`` what happens to peers and master is told, lost ones are dialled again.
 
         Raises NoMaster if there is none within ``timeout``.
@@ -211,7 +211,7 @@ def list_(
 def watch(
     store: Store,
     where: Clone,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     prefix: Prefix = None,
     key: Annotated[str | None, Option(metavar="KEY", help="Only this key.")] = None,
     count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,

@@ -107,7 +107,7 @@ def serve(
     store: Annotated[str, Argument(metavar="STORE", help="Name of the store.")],
     trust: mesh.Trust,
     queues: mesh.Queues,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     backend: Annotated[
         Literal["memory", "sqlite", "rocksdb"],
         Option(help="Where entries are kept; in memory only while the command runs."),

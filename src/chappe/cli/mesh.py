@@ -133,14 +133,14 @@ class Queues(Life):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialling:
+class DialOptions:
     """The options that say when a peer is dialled again."""
 
     retry_s: Annotated[float, declared.of("mesh.retry_s").option(panel=ENDPOINT)] = declared.of("mesh.retry_s").default
     retry_max_s: Annotated[float | None, declared.of("mesh.retry_max_s").option(panel=ENDPOINT)] = None
     attempts: Annotated[int | None, declared.of("mesh.attempts").option(panel=ENDPOINT)] = None
 
-    def heed(self, context: Context) -> Dialling:
+    def heed(self, context: Context) -> DialOptions:
         """Raise UsageError if the longest wait is below the first one."""
         if self.retry_max_s is not None and self.retry_max_s < self.retry_s:
             raise UsageError(

@@ -69,7 +69,7 @@ def node(
     trust: mesh.Trust,
     picture: network.Map,
     queues: mesh.Queues,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     context: Context,
     file: Annotated[
         str | None,

@@ -165,7 +165,7 @@ def _await_subscribers(endpoint: Endpoint, topic: str | None) -> bool:
 def subscribe(
     trust: mesh.Trust,
     life: mesh.Life,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     topics: Annotated[list[str], Argument(metavar="TOPIC", help="Prefixes of topics; '' is all.")],
     peers: mesh.Peers = None,
     listen: Annotated[

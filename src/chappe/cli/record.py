@@ -43,7 +43,7 @@ RATE_S: Final = 1.0  # the rate shown is an average over this time
 def record(
     trust: mesh.Trust,
     queues: mesh.Queues,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     topics: Annotated[list[str], Argument(metavar="PREFIX", help="Topics of the mesh that start so.")],
     to: Annotated[str | None, Option("--to", metavar="TOPIC", help="The topic of the log that gets them.")] = None,
     parquet: Annotated[
@@ -197,7 +197,7 @@ class Archived:
 def replay(
     trust: mesh.Trust,
     queues: mesh.Queues,
-    dialling: mesh.Dialling,
+    dialling: mesh.DialOptions,
     what: Archived,
     context: typer.Context,
     recorded: Annotated[
@@ -258,7 +258,7 @@ def _log_security(trust: mesh.Trust) -> Literal["plain"] | None:
 
 def _typed(context: typer.Context) -> dict[str, bool]:
     """The options of the mesh on the command line: file and environment say them for other replays."""
-    ours = [*(each.name for group in (mesh.Queues, mesh.Dialling) for each in fields(group)), "peers"]
+    ours = [*(each.name for group in (mesh.Queues, mesh.DialOptions) for each in fields(group)), "peers"]
     return {
         each.opts[0].removeprefix("--"): True
         for each in context.command.params
@@ -360,7 +360,7 @@ class _Into:
     """The mesh into which a topic is replayed."""
 
     queues: mesh.Queues
-    dialling: mesh.Dialling
+    dialling: mesh.DialOptions
     peers: list[str] | None
 
 

@@ -70,7 +70,7 @@ def past_change(row: HistoryRow) -> PastChange:
     return PastChange(row.revision, name, value, at_ns or None, None if publisher == NOBODY else publisher)
 
 
-class History:
+class KeyHistory:
     """See the module.
 
     Args:

@@ -26,9 +26,9 @@ from chappe.kv.engine import Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
 from chappe.kv.followers import Followers
-from chappe.kv.history import History, past_change
+from chappe.kv.history import KeyHistory, past_change
 from chappe.kv.kept import Kept
-from chappe.kv.numbers import Numbers
+from chappe.kv.numbers import EventNumbers
 from chappe.kv.ordering import Ordering
 from chappe.kv.recent import Recent
 from chappe.kv.role import Conflicts, KvRole, Notices, past_rows
@@ -70,7 +70,7 @@ class KvMaster(KvRole):
         loaded: Loaded | None = None,
         engine: Engine | None = None,
         recent: Recent | None = None,
-        history: History | None = None,
+        history: KeyHistory | None = None,
         base: int | None = None,
         heartbeat_s: float = CHANNEL_HEARTBEAT_S,
         notify: bool = True,
@@ -81,12 +81,12 @@ class KvMaster(KvRole):
         notices = Notices(notify)
         super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
         self._limits = limits
-        self._history = History(0, limits, kept=durable) if history is None else history
+        self._history = KeyHistory(0, limits, kept=durable) if history is None else history
         if loaded is not None and engine is None:
             self._history.load(loaded.history)
         numbers = None
         if base is None:
-            numbers = Numbers(loaded or Loaded(), wall_ns)
+            numbers = EventNumbers(loaded or Loaded(), wall_ns)
             base = numbers.base
         self._numbers = numbers if durable else None
         self._writers = Writers(loaded.writers if loaded is not None else (), limits)

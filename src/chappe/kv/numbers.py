@@ -17,7 +17,7 @@ AHEAD: Final = 1 << 20  # a second of the clock in microseconds
 _LEAST: Final = AHEAD // 2  # more than the operations that are not durable yet: two commits at most wait behind one
 
 
-class Numbers:
+class EventNumbers:
     """The numbers of one life. ``base`` is the one before that of its first event.
 
     Args:

@@ -38,8 +38,8 @@ from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommitFailed
 from chappe.kv.followers import Followers
 from chappe.kv.group_commit import Committing, Done
-from chappe.kv.history import History
-from chappe.kv.numbers import Numbers
+from chappe.kv.history import KeyHistory
+from chappe.kv.numbers import EventNumbers
 from chappe.kv.recent import Recent
 from chappe.kv.role import Notices
 from chappe.kv.sizes import CONTAINERS, entry_fits
@@ -66,8 +66,8 @@ class Ordering:
 
     def __init__(
         self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
-        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None, numbers: Numbers | None,
-        history: History,
+        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None, numbers: EventNumbers | None,
+        history: KeyHistory,
     ) -> None:  # fmt: skip
         self.notices = notices
         self.durable = durable

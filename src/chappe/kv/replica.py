@@ -23,7 +23,7 @@ from chappe.kv.backend import HistoryRow
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
-from chappe.kv.history import History, past_change
+from chappe.kv.history import KeyHistory, past_change
 from chappe.kv.master import KvMaster
 from chappe.kv.role import KvRole, Notices, Reaches, past_rows
 from chappe.kv.topics import check_name, clone_topic, master_topic
@@ -44,7 +44,7 @@ class Replica(KvRole):
 
     def __init__(
         self, name: str, entity: Entity, *, now: float, wall_ns: int, notify: bool, limits: KvLimits,
-        history: History,
+        history: KeyHistory,
     ) -> None:  # fmt: skip
         raw = check_name(name)
         super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)

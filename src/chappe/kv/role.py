@@ -17,7 +17,7 @@ from chappe.kv.actions import Action, Notify, Resolve
 from chappe.kv.backend import HistoryRow
 from chappe.kv.engine import Change, Engine, Entry
 from chappe.kv.entity import Entity
-from chappe.kv.history import History, no_history
+from chappe.kv.history import KeyHistory, no_history
 from chappe.limits import KvLimits
 
 Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # command messages, now, wall_ns
@@ -61,7 +61,7 @@ class Conflicts:
         return True
 
 
-def past_rows(role: KvRole, history: History, key: Value) -> list[HistoryRow]:
+def past_rows(role: KvRole, history: KeyHistory, key: Value) -> list[HistoryRow]:
     """The latest changes of a key where its history is kept, the oldest first. Raises InvalidOperation."""
     if not history.size:
         raise InvalidOperation(no_history(role.name))

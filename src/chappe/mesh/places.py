@@ -71,7 +71,7 @@ class Places:
         return 0
 
 
-class Gaps:
+class MessageGaps:
     """What one subscriber misses. Messages without a place do not count.
 
     It begins with the first message of an origin and topic that comes: what was published before is not missing.

@@ -17,7 +17,7 @@ from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, Sto
 from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
 from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
 from chappe.kv.entity import chappe_entity
-from chappe.kv.history import History
+from chappe.kv.history import KeyHistory
 from chappe.kv.topics import clone_topic, master_topic
 from chappe.member import KvPart, Serve
 from chappe.mesh.endpoint import EndpointOptions
@@ -118,7 +118,7 @@ class KvHost(Host):
         now, wall_ns = self.times()
         if self.kind == "master":
             loaded = None if backend is None else backend.load()
-            history = History(world.history_size, world.limits, kept=backend is not None)
+            history = KeyHistory(world.history_size, world.limits, kept=backend is not None)
             if backend is not None:  # the clock may have been set back before this life
                 wall_ns -= Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400)) * 1_000_000_000
             core: Any = world.cores.master(

@@ -29,7 +29,7 @@ from chappe.mesh.filters import LAST_ASK, minimal
 from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
-from chappe.mesh.places import Gaps
+from chappe.mesh.places import MessageGaps
 from chappe.sim.streams import Side
 
 SUBSCRIBER = 1
@@ -73,7 +73,7 @@ class EndpointHost(MeshHost):
         self.sips = 0.0  # messages per second that its subscriber takes; 0: all at once
         self.surplus_max = SURPLUS_MAX
         self.lasting: set[bytes] = set()  # prefixes of the one that wants last values
-        self.gaps = Gaps()  # of its subscriber
+        self.gaps = MessageGaps()  # of its subscriber
         self.full = Spans()  # the subscriber was
         self.taken_at = 0.0  # something, by the subscriber
         self.waiting = 0.0  # messages that the subscriber has not taken

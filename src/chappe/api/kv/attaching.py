@@ -19,7 +19,7 @@ from chappe.kv.backend import Backend, Loaded
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
-from chappe.kv.history import History, past_change
+from chappe.kv.history import KeyHistory, past_change
 from chappe.kv.master import KvMaster
 from chappe.kv.topics import check_name
 from chappe.limits import KV_LIMITS
@@ -63,7 +63,7 @@ def attach_master(
         core = KvMaster(
             name, _entity(endpoint), now=endpoint.node.member.times(time.monotonic(), 0)[0], wall_ns=time.time_ns(),
             durable=kept is not None, loaded=loaded, notify=False,
-            history=History(history, KV_LIMITS, kept=kept is not None),
+            history=KeyHistory(history, KV_LIMITS, kept=kept is not None),
         )  # fmt: skip
         if kept is not None:
             kept.commit(core.reserve())

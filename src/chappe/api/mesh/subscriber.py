@@ -21,7 +21,7 @@ from chappe.mesh.events import Gap, MessagesMalformed
 from chappe.mesh.filters import minimal
 from chappe.mesh.forwarding.boxes import Inbox
 from chappe.mesh.messages import DATA, Message
-from chappe.mesh.places import Gaps
+from chappe.mesh.places import MessageGaps
 from chappe.mesh.policy import Policy
 from chappe.system import time
 
@@ -59,7 +59,7 @@ class Subscriber(Source[Received]):
         self._malformed_at = -math.inf  # when that was told
         self._last = last
         self._on_gap = on_gap
-        self._gaps = None if on_gap is None else Gaps()
+        self._gaps = None if on_gap is None else MessageGaps()
         if self._gaps is not None:
             inbox.on_drop = self._gaps.dropped
         self._level = 0  # 1: full; 2: beyond what is on its way as a rule; 3: beyond twice that

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from chappe.benchmark.load.frame import Load
-from chappe.benchmark.load.report import Member
+from chappe.benchmark.load.report import LoadMember
 from chappe.benchmark.processes import Child, Processes
 
 START_S: Final = 60.0  # the processes of a role get this long to be ready
@@ -27,7 +27,7 @@ class Crew:
     """
 
     def __init__(self, show: Show) -> None:
-        self.members: list[Member] = []
+        self.members: list[LoadMember] = []
         self.stopped: KeyboardInterrupt | None = None  # Ctrl-C or SIGTERM, if it came while measuring
         self._show = show
         self._processes = Processes("chappe.benchmark.load.worker")
@@ -49,7 +49,7 @@ class Crew:
         """
         names = [role if len(each) == 1 else f"{role} {number}" for number in range(1, len(each) + 1)]
         for name, own in zip(names, each, strict=True):
-            self.members.append(Member(name, role, part))
+            self.members.append(LoadMember(name, role, part))
             self._processes.start(name).order("begin", work=work, **options, **own)
         until = time.monotonic() + START_S
         self._await("ready", names, until)
@@ -87,7 +87,7 @@ class Crew:
                 member.ended = child.ended or "does not answer"
         return reason, cut
 
-    def _stop(self, members: Sequence[Member]) -> None:
+    def _stop(self, members: Sequence[LoadMember]) -> None:
         children = [self._child(each.name) for each in members]
         for each in children:
             each.order("stop")
@@ -132,7 +132,7 @@ class Crew:
                 return
             self._processes.await_some(event, until)
 
-    def _of(self, role: str) -> list[Member]:
+    def _of(self, role: str) -> list[LoadMember]:
         return [each for each in self.members if each.role == role]
 
     def _child(self, name: str) -> Child:
@@ -145,7 +145,7 @@ class Crew:
         self._processes.close()
 
 
-def _take(member: Member, child: Child) -> None:
+def _take(member: LoadMember, child: Child) -> None:
     """Take the last numbers that it reported."""
     for event in ("result", "sent", "progress"):
         if event in child.said:

@@ -32,7 +32,7 @@ class Samples:
 
 
 @dataclass(slots=True)
-class Member:
+class LoadMember:
     """One process, and the last numbers that it reported; seconds count from the common start.
 
     ``part`` is one of ``PARTS``: what it sends is counted, what it takes, or nothing but its processor time.
@@ -65,11 +65,11 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class LoadGroup:
     """All processes of one role."""
 
     role: str
-    members: list[Member]
+    members: list[LoadMember]
 
     @property
     def count(self) -> int:
@@ -94,7 +94,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Report:
+class LoadReport:
     """A whole run.
 
     Args:
@@ -112,18 +112,18 @@ class Report:
     size: int
     options: dict[str, Any]
     wanted_per_s: float | None
-    members: list[Member]
+    members: list[LoadMember]
     reason: str = ""
     cut: bool = False
 
-    def groups(self, *parts: str) -> list[Group]:
+    def groups(self, *parts: str) -> list[LoadGroup]:
         """Return the roles of these parts, part by part."""
-        found: dict[str, list[Member]] = {}
+        found: dict[str, list[LoadMember]] = {}
         for part in parts:
             for each in self.members:
                 if each.part == part:
                     found.setdefault(each.role, []).append(each)
-        return [Group(role, members) for role, members in found.items()]
+        return [LoadGroup(role, members) for role, members in found.items()]
 
     @property
     def sent(self) -> int:
@@ -135,7 +135,7 @@ class Report:
         """Deliveries that are missing at all sinks; None if the run was cut."""
         return None if self.cut else sum(self.missing(each) for each in self.members)
 
-    def missing(self, member: Member) -> int:
+    def missing(self, member: LoadMember) -> int:
         """Return how many this member should have got and did not."""
         waits = member.part == "sinks" and not self.cut
         return max(0, self.sent - member.count - member.dropped) if waits else 0
@@ -206,7 +206,7 @@ class Report:
             "troubles": self.troubles(),
         }
 
-    def _group(self, group: Group) -> dict[str, Any]:
+    def _group(self, group: LoadGroup) -> dict[str, Any]:
         unit, facts = f"{self.unit}s", {"role": group.role, "processes": len(group.members)}
         if group.members[0].part != "servers":
             low, mean, high = group.spread()
@@ -242,7 +242,7 @@ RATES_SPARE: Final = ("mean", "count", "slowest", "fastest")  # a narrow termina
 LATENCIES: Final = ("latency", "count", *(f"p{percent:g}" for percent in PERCENTILES), "max")
 
 
-def rate_rows(report: Report) -> Iterable[tuple[str, ...]]:
+def rate_rows(report: LoadReport) -> Iterable[tuple[str, ...]]:
     """Yield a row for each role, and one for all; the columns are ``RATES``."""
     for group in report.groups(*PARTS):
         cells = [f"{len(group.members)} {group.role}{'' if len(group.members) == 1 else 's'}", *[""] * 6]

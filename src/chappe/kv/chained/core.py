@@ -32,7 +32,7 @@ from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeBegins, WholeEnds, 
 from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
-from chappe.kv.history import History
+from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.kv.replica import Replica
@@ -70,7 +70,7 @@ class ChainedMaster(Replica):
     ) -> None:  # fmt: skip
         super().__init__(
             name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits,
-            history=History(history, limits, kept=True),
+            history=KeyHistory(history, limits, kept=True),
         )  # fmt: skip
         self.active: KvMaster | None = None
         self._life = life

@@ -27,10 +27,10 @@ from chappe.mesh.flows import (
 from chappe.mesh.forwarding.branches import Branch, Child, Key
 from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import Judge
-from chappe.mesh.forwarding.last_values import LastValues
+from chappe.mesh.forwarding.last_values import KeptLastValues
 from chappe.mesh.forwarding.losses import Losses, Why
 from chappe.mesh.forwarding.order import Order
-from chappe.mesh.forwarding.passing import Passing
+from chappe.mesh.forwarding.passing import ForwardFilter
 from chappe.mesh.forwarding.told import Told
 from chappe.mesh.links.link import EndpointOptions, Link
 from chappe.mesh.messages import LOSS, NOBODY
@@ -63,14 +63,14 @@ class Kept:
         losses: Losses,
         holds: Holds,
         judge: Judge,
-        passing: Passing,
+        passing: ForwardFilter,
         put: Put,
         put_batch: Put,
         put_control: Callable[[Link, bytes], None],
         outdate: Callable[[], None],
     ) -> None:
         self.number = options.first_number  # of the last publication, and of the last label
-        self.last_values: LastValues | None = None  # gets what comes, where last values are kept
+        self.last_values: KeptLastValues | None = None  # gets what comes, where last values are kept
         self.confirm_at = inf  # when what has come is to be confirmed
         self.flushes: dict[int, Flush] = {}  # links to which something was put that nobody was told of
         self._own = own

@@ -56,7 +56,7 @@ def is_newer(place: int, number: int, than: tuple[int, int]) -> bool:
     return number > than[1]
 
 
-class LastValues:
+class KeptLastValues:
     """The newest message of each topic; the topics that nothing was published to for longest are forgotten.
 
     Args:
@@ -144,7 +144,7 @@ class Newest:
         return found
 
 
-class Asking:
+class LastQuestions:
     """The questions of one endpoint, on behalf of its subscribers."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class Asking:
         return True
 
 
-class Answering:
+class LastAnswers:
     """The answers that one endpoint owes, in parts as there is room for them."""
 
     def __init__(self) -> None:

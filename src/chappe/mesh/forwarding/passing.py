@@ -28,7 +28,7 @@ Shows: TypeAlias = Callable[[Message], bytes | None]
 FAILED: Final = "that on_forward failed on"
 
 
-class Passing:
+class ForwardFilter:
     """Of one endpoint; while ``shows`` is None everything passes unseen.
 
     Args:

@@ -34,9 +34,9 @@ from chappe.mesh.forwarding.holds import Holds
 from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.forwarding.last_values import (
     TOPICS,
-    Answering,
-    Asking,
-    LastValues,
+    KeptLastValues,
+    LastAnswers,
+    LastQuestions,
     Newest,
     pack_answers,
     pack_question,
@@ -45,7 +45,7 @@ from chappe.mesh.forwarding.last_values import (
 )
 from chappe.mesh.forwarding.losses import Drops, Loss, Losses, Why
 from chappe.mesh.forwarding.outboxes import Outboxes
-from chappe.mesh.forwarding.passing import Passing
+from chappe.mesh.forwarding.passing import ForwardFilter
 from chappe.mesh.forwarding.routes import Route, Routes
 from chappe.mesh.forwarding.turn import Opens, Turn
 from chappe.mesh.forwarding.version1 import Originals
@@ -105,7 +105,7 @@ class Router:
         self.links: dict[bytes, Link] = {}  # by peer
         put_control = self.outboxes.put_control
         self.originals = Originals(own, self.topology, self.judge, self.outboxes.put, put_control)
-        self.passing = Passing(self.drops, self.originals.links)
+        self.passing = ForwardFilter(self.drops, self.originals.links)
         self.trees = Trees(
             own,
             options,
@@ -138,9 +138,9 @@ class Router:
         self._early = Early()
         self.places = Places(options.first_number, options.limits.routes_max)
         self.newest: dict[int, Newest] = {}  # by subscriber that wants last values
-        self.last_values = self.trees.last_values = LastValues(options.last_values) if options.last_values else None
-        self._asking = Asking()
-        self._answering = Answering()
+        self.last_values = self.trees.last_values = KeptLastValues(options.last_values) if options.last_values else None
+        self._asking = LastQuestions()
+        self._answering = LastAnswers()
         self._answer_at = inf
         if self.last_values is not None:
             self.subscriptions.forward([LAST_ASK])

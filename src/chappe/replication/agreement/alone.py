@@ -22,7 +22,7 @@ def decider(number: int) -> int:
     return number % PLACES
 
 
-class Alone(Agreement):
+class WithoutAgreement(Agreement):
     """See the module.
 
     Args:

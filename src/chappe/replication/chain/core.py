@@ -18,7 +18,7 @@ from chappe.core import Report
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement import core as agreement
-from chappe.replication.agreement.alone import Alone, decider
+from chappe.replication.agreement.alone import WithoutAgreement, decider
 from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
@@ -119,7 +119,7 @@ class ChainServer:
                 " directory"
             )
         self.agreement = (
-            Alone(place, len(names), memory, value.disks_of, self._disk_in)
+            WithoutAgreement(place, len(names), memory, value.disks_of, self._disk_in)
             if fixed
             else Agreement(place, len(names), memory, value.disks_of)
         )
@@ -641,7 +641,7 @@ class ChainServer:
     def _outbid(self, number: int, now: float) -> list[Action]:
         line = value.line_behind(self.configuration, self.number)
         again = value.encode(msgspec.structs.replace(self.configuration, line=line))
-        assert isinstance(self.agreement, Alone)
+        assert isinstance(self.agreement, WithoutAgreement)
         return self.agree(self.agreement.propose(again, now, above=number), now)
 
     def _disk_in(self, number: int, decided: bytes) -> int:
