@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chappe.core import Report
+from chappe.core import Reply, Report
 from chappe.data.binary import decode
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit, Resolve
@@ -21,7 +21,7 @@ from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star.actions import Ask as AskWitness
 from chappe.replication.binary_star.actions import Tell
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.replication.binary_star.witness import Reply, WitnessCore
+from chappe.replication.binary_star.witness import WitnessCore
 
 WALL_NS = 1_795_222_000 * 10**9
 
@@ -311,9 +311,9 @@ class Rig:
         def deliver() -> None:
             if self.witness is None or self.lose(server.name, "witness", [payload]):
                 return
-            for action in self.witness.handle_claim(payload):
+            for action in self.witness.handle_request(b"", payload, self.now):
                 if isinstance(action, Reply):
-                    server.take(partial(server.core.handle_witness, [action.payload], self.now))
+                    server.take(partial(server.core.handle_witness, [action.message], self.now))
 
         self.post(deliver)
 

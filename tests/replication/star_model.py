@@ -14,11 +14,12 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chappe.core import Report
+from chappe.core import Persist as OnDisk
+from chappe.core import Reply, Report
 from chappe.replication.binary_star.actions import Ask, Confirm, Follow, Lead, Memory, Persist, Rest, Tell
 from chappe.replication.binary_star.core import BinaryStar
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.replication.binary_star.witness import Held, Keep, Reply, WitnessCore
+from chappe.replication.binary_star.witness import Held, WitnessCore
 
 TICK_S: Final = 0.25
 SILENT_TICKS: Final = 3
@@ -259,11 +260,11 @@ class Step:
     def _claim(self, name: str, frame: bytes) -> None:
         assert self.witness is not None
         core = WitnessCore(dict(self.witness))
-        for action in core.handle_claim(frame):
-            if isinstance(action, Keep):
+        for action in core.handle_request(b"", frame, 0.0):
+            if isinstance(action, OnDisk):
                 self.witness = tuple(sorted(core.records.items()))
             elif isinstance(action, Reply):
-                self.links[f"w{name}"] = (*self.links[f"w{name}"], action.payload)[-KEPT:]
+                self.links[f"w{name}"] = (*self.links[f"w{name}"], action.message)[-KEPT:]
 
     # -- many at once -----------------------------------------------------------------------------------------
 

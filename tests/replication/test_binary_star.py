@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from chappe.core import Report
-from chappe.errors import ProtocolError, UsageError
+from chappe.core import Persist as OnDisk
+from chappe.core import Reply, Report
+from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.binary_star import events
 from chappe.replication.binary_star.actions import Confirm, Follow, Lead, Memory, Persist, Rest, Tell
 from chappe.replication.binary_star.core import BELIEVE_S, BinaryStar
@@ -25,7 +26,7 @@ from chappe.replication.binary_star.messages import (
     encode_beat,
     encode_claim,
 )
-from chappe.replication.binary_star.witness import Keep, Reply, WitnessCore
+from chappe.replication.binary_star.witness import Held, PairRecord, WitnessCore
 
 
 def of(kind: type, actions: list[Any]) -> list[Any]:
@@ -347,9 +348,9 @@ def test_a_server_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
 
 
 def granted(witness: WitnessCore, claim: Claim) -> bool | None:
-    replies = of(Reply, witness.handle_claim(encode_claim(claim, b"p")))
+    replies = of(Reply, witness.handle_request(b"", encode_claim(claim, b"p"), 0.0))
     assert witness.invariants() == []
-    return decode_answer(replies[0].payload).granted if replies else None
+    return decode_answer(replies[0].message).granted if replies else None
 
 
 def test_of_two_that_claim_one_is_granted() -> None:
@@ -384,7 +385,7 @@ def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> No
     assert granted(witness, Claim(True, PRIMARY, 1, 1, 1, 0))
 
     def reported(count: int) -> list[object]:
-        actions = witness.handle_claim(encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"))
+        actions = witness.handle_request(b"", encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"), 0.0)
         return of(events.Refused, actions)
 
     assert reported(1) == [events.Refused(b"p", BACKUP, 4, 1)]
@@ -395,12 +396,12 @@ def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> No
 
 def test_a_grant_is_kept_before_it_is_told_and_taken_back_if_it_cannot_be() -> None:
     witness = WitnessCore({}, pairs_max=1)
-    actions = witness.handle_claim(encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"))
-    assert [type(each) for each in actions[:2]] == [Keep, Reply]
+    actions = witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)
+    assert [type(each) for each in actions[:2]] == [OnDisk, Reply]
 
-    witness.handle_not_kept(b"p")
+    witness.handle_done(PairRecord(b"p", Held(1, PRIMARY, True, 1, 1, 0)), StorageError("no space left"), 0.0)
 
     assert witness.records == {}
-    witness.handle_claim(encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"))
+    witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)
     with pytest.raises(ProtocolError, match="further pair"):
-        witness.handle_claim(encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"q"))
+        witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"q"), 0.0)

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened
+from chappe.runtime.driver import Driver
 from chappe.runtime.socket_node import SocketNode
 from chappe.system.forking import own
 
@@ -20,7 +21,7 @@ class NodeHost(at_exit.Collectable, Closeable):
     """Serves in this process until it is closed."""
 
     _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
-    _node: SocketNode
+    _node: SocketNode | Driver
 
     def __init__(self) -> None:
         own(self)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.worlds.backends import SimBackend
 from tests.worlds.clocked import ClockedHost, Deliver
 
-from chappe.core import Report
+from chappe.core import Effect, Persist, Reply, Report
 from chappe.errors import ChappeError, StorageError, StorageFull
 from chappe.kv.actions import Commit, Resolve
 from chappe.kv.chp import actions as chp
@@ -22,7 +22,7 @@ from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
 from chappe.replication.binary_star import actions as star
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.replication.binary_star.witness import Keep, Reply, WitnessAction, WitnessCore
+from chappe.replication.binary_star.witness import PairRecord, WitnessCore
 
 SERVERS: Final = ("server0", "server1")
 WITNESS: Final = "witness"
@@ -278,7 +278,7 @@ class WitnessHost(MapHost):
         self.core = WitnessCore(world.granted)
         self.table = {Report: self._report}
         self._claims: deque[tuple[str, int, bytes]] = deque()
-        self._keeping: Keep | None = None
+        self._keeping: PairRecord | None = None
 
     def start(self) -> None:
         """What servers have asked meanwhile comes."""
@@ -289,7 +289,7 @@ class WitnessHost(MapHost):
         super().die(goodbye=goodbye, notice_s=notice_s)
         keep = self._keeping
         if keep is not None:
-            self.world.failed[Keep] += 1
+            self.world.failed[PairRecord] += 1
             if self.world.rng.random() < 0.5:
                 self.world.granted[keep.pair] = keep.held
 
@@ -305,29 +305,29 @@ class WitnessHost(MapHost):
     def _go_on(self) -> None:
         while self._claims and self._keeping is None:
             server, life, payload = self._claims.popleft()
-            self._carry_out(server, life, self.core.handle_claim(payload))
+            self._carry_out(server, life, self.core.handle_request(server.encode(), payload, self.now))
 
-    def _carry_out(self, server: str, life: int, actions: Sequence[WitnessAction]) -> None:
+    def _carry_out(self, server: str, life: int, actions: Sequence[Effect]) -> None:
         for place, action in enumerate(actions):
-            if isinstance(action, Keep):
-                self._keeping = action
+            if isinstance(action, Persist):
+                self._keeping = action.job
                 seconds = self.world.commit_s * self.world.rng.random()
-                self.world.clock.after(seconds, self._kept, action, server, life, actions[place + 1 :])
+                self.world.clock.after(seconds, self._kept, action.job, server, life, actions[place + 1 :])
                 return
             if isinstance(action, Reply):
-                self._reply(server, life, action.payload)
+                self._reply(server, life, action.message)
             else:
                 self.table[Report](action)
 
-    def _kept(self, action: Keep, server: str, life: int, rest: Sequence[WitnessAction]) -> None:
+    def _kept(self, job: PairRecord, server: str, life: int, rest: Sequence[Effect]) -> None:
         if not self.alive:
             return
         self._keeping = None
         if self.world.witness_full:
-            self.world.failed[Keep] += 1
-            self.core.handle_not_kept(action.pair)
+            self.world.failed[PairRecord] += 1
+            self.core.handle_done(job, StorageError("no space left on device"), self.now)
         else:
-            self.world.granted[action.pair] = action.held
+            self.world.granted[job.pair] = job.held
             self._carry_out(server, life, rest)
         self._go_on()
 

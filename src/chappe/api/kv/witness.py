@@ -11,7 +11,7 @@ from chappe.api.node_host import NodeHost
 from chappe.defaults import TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
 from chappe.replication.binary_star.events import Granted
-from chappe.runtime.map_pair_node import WitnessNode
+from chappe.runtime.witness_ports import WitnessPorts
 from chappe.security import LogSecurity
 from chappe.transports.gate import check_listening, gate_of, keys_of
 from chappe.transports.maps import MapAddress
@@ -37,7 +37,6 @@ class Witness(NodeHost):
     """
 
     _good = (Granted,)
-    _node: WitnessNode
 
     def __init__(
         self,
@@ -54,13 +53,14 @@ class Witness(NodeHost):
         opened = open_backend(backend, {"path": path})
         if opened is None:
             raise UsageError("a witness keeps what it has granted: its backend is sqlite or rocksdb")
-        self._node = WitnessNode(address, opened, weakly(self._report), gate)
+        self._ports = WitnessPorts(address, opened, weakly(self._report), gate)
+        self._node = self._ports.driver
         self._begin()
 
     @property
     def address(self) -> str:
         """What the servers of pairs are given."""
-        return str(self._node.address)
+        return str(self._ports.address)
 
     def __repr__(self) -> str:
         return f"<Witness {self.address}>"

@@ -15,12 +15,13 @@ What it grants is on disk before it says so: a witness that forgot could grant t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-from chappe.core import Report
-from chappe.errors import ProtocolError
+from chappe.core import Effect, Persist, Reply, Report
+from chappe.errors import ProtocolError, StorageError
 from chappe.replication.binary_star.events import Granted, Refused
 from chappe.replication.binary_star.messages import Answer, Claim, decode_claim, encode_answer
 
@@ -43,25 +44,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Have it on disk, before what follows, that the record of a pair is this."""
+class PairRecord:
+    """What a witness has on disk of a pair."""
 
     pair: bytes
     held: Held
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer whoever asked."""
-
-    payload: bytes
-
-
-WitnessAction: TypeAlias = Keep | Reply | Report
-
-
 class WitnessCore:
-    """See the module. If the disk refuses a ``Keep``, what follows it is not done and ``handle_not_kept`` is called.
+    """See the module.
 
     Args:
         records: What is on disk.
@@ -71,10 +62,22 @@ class WitnessCore:
     def __init__(self, records: Mapping[bytes, Held], pairs_max: int = PAIRS_MAX) -> None:
         self.records = dict(records)
         self._pairs_max = pairs_max
-        self._before: Held | None = None  # what the last ``Keep`` replaced
+        self._before: Held | None = None  # the record that the last ``Persist`` replaced
         self._refused: dict[tuple[bytes, int], int] = {}  # by pair and role: the term whose refusal was reported
 
-    def handle_claim(self, frame: bytes) -> list[WitnessAction]:
+    def next_timeout(self) -> float:
+        """It has no time of its own."""
+        return math.inf
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Nothing is ever due."""
+        return []
+
+    def flush(self, now: float) -> list[Effect]:
+        """Nothing is gathered."""
+        return []
+
+    def handle_request(self, client: bytes, frame: bytes, now: float) -> list[Effect]:
         """A server claims; raises ProtocolError."""
         claim, pair = decode_claim(frame)
         held = self.records.get(pair)
@@ -83,30 +86,33 @@ class WitnessCore:
         if held is not None and (held.life, held.term) == (claim.life, claim.term) and claim.count <= held.count:
             if claim.count < held.count:
                 return []  # overtaken by a later one
-            return [self._reply(claim, True, held.term)]
+            return [self._reply(client, claim, True, held.term)]
         granted = held is None or self._may(claim, held)
         if not granted:
             assert held is not None
-            actions: list[WitnessAction] = [self._reply(claim, False, held.term)]
+            effects: list[Effect] = [self._reply(client, claim, False, held.term)]
             if claim.alone and self._refused.get((pair, claim.role)) != held.term:  # it repeats its claim
                 self._refused[pair, claim.role] = held.term
-                actions.append(Report(Refused(pair, claim.role, claim.term, held.term)))
-            return actions
+                effects.append(Report(Refused(pair, claim.role, claim.term, held.term)))
+            return effects
         base = claim.base if claim.alone else claim.term
         self._before = held
         new = Held(claim.term, claim.role, claim.alone, base, claim.life, claim.count)
         self.records[pair] = new
-        actions = [Keep(pair, new), self._reply(claim, True, claim.term)]
+        effects = [Persist(PairRecord(pair, new), first=True), self._reply(client, claim, True, claim.term)]
         if held is None or (held.term, held.alone) != (new.term, new.alone):
-            actions.append(Report(Granted(pair, claim.role, claim.term, claim.alone)))
-        return actions
+            effects.append(Report(Granted(pair, claim.role, claim.term, claim.alone)))
+        return effects
 
-    def handle_not_kept(self, pair: bytes) -> None:
-        """The disk refused the last ``Keep``: it was not granted."""
+    def handle_done(self, job: PairRecord, error: StorageError | None, now: float) -> list[Effect]:
+        """The last record is on disk; or the disk refused it, and it was not granted."""
+        if error is None:
+            return []
         if self._before is None:
-            del self.records[pair]
+            del self.records[job.pair]
         else:
-            self.records[pair] = self._before
+            self.records[job.pair] = self._before
+        return [Report(error)]
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state; nothing, unless there is a defect."""
@@ -126,5 +132,5 @@ class WitnessCore:
             or (claim.life == held.life and ours and claim.base >= held.base)
         )
 
-    def _reply(self, claim: Claim, granted: bool, term: int) -> Reply:
-        return Reply(encode_answer(Answer(granted, claim.life, claim.count, term)))
+    def _reply(self, client: bytes, claim: Claim, granted: bool, term: int) -> Reply:
+        return Reply(client, encode_answer(Answer(granted, claim.life, claim.count, term)))

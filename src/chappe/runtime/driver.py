@@ -1,0 +1,527 @@
+"""The driver: runs one core on its ports.
+
+A core says what is to be done (``chappe.core``); the ports of its kind have the sockets, the disk and the users that it
+is done with. What all kinds share is here: whose turn it is to drive (``runtime/turns.py``), reading sockets in turn,
+what was malformed, what the machine refuses, writes to disk and what waits for them, tasks that are due from time to
+time.
+
+    sockets of ZeroMQ    ``watch`` has each read; what it has comes to ``Ports.hear``
+    TCP                  ports ``register`` connections with ``turns`` themselves
+    the disk             ``Persist`` comes to ``Ports.carry_out``, on a thread that may wait
+    the application      holds ``lock``, calls the core, and gives its effects to ``do``
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import selectors
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import zmq
+
+from chappe.core import (
+    Ask,
+    Close,
+    Core,
+    Deliver,
+    Dial,
+    Effect,
+    Flush,
+    Halt,
+    Persist,
+    Publish,
+    Reply,
+    Report,
+    Resolve,
+    Send,
+    Subscribe,
+)
+from chappe.deadlines import Deadlines
+from chappe.defaults import MIB
+from chappe.errors import ProtocolError, StorageError
+from chappe.log.events import MachineRefused
+from chappe.runtime.turns import Ready, Turns
+from chappe.runtime.worker import DISKS, Lane
+from chappe.system import time
+from chappe.system.forking import own
+from chappe.system.limits import need_descriptors
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MAX: Final = 64  # messages taken from one socket before the others get their turn ...
+DRAIN_BYTES: Final = MIB  # ... or so many bytes: what a user takes next is still in the processor's cache
+COMPLAIN_S: Final = 10.0  # malformed messages are logged at most this often, and so is what the machine refuses
+YIELD_S: Final = 0.000_1  # enough for a thread that waits for the lock to get it
+TICK_S: Final = 0.001  # while users send, it is looked this often whether something gathered was left behind ...
+ACTIVE_S: Final = 0.05  # ... until nobody began to gather for this long; so nobody who sends has to wake the driver
+REFUSED_S: Final = 1.0  # what is due waits this long after the machine refused it
+CLOSE_S: Final = 2.0  # closing waits this long for what the disk has under way
+# What a machine refuses today and may grant tomorrow. Everything else that is raised is a defect of ours.
+REFUSALS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC,
+                             errno.EDQUOT, errno.ESTALE})  # fmt: skip
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+Frames = list[Any]  # of bytes; views of them, where ``Inlet.take`` says so
+
+
+class SystemClock:
+    """The time of day, as cores ask for it."""
+
+    def wall_ns(self) -> int:
+        """See ``core.Clock``."""
+        return time.time_ns()
+
+
+SYSTEM_CLOCK: Final = SystemClock()
+
+
+class Task(Hashable, Protocol):
+    """Something that is due from time to time, such as sending gathered records."""
+
+    def idle(self) -> float:
+        """Run it under the lock. Return the seconds until the next call; infinity for none."""
+
+
+class Inlet:
+    """A socket of ZeroMQ that is read.
+
+    Args:
+        sock: Closed with the driver, unless ``unwatch`` comes first.
+        link: The name by which ``Ports.hear`` knows it.
+        take: Returns the frames of the next message, or raises ``zmq.Again``; by default they are copied.
+        gathers: The core gathers what it brings, and lets go of it at the end: who waits for it is served first.
+    """
+
+    __slots__ = ("descriptor", "gathers", "link", "sock", "take")
+
+    def __init__(
+        self, sock: zmq.Socket[bytes], link: Any, take: Callable[[], Frames] | None = None, *, gathers: bool = False
+    ) -> None:
+        self.sock = sock
+        self.link = link
+        self.take = take
+        self.gathers = gathers
+        self.descriptor = int(sock.getsockopt(zmq.FD))
+
+
+class Ports:
+    """Where the effects of one kind of core go, and where its input comes from.
+
+    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out``.
+    """
+
+    driver: Driver
+
+    # -- effects ---------------------------------------------------------------------------------------
+
+    def send(self, effect: Send) -> None:
+        """Carry out a ``Send``."""
+        raise NotImplementedError(effect)
+
+    def publish(self, effect: Publish) -> None:
+        """Carry out a ``Publish``."""
+        raise NotImplementedError(effect)
+
+    def subscribe(self, effect: Subscribe) -> None:
+        """Carry out a ``Subscribe``."""
+        raise NotImplementedError(effect)
+
+    def dial(self, effect: Dial) -> None:
+        """Carry out a ``Dial``."""
+        raise NotImplementedError(effect)
+
+    def flush(self, effect: Flush) -> None:
+        """Carry out a ``Flush``."""
+        raise NotImplementedError(effect)
+
+    def close_link(self, effect: Close) -> None:
+        """Carry out a ``Close``."""
+        raise NotImplementedError(effect)
+
+    def ask(self, effect: Ask) -> None:
+        """Carry out an ``Ask``."""
+        raise NotImplementedError(effect)
+
+    def reply(self, effect: Reply) -> None:
+        """Carry out a ``Reply``."""
+        raise NotImplementedError(effect)
+
+    def deliver(self, effect: Deliver) -> None:
+        """Carry out a ``Deliver``."""
+        raise NotImplementedError(effect)
+
+    def resolve(self, effect: Resolve) -> None:
+        """Carry out a ``Resolve``."""
+        raise NotImplementedError(effect)
+
+    def report(self, event: object) -> None:
+        """Carry out a ``Report``; it must be quick and not call back."""
+        raise NotImplementedError(event)
+
+    def carry_out(self, job: Any) -> Any:
+        """Do the job of a ``Persist``, without the lock, on a thread that may wait; returns what it came to.
+
+        A StorageError is what it came to. Anything else that it raises is a defect.
+        """
+        raise NotImplementedError(job)
+
+    def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        """Tell the core what a job came to."""
+        raise NotImplementedError(job)
+
+    # -- input -----------------------------------------------------------------------------------------
+
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """A message has come over a socket that is watched as ``link``. Raises ProtocolError for a malformed one."""
+        raise NotImplementedError(link)
+
+    def holds(self, link: Any) -> bool:
+        """Whether nothing is to be read from it now. Call ``Driver.suspect`` when that has changed."""
+        return False
+
+    # -- time and end ----------------------------------------------------------------------------------
+
+    def next_timeout(self) -> float:
+        """When something of the ports' own is due."""
+        return math.inf
+
+    def handle_timeout(self, now: float) -> None:
+        """Do what is due of the ports' own."""
+
+    def flushed(self) -> None:
+        """Everything that came together is handled: send what was gathered."""
+
+    def halted(self, reason: str) -> None:
+        """A defect has stopped the driver."""
+
+    def forked(self) -> None:
+        """This is a child's copy: let go of what the parent shares with others."""
+
+    def release(self) -> None:
+        """Close what is not a socket that is watched; nobody drives any more."""
+
+
+class Driver:
+    """Runs one core.
+
+    Args:
+        core: See ``chappe.core``.
+        ports: Of its kind.
+        what: The member in texts of errors.
+
+    An exception that is neither of the protocol nor of the machine is a defect: ``turns.halted`` says so from then on,
+    and every thread that waits is woken.
+    """
+
+    def __init__(self, core: Core, ports: Ports, what: str) -> None:
+        own(self)
+        need_descriptors()
+        self.core = core
+        self.ports = ports
+        ports.driver = self
+        self.turns = Turns(self._handle, self._due, self._stopped, what=what, eager=True)
+        self.lock = self.turns.lock
+        self.halt_event = self.turns.machine.event()
+        self.malformed = 0
+        self.still = False  # what has to be on disk first is written: no other input is handled meanwhile
+        self._inbox: deque[tuple[Any, Any, bool]] = deque()  # that came meanwhile: as ``_take`` has it
+        self._disk: Lane | None = None
+        self._inlets: dict[zmq.Socket[bytes], Inlet] = {}
+        self._suspects: dict[Inlet, None] = {}  # used since their descriptor was last looked at
+        self._tasks: Deadlines[Task] = Deadlines()
+        self._lone = False  # messages came one by one last
+        self._hurried = False  # what somebody waits for has just come
+        self._active_until = -math.inf
+        self._look_at = math.inf
+        self._callers: deque[None] = deque()  # threads that wait for the lock in ``run``
+        self._complain_at = -math.inf
+        self._refused_at = -math.inf  # when the machine refused something last, and it was reported
+        self._due_from = -math.inf  # what is due is not done before
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self, effects: Sequence[Effect] = ()) -> None:
+        """Begin, with what the core says first."""
+        with self.lock:
+            self.do(effects)
+        self.turns.start()
+
+    def close(self) -> None:
+        """Finish what the disk has under way, and release everything; safe to call twice."""
+        if not self.turns.closed and self._disk is not None:
+            self._disk.close(CLOSE_S)
+        with self.lock:
+            if self.turns.closed:
+                return
+            self.turns.closed = True
+        self.turns.stop()
+        with self.lock:
+            self.release()
+
+    def release(self) -> None:
+        """Close all sockets; for a member whose making failed, and at the end."""
+        self.ports.release()
+        for sock in list(self._inlets):
+            sock.close()
+        self._inlets.clear()
+        self.turns.release()
+
+    def forked(self) -> None:
+        """We are a child's copy."""
+        self.ports.forked()
+
+    def _stopped(self, reason: str) -> None:
+        self.ports.halted(reason)
+        self.halt_event.set()
+
+    # -- from outside ----------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., None], *args: Any) -> None:
+        """See ``Turns.run``; gets its turn also while much is to be driven."""
+        self._callers.append(None)
+        with self.lock:
+            self._callers.pop()
+            self.turns.news = True
+            self.turns.run(function, *args)
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        """Carry out what a call into the core has answered, and what follows from it; the lock is held."""
+        self.perform(effects)
+        self.flush()
+        self.turns.look_again_at(self._due())
+
+    # -- effects ---------------------------------------------------------------------------------------
+
+    def perform(self, effects: Sequence[Effect]) -> None:
+        """Carry out effects in order; the lock is held."""
+        ports = self.ports
+        for number, effect in enumerate(effects):
+            kind = type(effect)
+            if kind is Publish:
+                ports.publish(effect)  # type: ignore[arg-type]
+            elif kind is Send:
+                ports.send(effect)  # type: ignore[arg-type]
+            elif kind is Flush:
+                ports.flush(effect)  # type: ignore[arg-type]
+            elif isinstance(effect, Deliver):
+                ports.deliver(effect)
+            elif isinstance(effect, Reply):
+                ports.reply(effect)
+            elif isinstance(effect, Resolve):
+                ports.resolve(effect)
+            elif isinstance(effect, Report):
+                ports.report(effect.event)
+            elif isinstance(effect, Persist):
+                self._persist(effect.job, effects[number + 1 :] if effect.first else None)
+                if effect.first:
+                    return
+            elif isinstance(effect, Ask):
+                ports.ask(effect)
+            elif isinstance(effect, Subscribe):
+                ports.subscribe(effect)
+            elif isinstance(effect, Dial):
+                ports.dial(effect)
+            elif isinstance(effect, Close):
+                ports.close_link(effect)
+            elif isinstance(effect, Halt):
+                raise RuntimeError(effect.reason)
+            else:
+                raise NotImplementedError(effect)
+
+    def flush(self) -> None:
+        """Have the core let go of what it gathered, and send it; the lock is held."""
+        if not self.still:
+            self.perform(self.core.flush(time.monotonic()))
+        self.ports.flushed()
+
+    # -- the disk --------------------------------------------------------------------------------------
+
+    def _persist(self, job: Any, rest: Sequence[Effect] | None) -> None:
+        if self._disk is None:
+            self._disk = Lane(DISKS, self.run)
+        if rest is not None:
+            assert not self.still
+            self.still = True
+        self._disk.do(partial(self._carry_out, job), partial(self._carried_out, job, rest))
+
+    def _carry_out(self, job: Any) -> Any:
+        try:
+            return self.ports.carry_out(job)
+        except StorageError as error:
+            return error
+
+    def _carried_out(self, job: Any, rest: Sequence[Effect] | None, outcome: Any) -> None:
+        if rest is None:
+            self._take(job, outcome, True)
+        else:
+            self.still = False
+            self.perform(self.ports.done(job, outcome, time.monotonic()))
+            if not isinstance(outcome, StorageError):
+                self.perform(rest)
+        while self._inbox and not self.still:
+            self._take(*self._inbox.popleft())
+        if not self.still:
+            self.suspect_all()
+            self.do(())
+
+    # -- driving ---------------------------------------------------------------------------------------
+
+    def gathered(self, task: Task, at: float) -> None:
+        """Something was gathered, and nobody may come to send it: look at it at ``at``; the lock is held."""
+        self._active_until = at + ACTIVE_S
+        self.call_idle(task, at)
+
+    def call_idle(self, task: Task, at: float) -> None:
+        """Call its ``idle`` at ``at``; the lock is held."""
+        self._tasks.set(task, at)
+        self.look_at(at)
+
+    def look_at(self, at: float) -> None:
+        """Look then whether there is something to do; the lock is held."""
+        if at < self._look_at:
+            self._look_at = at
+            self.turns.look_again_at(at)
+
+    def _handle(self, ready: Ready) -> bool:
+        """Handle what is there and what is due; returns whether there is more."""
+        for key, mask in ready:
+            key.data(mask)
+        suspects, self._suspects = self._suspects, {}
+        for inlet in suspects:
+            if self._drain(inlet):
+                self._suspects[inlet] = None
+        if self._hurried:  # nothing is missed: whoever drives next, at once or when the alarm rings, does the rest
+            self._hurried = False
+            self._look_at = -math.inf
+            self.turns.news = True
+            return True
+        now = time.monotonic()
+        if now >= self.ports.next_timeout():
+            self.ports.handle_timeout(now)
+        if not self.still and now >= max(self.core.next_timeout(), self._due_from):
+            try:
+                self.perform(self.core.handle_timeout(now))
+            except Exception as error:
+                self.refused(error)
+                self._due_from = now + REFUSED_S
+        for task in self._tasks.due(now):
+            self._tasks.set(task, now + task.idle())
+        self.flush()
+        self._look_at = self._tasks.next
+        if now < self._active_until:
+            self._look_at = min(self._look_at, now + TICK_S)
+        if self._suspects:
+            self._look_at = min(self._look_at, now + YIELD_S)  # the lock is not fair: let others have it for once
+        self.turns.news = True
+        return bool(self._suspects) and not self._callers
+
+    def _due(self) -> float:
+        due = min(self.ports.next_timeout(), self._look_at)
+        return due if self.still else min(due, max(self.core.next_timeout(), self._due_from))
+
+    # -- sockets of ZeroMQ -----------------------------------------------------------------------------
+
+    def watch(self, inlet: Inlet) -> Inlet:
+        """Have a socket read from now on."""
+        self._inlets[inlet.sock] = inlet
+        self.turns.register(inlet.descriptor, selectors.EVENT_READ, lambda mask: self.suspect(inlet))
+        self.suspect(inlet)
+        return inlet
+
+    def unwatch(self, inlet: Inlet) -> None:
+        """Read a socket no more, and close it."""
+        self.turns.unregister(inlet.descriptor)
+        self._inlets.pop(inlet.sock, None)
+        self._suspects.pop(inlet, None)
+        inlet.sock.close()
+
+    def suspect(self, inlet: Inlet) -> None:
+        """A socket was used otherwise, or may be read again: its descriptor may not tell what arrived meanwhile."""
+        self._suspects[inlet] = None
+
+    def suspect_all(self) -> None:
+        """Nothing was read for a while."""
+        for inlet in self._inlets.values():
+            self._suspects[inlet] = None
+        self.look_at(-math.inf)
+
+    def _drain(self, inlet: Inlet) -> bool:
+        """Handle what a socket has; returns whether there may be more."""
+        ports, sock, link = self.ports, inlet.sock, inlet.link
+        take = inlet.take or partial(sock.recv_multipart, _NOBLOCK)
+        size = 0
+        try:
+            for number in range(DRAIN_MAX):
+                if size >= DRAIN_BYTES:
+                    return True
+                if self.still or ports.holds(link):
+                    if not sock.closed:
+                        sock.getsockopt(zmq.EVENTS)  # its descriptor says no more that something is there
+                    return False
+                try:
+                    frames = take()
+                except zmq.Again:
+                    if inlet.gathers:
+                        self._lone = number <= 1
+                    return False
+                except zmq.ZMQError:
+                    if sock.closed:  # by what was just handled
+                        return False
+                    raise
+                size += len(frames[-1])
+                self._take(link, frames, False)
+                if inlet.gathers and self._lone:
+                    if not number:
+                        self.flush()
+                    if self.turns.over:
+                        self._lone = False  # unless nothing was behind it
+                        self._hurried = True
+                        return True  # whoever waited for it gets it first
+            return True
+        finally:
+            if inlet.gathers:
+                self.flush()
+
+    def _take(self, source: Any, what: Any, disk: bool) -> None:
+        """Handle one input: the frames of a link, or what a job of the disk came to."""
+        if self.still:
+            self._inbox.append((source, what, disk))
+            return
+        try:
+            if disk:
+                self.perform(self.ports.done(source, what, time.monotonic()))
+            else:
+                self.perform(self.ports.hear(source, what))
+        except ProtocolError as error:
+            self.complain(error)
+        except Exception as error:  # this input alone is lost, and whoever sent it asks again
+            self.refused(error)
+
+    def complain(self, error: ProtocolError) -> None:
+        """Count what was malformed, and say so now and then."""
+        self.malformed += 1
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_S
+            logger.warning("dropped a malformed message (%s); %d so far", error, self.malformed)
+
+    def refused(self, error: Exception) -> None:
+        """Report what the machine refuses; raises the error again if it is a defect of ours."""
+        if not is_refusal(error):
+            raise error
+        now = time.monotonic()
+        if now >= self._refused_at + COMPLAIN_S:
+            self._refused_at = now
+            self.ports.report(MachineRefused(str(error)))
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether it is the machine that refuses, and not a defect of ours."""
+    if isinstance(error, (OSError, zmq.ZMQError)):
+        return error.errno in REFUSALS
+    return isinstance(error, StorageError)
