@@ -306,7 +306,7 @@ def at_others(rogue: Rogue, network: Net) -> Found:
     yield ("tap", "looks at what passes"), rogue.looks()
     host, _, port = network.witness.address.partition("@")[2].partition(":")
     asks = rogue.socket(zmq.DEALER, f"tcp://{host}:{port}#judge")
-    gate = network.witness._node.gate
+    gate = network.witness._ports.gate
     assert gate is not None
     found = []
     for pair in (b"a/pair", b"b/pair"):
@@ -381,7 +381,7 @@ def listeners(network: Net) -> list[tuple[int, str]]:
         (zmq.SUB, f"tcp://127.0.0.1:{ports.out_port}#relay"),
         *((zmq.DEALER, f"tcp://127.0.0.1:{each}#relay") for each in (ports.query_port, network.tap)),
         *((kind, served.endpoint(offset)) for offset, kind in enumerate((zmq.DEALER, zmq.SUB, zmq.PUSH))),
-        (zmq.DEALER, network.witness._node.address.endpoint(0)),
+        (zmq.DEALER, network.witness._ports.address.endpoint(0)),
     ]
 
 
@@ -396,9 +396,9 @@ def test_whoever_is_nobody_comes_in_nowhere(tmp_path: Path, monkeypatch: pytest.
         permissions.revoke(network.home, GONE)
         for each in (network.store, network.relay, network.maker, network.taker):
             each.gate.look()
-        for holder in (network.map, network.witness):
-            assert holder._node.gate is not None
-            holder._node.gate.look()
+        for served in (network.map._node.gate, network.witness._ports.gate):
+            assert served is not None
+            served.look()
         for kind, endpoint in listeners(network):
             for keys, why in ((None, "it asks for keys, and this program has none"), (gone, "it refused us")):
                 told: list[object] = []

@@ -49,8 +49,8 @@ CAN: Final[dict[type, str]] = {
     star.Persist: "the disk is full",
     star.Tell: "the connection breaks with it, or nobody is there",
     star.Ask: "the connection breaks with it, or nobody is there",
-    witness.Keep: "the disk is full, or the witness dies before it hears of it",
-    witness.Reply: "the connection breaks with it, or nobody is there",
+    witness.PairRecord: "the disk is full, or the witness dies before it hears of it",
+    core.Reply: "the connection breaks with it, or nobody is there",
     kv.Propose: "the server dies before its chain hears of it, or is not the head any more",
     agreement.Keep: "the disk refuses",
     chain.Write: "the disk refuses, or the server dies before it hears of it",
@@ -112,6 +112,7 @@ PLAYED: Final = (  # scenario, whose actions, and seeds that had them all when t
     ("maps", chp, (1, 7)),
     ("maps", star, (1, 56)),
     ("maps", witness, (40,)),
+    ("maps", core, (40,)),
     ("channel", messages, ()),
     ("gateway", gateway, ()),
     ("chain", chain, ()),
@@ -129,10 +130,10 @@ def all_actions() -> set[type]:
     """The classes in the unions that the cores' modules declare."""
     unions: tuple[Any, ...] = (
         log.Action, mesh.Action, kv.Action, member.Action, gateway.Action, messages.ProducerAction,
-        messages.ConsumerAction, chp.Action, star.Action, witness.WitnessAction, chain.Action, agreement.Action,
+        messages.ConsumerAction, chp.Action, star.Action, chain.Action, agreement.Action,
         client.ClientAction,
     )  # fmt: skip
-    return {get_origin(each) or each for union in unions for each in get_args(union)}
+    return {get_origin(each) or each for union in unions for each in get_args(union)} | {witness.PairRecord, core.Reply}
 
 
 def test_the_table_has_every_class_of_actions() -> None:

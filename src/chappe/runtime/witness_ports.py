@@ -43,7 +43,7 @@ class WitnessPorts(Ports):
     ) -> None:
         self._backend = backend
         self._on_report = on_report
-        self._gate = gate
+        self.gate = gate
         self._number = 0
         self._router: zmq.Socket[bytes] | None = None
         try:
@@ -64,10 +64,10 @@ class WitnessPorts(Ports):
 
     def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
         """See ``Ports``."""
-        raw: list[bytes] = frames if self._gate is None else [each.bytes for each in frames]
+        raw: list[bytes] = frames if self.gate is None else [each.bytes for each in frames]
         if len(raw) != 2:
             raise ProtocolError(f"a claim of {len(raw)} frames")
-        if self._gate is not None and not self._may_claim(self._gate, sender_of(frames), raw[1]):
+        if self.gate is not None and not self._may_claim(self.gate, sender_of(frames), raw[1]):
             return ()
         return self.core.handle_request(raw[0], raw[1], 0.0)
 
