@@ -9,10 +9,12 @@ import pytest
 from tests.log.store_rig import WALL, StoreRig
 from tests.log.test_healing import Stores
 
-from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Publish
+from chappe.core import Report
+from chappe.limits import LOG_LIMITS, LogLimits
+from chappe.log.actions import Action, Ask, Publish, Reply
 from chappe.log.backfill import SILENT_S, Unfilled
 from chappe.log.batch import encode_batch
+from chappe.log.events import RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES
 from chappe.log.messages import Ack, Fetch, Stored
 from chappe.log.storage import Append, Hole
@@ -122,6 +124,82 @@ def test_what_a_producer_has_no_longer_is_not_waited_for() -> None:
 
     assert acknowledged(actions) == 6
     assert rig.storage.holes() == []
+
+
+def disclaim(
+    rig: StoreRig, seconds: int, other: StoreRig | None = None, answers: Sequence[int] = (4, 5)
+) -> list[Action]:
+    """Its producer announces its end once a second, and answers each FETCH with what it has, which begins at 4.
+
+    The other store, if any, answers what it is asked.
+    """
+    rest: list[Action] = []
+
+    def carry(actions: Sequence[Action]) -> None:
+        for each in (done := rig.settle(actions)):
+            if isinstance(each, Ask) and other is not None:
+                reply, *_ = other.core.handle_query(b"", b"12345678", each.request, other.now)
+                assert isinstance(reply, Reply)
+                carry(rig.answer(each, reply.answer, *reply.batches))
+        rest.extend(done)
+        if fetched(done):
+            for base in answers:
+                carry(rig.batch(base, b"x", direct=True))
+
+    for _ in range(seconds):
+        carry(rig.head(5))
+        carry(rig.wait(1.0))
+    return rest
+
+
+def hurt() -> StoreRig:
+    """A store of a partition whose producer has lost records 2 and 3 to damage of its journal."""
+    rig = StoreRig()
+    assert acknowledged(rig.settle(rig.batch(0, b"a", b"b"))) == 2
+    return rig
+
+
+def test_records_that_their_producer_has_lost_are_not_waited_for_where_no_other_store_is_known() -> None:
+    rig = hurt()
+    actions = disclaim(rig, 10)
+
+    assert acknowledged(actions) == 6
+    assert Report(RecordsLost("hello", "P", 2, 3, "no store or producer has them any more")) in actions
+    assert [(each.first, each.last) for each in rig.storage.holes()] == [(2, 3)]
+
+    other = StoreRig("B")  # it was not known, and has them after all
+    other.keep(0, b"a", b"b", b"c", b"d")
+    other.now = rig.now
+    Stores(rig, other).wait(3.0)
+    assert rig.contents() == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (4, b"x"), (5, b"x")]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_nor_where_every_other_store_has_answered_that_it_lacks_them(answers: bool) -> None:
+    rig, other = hurt(), StoreRig("B")
+    other.keep(0, b"a", b"b")
+    rig.meet(other)
+
+    assert acknowledged(disclaim(rig, 3, other if answers else None)) < 6
+    assert acknowledged(disclaim(rig, 10, other if answers else None)) == (6 if answers else 0)
+
+
+def test_a_store_that_has_left_may_come_back_with_records_that_their_producer_has_lost() -> None:
+    rig, other = hurt(), StoreRig("B")
+    rig.meet(other)
+    disclaim(rig, 1, other)
+    rig.core.handle_gone("B", rig.now)
+
+    assert acknowledged(disclaim(rig, 20)) < 6
+    assert acknowledged(disclaim(rig, round(LOG_LIMITS.give_up_s))) == 6
+
+
+def test_an_answer_that_lost_its_head_says_nothing_of_what_a_producer_has() -> None:
+    """What is held has no room: each FETCH asks for everything up to the end."""
+    rig = StoreRig(limits=LogLimits(held_bytes_max=10))
+    rig.settle(rig.batch(0, b"a", b"b"))
+
+    assert acknowledged(disclaim(rig, 20, answers=(4,))) < 6
 
 
 def test_an_original_says_by_its_silence_that_it_has_nothing() -> None:

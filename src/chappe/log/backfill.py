@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chappe.core import Report
-from chappe.data.topic import encode_topic
+from chappe.data.topic import Filter, encode_topic
 from chappe.defaults import RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish
@@ -34,6 +34,7 @@ from chappe.log.writing import Writer
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone
 FOUND_S: Final = 2.0  # stores that are there are found so soon after the first one
 ASKED_MAX: Final = 4  # holes asked for at once
+EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
 
 
 @dataclass(slots=True)
@@ -193,11 +194,22 @@ class Backfill:
         return []
 
     def patience_s(self, key: Key, gap: Gap, now: float) -> float:
-        """None for what comes before a new partition, if all who could have it were asked."""
-        # A producer that speaks and does not answer does not hear us: what we lack it may still have.
-        deaf = gap.gone_to <= gap.next and now - gap.heard_at < SILENT_S
-        patient = deaf or self._sources.ever or not self._writer.unknown(key)
+        """Return 0 for records before a new partition, and for those that all who could have them lack."""
+        if self._writer.unknown(key):
+            # A producer that speaks and does not answer does not hear us: what we lack it may still have.
+            deaf = gap.gone_to <= gap.next and now - gap.heard_at < SILENT_S
+            patient = deaf or self._sources.ever
+        else:
+            patient = not (gap.disclaimed and self._others_lack_it(gap.missing_at, now))
         return self._limits.give_up_s if patient else 0.0
+
+    def _others_lack_it(self, since: float, now: float) -> bool:
+        """Whether every known store has listed its partitions since then, and none is away that may come back.
+
+        A store that listed the wanted offset would be read instead. One that is met later heals the hole.
+        """
+        away = now - self._sources.gone_at < self._limits.give_up_s
+        return not away and not self._subscriptions.original_stores() and self._sources.listed(EVERYTHING, since)
 
     def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
         """Report what is lost; what may yet come is remembered, and nothing behind it is acknowledged."""

@@ -102,6 +102,15 @@ class Gap:
         return min(self.kept_before, self.kept_from)
 
     @property
+    def disclaimed(self) -> bool:
+        """Whether its producer lacks all that it was asked for: twice its answer began behind that.
+
+        An answer whose head was lost on its way begins within it: a producer sends nothing behind the records asked
+        for, unless it has none of them.
+        """
+        return self.gone_to >= self.fetched > self.next
+
+    @property
     def damaged_to(self) -> int:
         """The offset after the damage that a store has at ``next``; ``next`` if none has."""
         return self.next if self.damaged is None else self.damaged.end_of(self.next)

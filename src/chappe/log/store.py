@@ -15,14 +15,14 @@ from functools import partial
 from typing import Final
 
 from chappe.core import Report
-from chappe.data.topic import Filter, encode_topic
+from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import INFO_S, POLL_HEADS_S
 from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Publish, Reply, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
-from chappe.log.backfill import Backfill
+from chappe.log.backfill import EVERYTHING, Backfill
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.clocks import Clocks
@@ -58,7 +58,7 @@ from chappe.log.queries import (
     SeekRequest,
     TrimRequest,
 )
-from chappe.log.sources import Key, Source, Sources
+from chappe.log.sources import Key, Question, Source, Sources
 from chappe.log.storage import LogStorage
 from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.trimming import Trims
@@ -66,7 +66,6 @@ from chappe.log.writing import Writer
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
-EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked for news of
 
 
 class LogStore:
@@ -208,7 +207,7 @@ class LogStore:
         if question.hole is not None:
             return self._backfill.healing(source, question.hole, answer, batches, now)
         if question.key is None:
-            return self._listed(source, answer, now) if isinstance(answer, HeadsAnswer) else []
+            return self._listed(source, question, answer, now) if isinstance(answer, HeadsAnswer) else []
         actions: list[Action] = []
         for batch in self._gaps.answered(source, question, answer, batches, now):
             actions += self._arrived(question.key, batch, now, live=False)
@@ -397,10 +396,12 @@ class LogStore:
         stream.gap.heard(now, live=live)
         return writer.take_record(key, stream, content, now, wall_us)
 
-    def _listed(self, source: Source, answer: HeadsAnswer, now: float) -> list[Action]:
+    def _listed(self, source: Source, question: Question, answer: HeadsAnswer, now: float) -> list[Action]:
         """Another store said what is new there."""
         (everything,) = EVERYTHING
         source.since[everything] = answer.version
+        if not answer.more:
+            source.synced[everything] = question.at
         for info in answer.infos():
             key = (info.topic, info.partition)
             stream = self._writer.streams.get(key)
