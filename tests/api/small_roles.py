@@ -35,7 +35,7 @@ from chappe.tapping.messages import decode_answer as decode_shown
 from chappe.tapping.messages import encode as encode_look
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind
 from chappe.transports.gate import ORIGINALS, Gate, gate_of
-from chappe.transports.refusals import Refusals
+from chappe.transports.refusals import RefusalLog
 from chappe.transports.zeromq import open_socket
 
 MESH: Final = ("publish", "subscribe", "forward")
@@ -95,14 +95,14 @@ class Net:
 
     def __init__(self, home: Path, stack: ExitStack, patch: pytest.MonkeyPatch) -> None:
         self.home, self._stack = home, stack
-        self.refused: list[tuple[Refusals, Refusal]] = []
-        add = Refusals.add_refusal
+        self.refused: list[tuple[RefusalLog, Refusal]] = []
+        add = RefusalLog.add_refusal
 
-        def heard(refusals: Refusals, refusal: Refusal) -> None:
+        def heard(refusals: RefusalLog, refusal: Refusal) -> None:
             add(refusals, refusal)
             self.refused.append((refusals, refusal))
 
-        patch.setattr(Refusals, "add_refusal", heard)
+        patch.setattr(RefusalLog, "add_refusal", heard)
         watched = watched_permissions(home)
         offer = watched.offer
         self.offered: dict[bytes, bool] = {}  # permissions that others handed on, and whether they are in force

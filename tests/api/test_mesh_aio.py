@@ -16,7 +16,7 @@ from chappe.api.mesh.aio import AsyncSubscriber
 from chappe.api.mesh.received import Received
 from chappe.errors import Closed, PeerUnavailable, TimedOut, UsageError
 from chappe.mesh.events import EndpointDiscovered, PeerAdded
-from chappe.transports.tcp import Link
+from chappe.transports.tcp import TcpLink
 
 
 def play(body: Any) -> None:
@@ -187,7 +187,7 @@ def test_failures_and_ends() -> None:
 def test_a_publisher_goes_on_as_soon_as_there_is_room_though_more_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bytes] = []
 
-    def send(link: Link, take: Any) -> bool:
+    def send(link: TcpLink, take: Any) -> bool:
         """The socket takes one message at a time, and never all that waits."""
         if allowed:
             taken.extend(take(link.number, 1))
@@ -203,7 +203,7 @@ def test_a_publisher_goes_on_as_soon_as_there_is_room_though_more_waits(monkeypa
             await one.peer("127.0.0.1", await two.listen())
             assert await one.await_peer(two.id)
             with monkeypatch.context() as patch:
-                patch.setattr(Link, "send", send)
+                patch.setattr(TcpLink, "send", send)
                 for number in range(4):
                     await one.publish("/t", number)
                 fifth = asyncio.create_task(one.publish("/t", 4))

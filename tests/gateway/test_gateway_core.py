@@ -10,10 +10,10 @@ from chappe.core import Report
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway import announcement, marks
 from chappe.gateway.announcement import MARKED, NAME_BYTES, PREFIX, Announcement
-from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, Subscribe
+from chappe.gateway.core import Action, GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
 from chappe.gateway.election import elect
 from chappe.gateway.events import GatewayPasses, GatewayWaits, NotPassed, OtherName, SameMesh
-from chappe.gateway.marks import WINDOW, Marked, Seen
+from chappe.gateway.marks import WINDOW, Marked, SeenMarks
 from chappe.gateway.summary import as_chosen, summary
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import Filter
@@ -50,13 +50,13 @@ def passing(core: GatewayCore, a: dict[bytes, Filter], b: dict[bytes, Filter]) -
 
 def asked(actions: Sequence[Action], side: int) -> list[bytes]:
     """What a gateway wants of a side by now, but for what it announces."""
-    latest = [each.topics for each in actions if isinstance(each, Subscribe) and each.side == side][-1]
+    latest = [each.topics for each in actions if isinstance(each, SubscribeAtSide) and each.side == side][-1]
     return [topic for topic in latest if not topic.startswith(b"<")]
 
 
 def announced(actions: Sequence[Action], side: int) -> Announcement:
     found = announcement.find(
-        [each.topics for each in actions if isinstance(each, Subscribe) and each.side == side][-1]
+        [each.topics for each in actions if isinstance(each, SubscribeAtSide) and each.side == side][-1]
     )
     assert found is not None
     return found
@@ -128,7 +128,7 @@ def test_what_is_no_announcement_is_none(form: bytes) -> None:
 def test_a_mark_goes_along_and_is_taken_once() -> None:
     marked = Marked(name(7), 3, 2, b"/topic", b"\0payload")
     assert marks.parse(marked.pack()) == marked
-    seen = Seen(2)
+    seen = SeenMarks(2)
     assert [seen.is_new(name(1), each) for each in (5, 3, 5, 3, 6, 5 + WINDOW, 5, 7)] == [
         True, True, False, False, True, True, False, True,
     ]  # fmt: skip
@@ -273,7 +273,7 @@ def test_chosen_topics_pass_as_they_are_and_nothing_else_does() -> None:
     passing(core, {ALICE: (b"/b",)}, {BOB: (b"",)})
     messages = [published(each) for each in (b"/a/1", b"/b/1", b"other", b"<$>/x", b"/a/2")]
     assert core.handle_messages(0, messages, 20.0) == [
-        Publish(1, [(b"/a/1", b"payload of /a/1"), (b"/a/2", b"payload of /a/2")], [])
+        PublishToSide(1, [(b"/a/1", b"payload of /a/1"), (b"/a/2", b"payload of /a/2")], [])
     ]
     assert core.handle_messages(1, [published(b"/a/1", BOB)], 20.0) == []
     alone = Message(b"/a/1", b"", sender=ALICE, origin=ALICE, receiver=OWN_A)
@@ -295,7 +295,7 @@ def test_gateways_of_the_next_domain_get_a_mark_and_take_no_message_without() ->
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",), OTHER_B: (b"/a", further.pack())})
     (publish,) = core.handle_messages(0, [published(b"/a/1"), published(b"/b")], 20.0)
-    assert isinstance(publish, Publish)
+    assert isinstance(publish, PublishToSide)
     assert [topic for topic, _ in publish.messages] == [b"/a/1", b"/b"]
     ((receiver, payload),) = publish.marked
     marked = marks.parse(payload)
@@ -316,7 +316,7 @@ def test_a_marked_message_passes_once_and_not_in_circles() -> None:
     def take(marked: Marked, origin: bytes = OTHER_A) -> list[Action]:
         return core.handle_messages(0, [Message(MARKED, marked.pack(), origin=origin, receiver=OWN_A)], 20.0)
 
-    assert take(Marked(name(9), 1, 1, b"/a", b"x")) == [Publish(1, [(b"/a", b"x")], [])]
+    assert take(Marked(name(9), 1, 1, b"/a", b"x")) == [PublishToSide(1, [(b"/a", b"x")], [])]
     assert take(Marked(name(9), 1, 3, b"/a", b"x")) == []
     assert take(Marked(own, 1, 1, b"/a", b"x")) == []
     assert take(Marked(name(9), 2, 2 * GATEWAY_LIMITS.depth_max, b"/a", b"x")) == []
@@ -360,7 +360,7 @@ def test_wishes_that_change_all_the_time_are_told_now_and_then() -> None:
         each
         for step in range(1_000)
         for each in core.handle_network(1, {BOB: (b"/%d" % step,)}, 20.0 + step / 1_000, WALL_US)
-        if isinstance(each, Subscribe)
+        if isinstance(each, SubscribeAtSide)
     ]
     assert len(told) <= 1.0 / GATEWAY_LIMITS.tell_pause_s + 1
     assert asked(core.handle_timeout(core.next_timeout(), WALL_US), 0) == [b"/999"]

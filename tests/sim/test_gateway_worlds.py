@@ -9,8 +9,8 @@ import pytest
 from tests.worlds.gateways import Gateways
 
 from chappe.gateway import core as gateways
-from chappe.gateway.core import Action, GatewayCore, Publish
-from chappe.gateway.election import Place
+from chappe.gateway.core import Action, GatewayCore, PublishToSide
+from chappe.gateway.election import TreePlace
 from chappe.gateway.marks import Marked, parse
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import Message
@@ -49,7 +49,7 @@ class PassesAnything(GatewayCore):
     def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
         found = super().handle_messages(side, messages, now)
         topics = [(each.topic, each.payload) for each in messages if not self._sides[side].is_gateway(each.origin)]
-        return found if found or not self.passing else [Publish(1 - side, topics, [])]
+        return found if found or not self.passing else [PublishToSide(1 - side, topics, [])]
 
 
 class BelievesAnybody(GatewayCore):
@@ -99,6 +99,6 @@ def test_a_broken_gateway_is_caught(broken: type[GatewayCore], seen: str) -> Non
 
 
 def test_gateways_that_all_pass_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "elect", lambda name, others, first, depth_max: Place(None, (name,), None))
+    monkeypatch.setattr(gateways, "elect", lambda name, others, first, depth_max: TreePlace(None, (name,), None))
 
     assert "at most once" in failures()

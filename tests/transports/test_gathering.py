@@ -3,7 +3,7 @@
 import math
 
 from chappe.mesh.actions import Flush
-from chappe.transports.gathering import GAP_S, LONGEST_S, MANY, Gatherer
+from chappe.transports.gathering import GAP_S, LONGEST_S, MANY, WriteGatherer
 
 
 class Rig:
@@ -12,7 +12,7 @@ class Rig:
         self.looks: list[float] = []
         self.now = 0.0
         self.takes_s = 0.0  # to write to one socket
-        self.gatherer = Gatherer(self.write, self.looks.append, room, lambda: self.now)
+        self.gatherer = WriteGatherer(self.write, self.looks.append, room, lambda: self.now)
         self.one = [Flush(1)]
         self.both = [Flush(1), Flush(2)]
 

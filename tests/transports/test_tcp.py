@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.api.keys import make_authority, make_certificate
 from chappe.errors import UsageError
 from chappe.security import Check, Security, Tls
-from chappe.transports.tcp import Link, LinkLost
+from chappe.transports.tcp import LinkLost, TcpLink
 from chappe.transports.tls import Contexts, contexts, key_of
 
 FRAME_MAX = 1 << 20
@@ -35,7 +35,7 @@ class End:
 
     def __init__(self, sock: socket.socket, security: Contexts | None, host: str | None) -> None:
         sock.setblocking(False)
-        self.link = Link(sock, 1, security, host)
+        self.link = TcpLink(sock, 1, security, host)
         self.link.bytes_max = FRAME_MAX
         self.frames: list[bytes] = []
         self.waiting: list[bytes] = []

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, MESH_MESSAGE_BYTES_MAX, UNFINISHED_BYTES_MAX
-from chappe.transports.tcp import Link, Unfinished
+from chappe.transports.tcp import TcpLink, Unfinished
 
 SIZE = 1000
 
@@ -22,7 +22,7 @@ class Far:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.sock = stack.enter_context(socket.create_connection(listener.getsockname()))
         near, _ = listener.accept()
-        self.link = Link(near, number, None, None)
+        self.link = TcpLink(near, number, None, None)
         self.link.bytes_max = MESH_MESSAGE_BYTES_MAX
         stack.callback(self.link.close)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chappe.gateway.core import Publish
+from chappe.gateway.core import PublishToSide
 from chappe.mesh.filters import Filter, matches, minimal
 from chappe.mesh.messages import NOBODY, Message
 from chappe.sim.world import World
@@ -163,7 +163,7 @@ class Domain:
         port = self.ports.get(receiver)
         origin = message.origin
         if port is None or not self.together(origin, receiver):
-            self.world.failed[Publish] += 1
+            self.world.failed[PublishToSide] += 1
             return
         if origin in self.subscribers or origin in port.view:  # a mesh takes nothing from where it sees nobody
             port.got(message)

@@ -20,7 +20,7 @@ from tests.worlds.gateway_domains import Domain, Port
 
 from chappe.core import Report
 from chappe.gateway.announcement import MARKED
-from chappe.gateway.core import GatewayCore, Publish, SideOptions, Subscribe
+from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
 from chappe.gateway.events import GatewayPasses, OtherName, SameMesh
 from chappe.gateway.marks import Marked
 from chappe.gateway.summary import as_chosen
@@ -60,7 +60,7 @@ class GatewayHost(Host):
         domains = [world.domains[each] for each in joint.domains]
         self.ports = [Port(domains[side], ids[side], self._changer(side), self._getter(side)) for side in (0, 1)]
         self._news = [False, False]
-        self.table = {Subscribe: self._subscribe, Publish: self._publish, Report: self._report}
+        self.table = {SubscribeAtSide: self._subscribe, PublishToSide: self._publish, Report: self._report}
         for port in self.ports:
             port.domain.open(port)
 
@@ -103,10 +103,10 @@ class GatewayHost(Host):
         """Have the core do what is due."""
         self.call(self.core.handle_timeout, self.world.now, self.world.clock.wall_us)
 
-    def _subscribe(self, action: Subscribe) -> None:
+    def _subscribe(self, action: SubscribeAtSide) -> None:
         self.ports[action.side].domain.want(self.ports[action.side], action.topics)
 
-    def _publish(self, action: Publish) -> None:
+    def _publish(self, action: PublishToSide) -> None:
         port = self.ports[action.side]
         for topic, payload in action.messages:
             self.world.see("on_passed", self, action.side, topic)

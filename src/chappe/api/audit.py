@@ -20,7 +20,7 @@ from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
-from chappe.transports.refusals import Noted, audited
+from chappe.transports.refusals import NotedRefusal, audited
 
 logger = logging.getLogger("chappe")
 
@@ -117,7 +117,7 @@ class Audit(Closeable):
                 (
                     "",
                     self._line(
-                        Noted("", "left out", "", "more was refused than is written", time.time_ns(), self._lost)
+                        NotedRefusal("", "left out", "", "more was refused than is written", time.time_ns(), self._lost)
                     ),
                 )
             )
@@ -142,11 +142,11 @@ class Audit(Closeable):
                 if not error.passing or time.monotonic() >= until or self._ended.wait(AUDIT_S):
                     raise
 
-    def _own(self, noted: Noted) -> bool:
+    def _own(self, noted: NotedRefusal) -> bool:
         """Whether it is about this very topic, written by us: that would never end."""
         return (noted.who, noted.topic) == (self._by, self.topic)
 
-    def _known(self, noted: Noted) -> bool:
+    def _known(self, noted: NotedRefusal) -> bool:
         """Whether it is about this very topic, and was written of this identity not long ago."""
         if noted.topic != self.topic:
             return False
@@ -159,7 +159,7 @@ class Audit(Closeable):
             del self._told_at[next(iter(self._told_at))]
         return False
 
-    def _line(self, noted: Noted) -> bytes:
+    def _line(self, noted: NotedRefusal) -> bytes:
         at = datetime.fromtimestamp(noted.at_ns / 1e9, UTC).isoformat(timespec="milliseconds")
         facts = {"at": at, "by": self._by, "who": noted.who, "verb": noted.verb, "topic": noted.topic}
         return json.dumps({**facts, "why": noted.why, "count": noted.count}).encode()

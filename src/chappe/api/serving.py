@@ -16,7 +16,7 @@ from chappe.permissions.rules import ADMINISTER, Permissions
 from chappe.security import Keys, LogSecurity, Security, Tls, check_reach, is_loopback
 from chappe.storage.key_files import watched_permissions
 from chappe.transports.gate import check_listening, keys_of
-from chappe.transports.refusals import Refusals
+from chappe.transports.refusals import RefusalLog
 from chappe.transports.tls import contexts, named_identity
 
 BEARER: Final = "bearer "  # of an Authorization header, in whatever case
@@ -69,7 +69,7 @@ class Door:
 
     def __init__(self, permissions: Callable[[], Permissions]) -> None:
         self._permissions = permissions
-        self.refusals = Refusals()
+        self.refusals = RefusalLog()
 
     def holder(
         self, host: str, by_certificate: str, authorization: Sequence[str], offered: Sequence[str] = ()

@@ -29,16 +29,16 @@ from chappe.data.markup import many
 from chappe.defaults import FORWARDER_PORT, MAP_PORT, TOWER_HOST, TOWER_SUB_PORT
 from chappe.system.settings import find_file
 from chappe.system.settings_file import Common
-from chappe.system.toml import Section, TomlFile
+from chappe.system.toml import TomlFile, TomlSection
 
 Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
-class _Place(Section, frozen=True):
+class _Place(TomlSection, frozen=True):
     directory: str | None = None
 
 
-class _Forward(Section, frozen=True):
+class _Forward(TomlSection, frozen=True):
     at: str | None = None
     peers: str | None = None
     directory: str | None = None
@@ -46,29 +46,29 @@ class _Forward(Section, frozen=True):
     tap: str | int | None = None
 
 
-class _Map(Section, frozen=True):
+class _Map(TomlSection, frozen=True):
     servers: str | None = None
     at: str | None = None
 
 
-class _Produce(Section, frozen=True):
+class _Produce(TomlSection, frozen=True):
     format: InputFormat | None = None
     min_acks: Acks | None = None
 
 
-class _Consume(Section, frozen=True):
+class _Consume(TomlSection, frozen=True):
     start: str | int | None = msgspec.field(default=None, name="from")
     output: OutputFormat | None = None
 
 
-class _Log(Section, frozen=True):
+class _Log(TomlSection, frozen=True):
     verbose: bool | None = None
     file: str | None = None
     level: str | None = None
     format: LogFormat | None = None
 
 
-class _Retention(Section, frozen=True):
+class _Retention(TomlSection, frozen=True):
     age: str | None = None
     bytes: str | Annotated[int, msgspec.Meta(ge=0)] | None = None
     records: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -180,7 +180,7 @@ def load(explicit: str | None = None) -> Config:
         if value != {}:
             values[setting.key] = str(value)
     for section in SECTIONS:
-        found = source.convert(getattr(file, section), schema(section, Section), (section,))
+        found = source.convert(getattr(file, section), schema(section, TomlSection), (section,))
         values |= {f"{section}.{name}": value for name, value in taken(source, found, section, (section,)).items()}
     source.parsed(("consume", "from"), parse_start, values.get("consume.from"))
     source.parsed(("log", "level"), parse_levels, values.get("log.level"))

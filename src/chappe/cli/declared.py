@@ -26,13 +26,13 @@ from chappe.defaults import (
 )
 from chappe.errors import UsageError
 from chappe.system.settings import NONE
-from chappe.system.toml import Section, TomlFile
+from chappe.system.toml import TomlFile, TomlSection
 
 HERE: Final = f"127.0.0.1:{MESH_PORT}"
 RETRY_S: Final = 1.0  # between attempts to reach a peer
 FILE: Final = "chappe.file"  # in a context's ``meta``: the file of a command, and the keys that it sets
 OnStale = Literal["end", "drop"]
-_S = TypeVar("_S", bound=Section)
+_S = TypeVar("_S", bound=TomlSection)
 
 
 def seconds(value: object) -> float:
@@ -294,7 +294,7 @@ def schema(section: str, base: type[_S]) -> type[_S]:
     return kind  # type: ignore[no-any-return]
 
 
-def taken(source: TomlFile, found: Section, section: str, above: tuple[str, ...]) -> dict[str, Any]:
+def taken(source: TomlFile, found: TomlSection, section: str, above: tuple[str, ...]) -> dict[str, Any]:
     """The settings that a section sets, by their names. Raises ConfigError, which names the line."""
     given = {each: getattr(found, each.name) for each in DECLARED.values() if each.section == section}
     return {

@@ -18,7 +18,7 @@ from chappe.cli import declared, mesh, node, options
 from chappe.cli.auditing import audited
 from chappe.cli.console import hear_warnings, say, tell, warn
 from chappe.errors import ConfigError, UsageError
-from chappe.system.toml import Section, TomlFile
+from chappe.system.toml import TomlFile, TomlSection
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +87,7 @@ def gateway(
         say("gateway stopped")
 
 
-class DomainSection(Section, frozen=True):
+class DomainSection(TomlSection, frozen=True):
     """One domain."""
 
     listen: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class DomainSection(Section, frozen=True):
     tls: node.TlsSection | None = None
 
 
-class GatewayFile(Section, frozen=True):
+class GatewayFile(TomlSection, frozen=True):
     """What a file says."""
 
     domains: dict[str, Any] = msgspec.field(default_factory=dict)  # of DomainSection, by name

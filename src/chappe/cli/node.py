@@ -20,7 +20,7 @@ from chappe.cli.console import hear_warnings, say, tell
 from chappe.data.markup import many
 from chappe.errors import ConfigError, UsageError
 from chappe.system import started
-from chappe.system.toml import Section, TomlFile
+from chappe.system.toml import TomlFile, TomlSection
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -200,14 +200,14 @@ def _web(
     return {"host": host, "port": port, "origins": origins, "on_full": policy}
 
 
-class TlsSection(Section, frozen=True):
+class TlsSection(TomlSection, frozen=True):
     """Certificates: their directory, seen from the file's own, and the name of ours."""
 
     directory: str
     name: str
 
 
-class WebSocketSection(Section, frozen=True):
+class WebSocketSection(TomlSection, frozen=True):
     """The WebSocket face; see ``chappe.web.server.WebSocketServer``."""
 
     listen: str | int
@@ -215,7 +215,7 @@ class WebSocketSection(Section, frozen=True):
     on_full: Literal["disconnect", "drop_oldest", "drop_newest"] = "disconnect"
 
 
-class NodeFile(Section, frozen=True):
+class NodeFile(TomlSection, frozen=True):
     """The keys of a file beside those of ``[mesh]``; everything may be left out."""
 
     id: str | None = None

@@ -91,7 +91,7 @@ def from_text(text: str, kind: str | None = None) -> Value:
         return _in_bounds(_PARSERS[kind], text)
     if kind in _FORMS:
         return _scalar(text, kind)
-    value = _Reader(text).whole() if text[:1] in ("(", "{") else _guess(text)
+    value = _TextReader(text).whole() if text[:1] in ("(", "{") else _guess(text)
     if kind == "table" and value is EMPTY_SET:
         return EMPTY_TABLE
     if kind is not None and type_name(value) != kind:
@@ -186,7 +186,7 @@ def _guess(text: str) -> Value:
     return _in_bounds(_string, text)
 
 
-class _Reader:
+class _TextReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._pos = 0

@@ -28,9 +28,9 @@ from chappe.core import Report
 from chappe.defaults import DROPS_REPORT_S
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway.announcement import MARKED, NAME_BYTES, Announcement, check_domain, find
-from chappe.gateway.election import Place, elect
+from chappe.gateway.election import TreePlace, elect
 from chappe.gateway.events import GatewayPasses, GatewayWaits, NotPassed, OtherName, SameMesh
-from chappe.gateway.marks import Marked, Seen, parse
+from chappe.gateway.marks import Marked, SeenMarks, parse
 from chappe.gateway.summary import RESERVED, summary
 from chappe.limits import GATEWAY_LIMITS, GatewayLimits
 from chappe.mesh.filters import NOTHING, Filter, matches, minimal
@@ -59,7 +59,7 @@ class SideOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class SubscribeAtSide:
     """Want exactly these prefixes at the endpoint of a side."""
 
     side: int
@@ -67,7 +67,7 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class PublishToSide:
     """Publish at the endpoint of a side, in order: topics and payloads for all, and payloads on ``MARKED`` for one."""
 
     side: int
@@ -75,7 +75,7 @@ class Publish:
     marked: list[tuple[bytes, bytes]]  # receiver, payload
 
 
-Action: TypeAlias = Subscribe | Publish | Report
+Action: TypeAlias = SubscribeAtSide | PublishToSide | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class GatewayCore:
             raise UsageError("the two sides of a gateway have the same endpoint id: give each one of its own")
         self.domains = (sides[0].domain, sides[1].domain)
         self.state = "waiting"
-        self.place: Place | None = None
+        self.place: TreePlace | None = None
         self._sides = (_Side(sides[0]), _Side(sides[1]))
         self._first = 0 if self.domains[0] < self.domains[1] else 1
         self._limits = limits
@@ -182,7 +182,7 @@ class GatewayCore:
         self._up: int | None = None  # the side of the way to the root, once it has been that for a while
         self._turned_until = inf
         self._number = 0
-        self._seen = Seen(limits.seen_max)
+        self._seen = SeenMarks(limits.seen_max)
         self._report_at = inf
 
     @property
@@ -239,7 +239,7 @@ class GatewayCore:
                 if matches(wanted, topic):
                     onward = onward or Marked(first, number, passed + 1, topic, payload).pack()
                     marked.append((endpoint, onward))
-        return [Publish(1 - side, plain, marked)] if plain else []
+        return [PublishToSide(1 - side, plain, marked)] if plain else []
 
     def handle_timeout(self, now: float, wall_us: int) -> list[Action]:
         """Do what is due; called too early it does nothing."""
@@ -410,7 +410,7 @@ class GatewayCore:
             urgent = seen.told is None or any(each not in seen.told for each in reserved)
             if urgent or now >= seen.told_at + self._limits.tell_pause_s:
                 seen.told, seen.told_at = topics, now
-                actions.append(Subscribe(side, topics))
+                actions.append(SubscribeAtSide(side, topics))
             else:
                 seen.tell_at = seen.told_at + self._limits.tell_pause_s
         return actions

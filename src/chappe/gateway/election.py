@@ -21,7 +21,7 @@ from chappe.gateway.announcement import Announcement
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreePlace:
     """The place of a gateway in the tree. ``up`` is the side of its way to the root; None if it is the root."""
 
     up: int | None
@@ -34,7 +34,7 @@ class Place:
         return frozenset({0, 1} - {self.up})
 
 
-def elect(name: bytes, others: Sequence[Mapping[bytes, Announcement]], first: int, depth_max: int) -> Place:
+def elect(name: bytes, others: Sequence[Mapping[bytes, Announcement]], first: int, depth_max: int) -> TreePlace:
     """The place of the gateway ``name``.
 
     Args:
@@ -57,4 +57,4 @@ def elect(name: bytes, others: Sequence[Mapping[bytes, Announcement]], first: in
         if side != up:
             better = [(each.rank, endpoint) for endpoint, each in announced.items() if not each.up and each.rank < rank]
             rival = min(better)[1] if better else rival
-    return Place(up, path, rival)
+    return TreePlace(up, path, rival)

@@ -49,7 +49,7 @@ def parse(payload: bytes) -> Marked:
     return Marked(first, number, passed, payload[_HEAD.size : end], payload[end:])
 
 
-class Seen:
+class SeenMarks:
     """The marks that came: of each gateway the last numbers; of so many gateways, those heard of last."""
 
     def __init__(self, gateways_max: int) -> None:

@@ -33,9 +33,9 @@ from chappe.system import time
 from chappe.system.forking import own
 from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Attempt
-from chappe.transports.gathering import Gatherer
+from chappe.transports.gathering import WriteGatherer
 from chappe.transports.refusals import audited
-from chappe.transports.tcp import TOO_MUCH, Link, LinkLost, Unfinished
+from chappe.transports.tcp import TOO_MUCH, LinkLost, TcpLink, Unfinished
 from chappe.transports.tls import Bindings, Contexts
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ class MeshNode:
             OfferKeys: self._offer_keys,
             **perform,
         }
-        self.gatherer = Gatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
-        self._links: dict[int, Link] = {}
-        self._closing: dict[int, Link] = {}  # being flushed; the core has forgotten them
+        self.gatherer = WriteGatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
+        self._links: dict[int, TcpLink] = {}
+        self._closing: dict[int, TcpLink] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
-        self._held: dict[int, Link] = {}  # not read, as what they bring has nowhere to go ...
+        self._held: dict[int, TcpLink] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
         self._turned = 0  # how often publishers were to wait or to go on, when it was looked last
         self._drained: dict[int, int] = {}  # messages that full subscribers took of which the core has not heard ...
@@ -204,7 +204,7 @@ class MeshNode:
 
     def forked(self) -> None:
         """We are a child's copy: without its sockets, so that peers notice when the parent ends."""
-        inherited: list[socket.socket | Link] = [*self._listeners.sockets, *self._links.values()]
+        inherited: list[socket.socket | TcpLink] = [*self._listeners.sockets, *self._links.values()]
         for each in (*inherited, *self._closing.values()):
             each.close()
 
@@ -277,7 +277,7 @@ class MeshNode:
                 self._watch(link)
         self.turns.look_again()
 
-    def _hold_back(self, link: Link, now: float) -> bool:
+    def _hold_back(self, link: TcpLink, now: float) -> bool:
         if not self.core.holds_back(link.number, now):
             return False
         link.reading = False
@@ -300,7 +300,7 @@ class MeshNode:
     def _handle(self, ready: Ready) -> None:
         for key, mask in ready:
             data = key.data
-            if type(data) is Link:
+            if type(data) is TcpLink:
                 if not data.lost:  # by what was handled just before
                     self._serve_link(data, mask)
             else:
@@ -314,7 +314,7 @@ class MeshNode:
             self._turned = self.core.turned
             self.turns.news = True
 
-    def _serve_link(self, link: Link, mask: int) -> None:
+    def _serve_link(self, link: TcpLink, mask: int) -> None:
         try:
             if mask & _READ:
                 if link.closing_at is not None:
@@ -329,7 +329,7 @@ class MeshNode:
         except LinkLost as error:
             self._lose(link, str(error))
 
-    def _read(self, link: Link) -> None:
+    def _read(self, link: TcpLink) -> None:
         was_handshaking = link.handshaking
         for _ in range(READS_MAX):
             if not link.receive():
@@ -363,7 +363,7 @@ class MeshNode:
         if link.established and (link.unfinished or link.counted):
             self._note_unfinished(link)
 
-    def _note_unfinished(self, link: Link) -> None:
+    def _note_unfinished(self, link: TcpLink) -> None:
         self.unfinished.note(link, time.monotonic())
         slow = self.unfinished.surplus(time.monotonic())
         if slow is link:
@@ -378,7 +378,7 @@ class MeshNode:
         if serve is not None:  # not closed by what was carried out just before
             serve(action)
 
-    def _check_id(self, link: Link, body: bytes) -> None:
+    def _check_id(self, link: TcpLink, body: bytes) -> None:
         """Raise LinkLost if the peer says that it has an id that is not for its certificate."""
         try:
             greeting = parse_greeting(body)
@@ -394,7 +394,7 @@ class MeshNode:
             for other in [each for each in self._links.values() if each.stated == link.stated and not each.named]:
                 self._lose(other, "the certificate of another peer names the endpoint id that it had claimed")
 
-    def _look_whether_established(self, link: Link) -> None:
+    def _look_whether_established(self, link: TcpLink) -> None:
         link.bytes_max = self.core.frame_bytes_max(link.number)
         if link.bytes_max > HANDSHAKE_FRAME_BYTES_MAX:
             link.established = True
@@ -412,7 +412,7 @@ class MeshNode:
             except LinkLost as error:
                 self._lose(link, str(error))
 
-    def _write(self, link: Link) -> None:
+    def _write(self, link: TcpLink) -> None:
         before = link.sent_bytes
         waiting = not link.send(self.core.take)
         if link.writing and link.sent_bytes != before:
@@ -427,7 +427,7 @@ class MeshNode:
         if link.closing_at is not None and not waiting:
             self._drop(link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: TcpLink) -> None:
         mask = (_READ if link.reading else 0) | (_WRITE if link.writing else 0)
         if not mask:
             if link.watched:
@@ -471,11 +471,11 @@ class MeshNode:
         self._lose(self._links[number], "its handshake takes long, and others wait")
         return True
 
-    def _add(self, sock: socket.socket, host: str | None) -> Link | None:
+    def _add(self, sock: socket.socket, host: str | None) -> TcpLink | None:
         number = self._next_conn
         self._next_conn += 1
         try:
-            link = Link(sock, number, self._security, host)
+            link = TcpLink(sock, number, self._security, host)
         except (OSError, ValueError) as error:  # it broke already, or TLS does not take the name of the host
             sock.close()
             logger.info("a connection was given up: %s", error)
@@ -485,7 +485,7 @@ class MeshNode:
         self._watch(link)
         return link
 
-    def _begin(self, link: Link, actions: Sequence[Action]) -> None:
+    def _begin(self, link: TcpLink, actions: Sequence[Action]) -> None:
         try:
             link.start()
             self.perform(actions)
@@ -511,7 +511,7 @@ class MeshNode:
         except LinkLost:
             self._drop(link)
 
-    def _lose(self, link: Link, reason: str) -> None:
+    def _lose(self, link: TcpLink, reason: str) -> None:
         """A link broke: tell the core, unless it was the core that closed it."""
         told = link.number not in self._links
         logger.debug("connection %d is over: %s", link.number, reason)
@@ -519,7 +519,7 @@ class MeshNode:
         if not told:
             self.perform(self._ask(self.core.handle_closed, link.number, reason))
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: TcpLink) -> None:
         if link.lost:
             return
         link.lost = True

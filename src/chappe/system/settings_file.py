@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from chappe.system.toml import Section
+from chappe.system.toml import TomlSection
 
 
-class Common(Section, frozen=True):
+class Common(TomlSection, frozen=True):
     """Settings outside of sections: they apply to commands, the library and Spark."""
 
     tower: str | None = None

@@ -31,11 +31,11 @@ _PART: Final = re.compile(r""""([^"]*)"|'([^']*)'|([\w-]+)""")
 Keys: TypeAlias = tuple[str | int, ...]
 
 
-class Section(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
+class TomlSection(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, kw_only=True):
     """A section of a file."""
 
 
-_S = TypeVar("_S", bound=Section)
+_S = TypeVar("_S", bound=TomlSection)
 _V = TypeVar("_V")
 
 
@@ -67,7 +67,7 @@ class TomlFile:
 
     def wrong(self, keys: tuple[str, ...], problem: object) -> ConfigError:
         """Return the error to raise about ``keys``."""
-        return ConfigError(f"{self.path}, line {Lines(self.text).of(keys)}: {problem}")
+        return ConfigError(f"{self.path}, line {TomlLines(self.text).of(keys)}: {problem}")
 
     def convert(self, value: object, kind: type[_S], above: tuple[str, ...] = ()) -> _S:
         """Convert the file or a section; raises ConfigError, also for unknown keys."""
@@ -88,7 +88,7 @@ class TomlFile:
         except UsageError as error:
             raise self.wrong(keys, f"{'.'.join(keys)}: {error}") from error
 
-    def _check_known(self, table: dict[str, Any], kind: type[Section], above: tuple[str, ...]) -> None:
+    def _check_known(self, table: dict[str, Any], kind: type[TomlSection], above: tuple[str, ...]) -> None:
         known = {each.encode_name: each.type for each in msgspec.structs.fields(kind)}
         for key, value in table.items():
             keys = (*above, key)
@@ -103,7 +103,7 @@ class TomlFile:
 
 
 def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
+    return isinstance(kind, type) and issubclass(kind, TomlSection)
 
 
 def _plain(types: str) -> str:
@@ -111,7 +111,7 @@ def _plain(types: str) -> str:
     return " or ".join(_PLAIN.get(each, each) for each in types.split(" | ") if each != "null")
 
 
-class Lines:
+class TomlLines:
     """The line numbers of keys in a valid TOML text, which ``tomllib`` does not provide.
 
     An element of an array of tables is named by its number, from 0. Lines inside multi-line strings are passed over,

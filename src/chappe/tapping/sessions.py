@@ -22,7 +22,7 @@ ANSWER_MAX: Final = 500  # in one answer
 Wants = Mapping[tuple[str, bytes], tuple[str, ...]]  # kinds of messages, by who wants them and of which topics
 
 
-class _Session:
+class _TapSession:
     """One who looks."""
 
     def __init__(self, prefixes: tuple[bytes, ...], missed: int) -> None:
@@ -51,7 +51,7 @@ class Sessions:
     """All who look at one tap."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: dict[bytes, _TapSession] = {}
         self._until: Deadlines[bytes] = Deadlines()
         self._wants: Wants = {}  # as it was told last
 
@@ -70,7 +70,7 @@ class Sessions:
             return Refused(f"{SESSIONS_MAX} others look already")
         self._until.set(client, now + SILENT_S)
         if session is None or session.prefixes != prefixes:
-            session = self._sessions[client] = _Session(prefixes, int(look.again))  # how much, nobody knows
+            session = self._sessions[client] = _TapSession(prefixes, int(look.again))  # how much, nobody knows
             for (who, topic), kinds in self._wants.items():
                 session.offer(Subscribed(wall_us, topic, who, kinds))
         session.number = look.number

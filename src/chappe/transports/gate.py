@@ -34,7 +34,7 @@ from chappe.security import PASSPHRASE, Keys, LogSecurity, NothingChosen, is_loo
 from chappe.storage.key_files import curve_keys, watched_permissions
 from chappe.system import machine, settings, time
 from chappe.transports.doubled import doubled
-from chappe.transports.refusals import Refusals
+from chappe.transports.refusals import RefusalLog
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Gate:
         self.keys = keys
         self.name = keys.name
         self.context = context
-        self.refusals = Refusals()
+        self.refusals = RefusalLog()
         self.changes = 0  # rises when somebody may be somebody else than before
         self._own = curve_keys(keys)
         self._watched = watched_permissions(keys.directory)
@@ -65,7 +65,7 @@ class Gate:
         self._looking = threading.Lock()
         self._domain = domain
         self._lock = threading.Lock()
-        self._listening: list[_Listening] = []
+        self._listening: list[_BoundSocket] = []
         self._admitted: set[bytes] = set()  # keys; as many as there are identities
         self._expiry = self._watched.permissions.next_expiry(datetime.now(UTC))
         self._decisions = Decisions(self._watched.permissions, datetime.now(UTC))
@@ -175,7 +175,7 @@ class Gate:
     def listens(self, sock: zmq.Socket[bytes], port: int) -> None:
         """The socket is bound."""
         events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        made = _Listening(sock, port, monitor_of(sock, events))
+        made = _BoundSocket(sock, port, monitor_of(sock, events))
         with self._lock:
             self._listening.append(made)
 
@@ -274,7 +274,7 @@ class Gate:
 
 
 @dataclass(slots=True)
-class _Listening:
+class _BoundSocket:
     """A socket that is bound, and what tells of handshakes that failed there."""
 
     sock: zmq.Socket[bytes]
@@ -310,7 +310,7 @@ def _cut(ports: set[int]) -> None:
             continue  # it has ended, or is none
 
 
-class _Handler:
+class _ZapHandler:
     """The context of sockets with keys, and the thread that ZeroMQ asks who may come in."""
 
     def __init__(self) -> None:
@@ -370,7 +370,7 @@ class _Handler:
 _word: Final = os.urandom(16).hex()
 _METADATA: Final = bytes([len(MARK)]) + MARK.encode() + len(_word).to_bytes(4) + _word.encode()  # as of ZMTP
 _guard = threading.Lock()
-_handlers: list[_Handler] = []  # the last one is of this process; of a parent's nothing may run, nor be thrown away
+_handlers: list[_ZapHandler] = []  # the last one is of this process; of a parent's nothing may run, nor be thrown away
 _forks = [0]
 
 
@@ -387,7 +387,7 @@ def gate_of(keys: Keys | None) -> Gate | None:
     with _guard:
         if len(_handlers) <= _forks[0]:
             try:
-                _handlers.append(_Handler())
+                _handlers.append(_ZapHandler())
             except zmq.ZMQError as error:
                 raise ChappeError(f"ZeroMQ has no CURVE here: {error.strerror}") from None
         return _handlers[-1].gate(keys)

@@ -14,7 +14,7 @@ MANY: Final = 64  # ... of which so many leave together, if there is room for th
 LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
 
 
-class Gatherer:
+class WriteGatherer:
     """Gathers what waits for sockets, so that each is written to once for many messages; the node's lock is held.
 
     Order is the business of the outboxes: whichever call writes to a socket, everything put there before leaves too.

@@ -23,7 +23,7 @@ NOTED_MAX: Final = 100  # refusals that are noted between two looks, of an ident
 TEXT_MAX: Final = 1_000  # characters of a topic, and of a reason
 
 
-class Refusals:
+class RefusalLog:
     """Of the sockets of one identity; any thread may call."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Refusals:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class NotedRefusal:
     """What was refused to somebody; ``topic`` ends in ``*`` if it is all that begin so. ``at_ns``: since 1970."""
 
     who: str
@@ -92,7 +92,7 @@ class Audited:
     def __init__(self) -> None:
         self.on = False
         self._lock = threading.Lock()
-        self._noted: dict[tuple[str, str, str], Noted] = {}
+        self._noted: dict[tuple[str, str, str], NotedRefusal] = {}
         self._left_out = 0
 
     def begin(self) -> bool:
@@ -118,7 +118,7 @@ class Audited:
             if known is not None:
                 self._noted[key] = replace(known, count=known.count + count)
             elif len(self._noted) < NOTED_MAX:
-                self._noted[key] = Noted(*key, why[:TEXT_MAX], time.time_ns(), count)
+                self._noted[key] = NotedRefusal(*key, why[:TEXT_MAX], time.time_ns(), count)
             else:
                 self._left_out += count
 
@@ -127,7 +127,7 @@ class Audited:
         self._lock = threading.Lock()
         self.end()
 
-    def take(self) -> tuple[list[Noted], int]:
+    def take(self) -> tuple[list[NotedRefusal], int]:
         """What was noted since the last time, and how much beyond that."""
         with self._lock:
             found, self._noted = list(self._noted.values()), {}

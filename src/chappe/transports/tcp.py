@@ -15,7 +15,7 @@ from typing import Final
 
 from chappe.defaults import FRAME_BYTES_S, FRAME_S, KIB, UNFINISHED_BYTES_MAX
 from chappe.mesh.flows import portion
-from chappe.transports.tls import Contexts, Wire, explain, key_of, named_identity, named_ids
+from chappe.transports.tls import Contexts, TlsWire, explain, key_of, named_identity, named_ids
 
 READ_BYTES: Final = 256 * KIB  # taken from a socket at once
 WRITE_BYTES: Final = 256 * KIB  # joined for one write
@@ -37,7 +37,7 @@ class LinkLost(Exception):
     """The connection is of no further use; the text says why."""
 
 
-class Link:
+class TcpLink:
     """One connection.
 
     Args:
@@ -87,7 +87,7 @@ class Link:
         self.sent_bytes = 0  # taken by the socket
         self.bytes_max = 0
         self.closing_at: float | None = None  # when it is closed even if something is unsent
-        self._wire: Wire | None = None if security is None else security.wrap(host)
+        self._wire: TlsWire | None = None if security is None else security.wrap(host)
         self._check_id = security is not None and security.check == "id"
         self.named: frozenset[bytes] = frozenset()  # the ids that the peer's certificate names
         self.identity = ""  # that it names
@@ -174,7 +174,7 @@ class Link:
         if not speaks_tls and self._wire is not None:
             raise LinkLost("we speak TLS and the peer does not: give both ends the same security")
 
-    def _decrypt(self, wire: Wire, data: bytes) -> bytes:
+    def _decrypt(self, wire: TlsWire, data: bytes) -> bytes:
         wire.incoming.write(data)
         found: list[bytes] = []
         try:
@@ -193,7 +193,7 @@ class Link:
             raise LinkLost(explain(error)) from None
         return b"".join(found)
 
-    def _secured(self, wire: Wire) -> None:
+    def _secured(self, wire: TlsWire) -> None:
         self.handshaking = False
         self.named = named_ids(wire.tls)
         self.identity = named_identity(wire.tls)
@@ -201,7 +201,7 @@ class Link:
         if self._check_id and not self.named:
             raise LinkLost("the peer's certificate names no endpoint id: make one with `chappe keys add`")
 
-    def _send_alert(self, wire: Wire) -> None:
+    def _send_alert(self, wire: TlsWire) -> None:
         """Let the peer know why; it is no use to wait for it."""
         try:
             self._sock.send(wire.outgoing.read())
@@ -315,10 +315,10 @@ class Unfinished:
     """
 
     def __init__(self) -> None:
-        self.links: dict[int, Link] = {}  # by number
+        self.links: dict[int, TcpLink] = {}  # by number
         self._bytes = 0
 
-    def note(self, link: Link, now: float) -> None:
+    def note(self, link: TcpLink, now: float) -> None:
         """Something was read from a link."""
         self._count(link, link.unfinished)
         if not link.unfinished:
@@ -326,16 +326,16 @@ class Unfinished:
         elif link.begun_at is None:
             link.begun_at = now
 
-    def forget(self, link: Link) -> None:
+    def forget(self, link: TcpLink) -> None:
         """A link is gone."""
         self._count(link, 0)
 
-    def begin_again(self, link: Link, now: float) -> None:
+    def begin_again(self, link: TcpLink, now: float) -> None:
         """Nothing was read from a link for a while: that was not its fault."""
         if link.begun_at is not None:
             link.begun_at = now
 
-    def surplus(self, now: float) -> Link | None:
+    def surplus(self, now: float) -> TcpLink | None:
         """The slowest link, if all together have too much."""
         if self._bytes <= UNFINISHED_BYTES_MAX:
             return None
@@ -345,11 +345,11 @@ class Unfinished:
         """When the first one is too late."""
         return min([link.too_late_at() for link in self.links.values() if link.reading], default=math.inf)
 
-    def too_late(self, now: float) -> list[Link]:
+    def too_late(self, now: float) -> list[TcpLink]:
         """The links that have taken too long."""
         return [link for link in self.links.values() if link.reading and now >= link.too_late_at()]
 
-    def _count(self, link: Link, size: int) -> None:
+    def _count(self, link: TcpLink, size: int) -> None:
         self._bytes += size - link.counted
         link.counted = size
         if size:
@@ -358,5 +358,5 @@ class Unfinished:
             self.links.pop(link.number, None)
 
 
-def _speed(link: Link, now: float) -> float:
+def _speed(link: TcpLink, now: float) -> float:
     return link.unfinished / max(1e-3, now - (now if link.begun_at is None else link.begun_at))

@@ -106,16 +106,16 @@ class Contexts:
                 break
         return named_ids(dialler)
 
-    def wrap(self, host: str | None) -> Wire:
+    def wrap(self, host: str | None) -> TlsWire:
         """TLS for a connection that we opened to ``host``, or that we accepted if it is None."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         if host is None:
-            return Wire(self.accepting.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
-        return Wire(self.dialling.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)
+            return TlsWire(self.accepting.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
+        return TlsWire(self.dialling.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class TlsWire:
     """TLS of one connection, between the bytes of its socket and those of its frames."""
 
     tls: ssl.SSLObject

@@ -25,7 +25,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED
-from chappe.gateway.core import Action, GatewayCore, Publish, SideOptions, SideStatus, Subscribe
+from chappe.gateway.core import Action, GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
 from chappe.gateway.summary import as_chosen
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.security import Keys, Security
@@ -218,10 +218,10 @@ class Gateway(Closeable):
         with self._lock:
             actions = self._core.handle_messages(side, [each.message for each in found], time.monotonic())
         for action in actions:
-            if isinstance(action, Publish):
+            if isinstance(action, PublishToSide):
                 self._publish(action)
 
-    def _publish(self, action: Publish) -> None:
+    def _publish(self, action: PublishToSide) -> None:
         side, messages = action.side, action.messages
         endpoint = self._endpoints[side]
         if endpoint.permitted is not None:
@@ -285,7 +285,7 @@ class Gateway(Closeable):
     def _do(self, actions: Iterable[Action]) -> None:
         """Carry out what does not wait for anybody."""
         for action in actions:
-            if isinstance(action, Subscribe):
+            if isinstance(action, SubscribeAtSide):
                 endpoint = self._endpoints[action.side]
                 number = self._subscribers[action.side].number
                 endpoint.node.call(endpoint.core.resubscribe, number, action.topics)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from chappe.errors import UsageError
-from chappe.system.toml import Keys, Lines
+from chappe.system.toml import Keys, TomlLines
 
 Kind: TypeAlias = Literal["topic", "table", "parquet", "console"]
 Mode: TypeAlias = Literal["append", "update", "complete"]
@@ -137,7 +137,7 @@ class Pipeline:
     settings: Mapping[str, str]
     inputs: tuple[Input, ...]
     queries: tuple[Query, ...]
-    lines: Lines = field(repr=False, compare=False)
+    lines: TomlLines = field(repr=False, compare=False)
 
     def problem(self, keys: Keys, text: str) -> Problem:
         """A complaint about what ``keys`` set."""

@@ -17,7 +17,7 @@ from chappe.spark.pipeline import model
 from chappe.spark.pipeline.model import PipelineInvalid, Problem
 from chappe.spark.pipeline.tables import Complaints, Table
 from chappe.spark.session import check_master
-from chappe.system.toml import Lines, toml_problem
+from chappe.system.toml import TomlLines, toml_problem
 
 FILE_BYTES_MAX: Final = 1 << 20  # a larger file is not a pipeline
 DIRECTORY: Final = "chappe-data/pipelines"  # of checkpoints, beside the file
@@ -62,7 +62,7 @@ def read_pipeline(file: Path) -> model.Pipeline:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         line, problem = toml_problem(str(error), block)
         raise PipelineInvalid([Problem(file, line, f"not TOML: {problem}")]) from error
-    complaints = Complaints(file, Lines(block))
+    complaints = Complaints(file, TomlLines(block))
     pipeline = _Reader(file, python, complaints).read(values)
     if python:
         complaints.found += _function_problems(file, text, pipeline)

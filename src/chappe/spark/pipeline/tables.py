@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from chappe.errors import UsageError
 from chappe.spark.pipeline.model import Problem
-from chappe.system.toml import Keys, Lines
+from chappe.system.toml import Keys, TomlLines
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _TYPES: Final = {
 class Complaints:
     """What is wrong with one file."""
 
-    def __init__(self, file: Path, lines: Lines) -> None:
+    def __init__(self, file: Path, lines: TomlLines) -> None:
         self.found: list[Problem] = []
         self.file = file
         self.lines = lines
