@@ -17,9 +17,9 @@ from tests.waiting import until
 from chappe import Producer, Tower
 from chappe.cli.charts import curve
 from chappe.cli.demo import run
-from chappe.cli.demo.feed import JSON, LINES, Feed, values_of
-from chappe.cli.demo.query import Row, Windows
-from chappe.cli.demo.view import Flow, MetricsTable, Status, picture
+from chappe.cli.demo.feed import JSON, LINES, DemoFeed, values_of
+from chappe.cli.demo.query import WindowRow, Windows
+from chappe.cli.demo.view import DemoStatus, Flow, MetricsTable, picture
 from chappe.cli.units import count, delay, quantity, rate
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -94,8 +94,8 @@ def shown(tmp_path: Path, width: int, height: int, *, windows: bool) -> list[str
     kept = Windows(tmp_path / "w")
     if windows:
         end = NOON + timedelta(seconds=5)
-        kept.merge(Row(NOON, end, name, 25, 1.0, value, value, value) for name, (value, _) in METRICS.items())
-    status = Status(0.0, "running", ["chappe topics", "chappe consume demo.metrics --tower 127.0.0.1:12345:23456"])
+        kept.merge(WindowRow(NOON, end, name, 25, 1.0, value, value, value) for name, (value, _) in METRICS.items())
+    status = DemoStatus(0.0, "running", ["chappe topics", "chappe consume demo.metrics --tower 127.0.0.1:12345:23456"])
     for _ in range(80):
         status.flow.hear({"sent": 1, "stored": 1, "newest": {name: list(each) for name, each in METRICS.items()}})
     out = io.StringIO()
@@ -185,7 +185,7 @@ class Sent:
 def test_a_feed_that_is_stopped_leaves_out_half_a_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "in")
     producer = Sent()
-    feed = Feed(cast("Producer", producer), str(tmp_path / "in"))
+    feed = DemoFeed(cast("Producer", producer), str(tmp_path / "in"))
     with (tmp_path / "in").open("wb", buffering=0) as out:
         out.write(b"one\ntwo\nthr")
         until(lambda: len(producer.lines) == 2, lambda: producer.lines)
@@ -197,7 +197,7 @@ def test_a_feed_that_is_stopped_leaves_out_half_a_line(tmp_path: Path) -> None:
 
 
 def test_a_feed_that_fails_says_why(tmp_path: Path) -> None:
-    feed = Feed(cast("Producer", Sent()), str(tmp_path))
+    feed = DemoFeed(cast("Producer", Sent()), str(tmp_path))
     feed.stop()
     with pytest.raises(IsADirectoryError):
         feed.check()

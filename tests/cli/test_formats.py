@@ -14,8 +14,8 @@ from chappe.cli.formats import (
     CONSUMED,
     SPLITTERS,
     BadInput,
+    FullRecord,
     Item,
-    Whole,
     consumed_lines,
     json_lines,
     length_prefixed,
@@ -100,16 +100,16 @@ def test_what_consume_prints_becomes_the_same_record(
     value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes], ...], stamp: int, step: int
 ) -> None:
     printed = as_json(record(value, key, headers, stamp))
-    assert split(consumed_lines, printed, step) == [Whole(value, key, True, headers, stamp)]
+    assert split(consumed_lines, printed, step) == [FullRecord(value, key, True, headers, stamp)]
     assert tuple(msgspec.json.decode(printed)) == CONSUMED
 
 
 def test_a_line_may_say_only_its_value() -> None:
     assert split(consumed_lines, b'{"value":"v"}\n\n{"value":null,"key":null}\n', 7) == [
-        Whole(b"v"), Whole(None, None, True)
+        FullRecord(b"v"), FullRecord(None, None, True)
     ]  # fmt: skip
     (found,) = split(consumed_lines, b'{"value":"","headers":null,"timestamp":5}', 100)
-    assert found == Whole(b"", headers=(), timestamp=5)
+    assert found == FullRecord(b"", headers=(), timestamp=5)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_line_may_say_only_its_value() -> None:
 def test_a_line_that_is_no_record_is_named(line: bytes) -> None:
     with pytest.raises(BadInput, match="line 2 of the input is not a record") as caught:
         list(consumed_lines([b'{"value":"a"}\n' + line + b"\n"]))
-    assert caught.value.records == [Whole(b"a")]
+    assert caught.value.records == [FullRecord(b"a")]
     assert "\n" not in str(caught.value)
 
 

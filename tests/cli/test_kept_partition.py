@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
 
 from chappe.api.log.kept_partition import KeptPartitions
-from chappe.dashboard.changes import Changes
+from chappe.dashboard.changes import DashboardChanges
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 
@@ -140,7 +140,7 @@ def test_every_command_that_writes_continues_a_partition(shell: Shell, monkeypat
     leases = Leases()
     partitions = KeptPartitions("t", tower=shell.env["CHAPPE_TOWER"])
     for _ in range(2):
-        changes = Changes(None, lambda _: partitions.producer(), None, Entries(None, {}, leases))
+        changes = DashboardChanges(None, lambda _: partitions.producer(), None, Entries(None, {}, leases))
         changes.write("t", "", "by hand").carry_out()
     leases.close()
     assert produce(shell)["partition"] == partition

@@ -40,7 +40,7 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_a_peer_that_says_goodbye_is_not_lost() -> None:
-    teller = mesh.Teller()
+    teller = mesh.PeerNotices()
     for left in (True, False, True):
         teller(PeerLost(b"p" * 16, ("127.0.0.1", 1), "why", left=left))
     assert teller.lost == 1
@@ -49,7 +49,7 @@ def test_a_peer_that_says_goodbye_is_not_lost() -> None:
 def test_peers_that_cannot_be_reached_are_named_once_until_some_peer_comes_or_goes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    teller = mesh.Teller(come_and_go=True)
+    teller = mesh.PeerNotices(come_and_go=True)
     for _ in range(3):
         teller(PeeringError("no :1"))
         teller(PeeringError("no :2"))

@@ -56,7 +56,7 @@ def test_however_many_say_nothing_the_numbers_are_served_and_threads_are_few(ser
 
 
 def test_who_says_nothing_is_cut_off(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics._Handler, "timeout", 0.05)
+    monkeypatch.setattr(metrics._MetricsHandler, "timeout", 0.05)
     with (
         socket.create_connection(("127.0.0.1", server.server_port), PATIENCE_S) as connection,
         suppress(ConnectionError),

@@ -203,7 +203,7 @@ def test_what_a_pipeline_ended_with_is_kept_until_it_is_started_again(
     path.write_text(TEXT)
     monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: Failed())
     states = States(tmp_path / "states")
-    this = pipeline_run.Run(read_pipeline(path), "", None, False, None, None, True, states)
+    this = pipeline_run.PipelineRun(read_pipeline(path), "", None, False, None, None, True, states)
 
     with pytest.raises(PipelineFailed):
         this.run()
@@ -223,7 +223,7 @@ def test_signals_are_heard_wherever_python_is(
     hung = Hung()
     monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: hung)
     states = States(tmp_path / "states")
-    this = pipeline_run.Run(read_pipeline(path), "", None, False, None, None, True, states)
+    this = pipeline_run.PipelineRun(read_pipeline(path), "", None, False, None, None, True, states)
     before = signal.getsignal(signal.SIGTERM)
     try:
         obey_sigterm()

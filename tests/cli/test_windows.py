@@ -7,18 +7,18 @@ import pyarrow.parquet as parquet
 import pytest
 
 from chappe.cli.demo import query as module
-from chappe.cli.demo.query import Row, Windows
+from chappe.cli.demo.query import WindowRow, Windows
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
-def row(metric: str, records: int, total: float, minute: int = 0) -> Row:
+def row(metric: str, records: int, total: float, minute: int = 0) -> WindowRow:
     start = NOON + timedelta(minutes=minute)
-    return Row(start, start + timedelta(minutes=1), metric, records, total, total / records, 0.0, total)
+    return WindowRow(start, start + timedelta(minutes=1), metric, records, total, total / records, 0.0, total)
 
 
-def stored(windows: Windows) -> list[Row]:
-    return sorted(Row(**each) for each in parquet.read_table(windows.directory).to_pylist())
+def stored(windows: Windows) -> list[WindowRow]:
+    return sorted(WindowRow(**each) for each in parquet.read_table(windows.directory).to_pylist())
 
 
 def test_newer_totals_replace_older_ones(tmp_path: Path) -> None:

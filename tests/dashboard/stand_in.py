@@ -17,8 +17,8 @@ from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.server import listening, serve, url
-from chappe.dashboard.sources import Source
-from chappe.dashboard.watching import Watching
+from chappe.dashboard.sources import DashboardSource
+from chappe.dashboard.watching import SourceRunner
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Pipeline, Query, Reader, Topic
 
 MEMBERS: Final = 1_000
@@ -77,8 +77,8 @@ class Slow:
 def main(*, slow: bool) -> None:
     """Serve it."""
     leases = Leases()
-    source: Source = Slow() if slow else Crowd()
-    with Watching([source]) as watching, listening("127.0.0.1", 0) as listener:
+    source: DashboardSource = Slow() if slow else Crowd()
+    with SourceRunner([source]) as watching, listening("127.0.0.1", 0) as listener:
         looks = Looks(watching, None, None, Entries(None, {}, leases), leases)
         port = listener.getsockname()[1]
         with suppress(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, until
 from tests.web.test_browser import CHROMIUM, MISSING
 
 from chappe import Consumer, Endpoint, Producer, SharedMap, list_topics
-from chappe.dashboard.changes import Changes
+from chappe.dashboard.changes import DashboardChanges
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 from chappe.errors import UsageError
@@ -198,7 +198,7 @@ def test_a_test_event_is_published_to_whoever_wants_it(opened: Open, page: Page)
 
 def test_what_cannot_be_is_refused_before_anybody_is_asked() -> None:
     leases = Leases()
-    changes = Changes(None, Producer, None, Entries(None, {}, leases))
+    changes = DashboardChanges(None, Producer, None, Entries(None, {}, leases))
     plans: list[Callable[[], object]] = [
         lambda: changes.write("", "", "x"),
         lambda: changes.trim("none", None),

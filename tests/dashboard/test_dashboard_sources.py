@@ -21,7 +21,7 @@ from chappe.dashboard.sources.log import LogSource, kept_of
 from chappe.dashboard.sources.maps import MapSource
 from chappe.dashboard.sources.mesh import MeshSource
 from chappe.dashboard.sources.pipelines import PipelineSource, pipeline_of
-from chappe.dashboard.watching import Watching
+from chappe.dashboard.watching import SourceRunner
 from chappe.errors import TimedOut
 from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
 from chappe.observing.observer import Observer
@@ -36,7 +36,7 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def seen(watching: Watching, condition: Callable[[Snapshot], Any]) -> Snapshot:
+def seen(watching: SourceRunner, condition: Callable[[Snapshot], Any]) -> Snapshot:
     """A snapshot for which something holds."""
     found: list[Snapshot] = []
 
@@ -68,7 +68,7 @@ def test_the_log_tells_of_towers_stores_topics_readers_and_who_writes(stack: Exi
     producer.send(b"not read")
     producer.flush()
     source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
     def whole(snapshot: Snapshot) -> bool:
         topics, kinds = snapshot.topics, {each.kind for each in snapshot.members}
@@ -105,7 +105,7 @@ def test_members_of_the_log_are_called_by_their_names_and_consumers_elsewhere_te
     assert len(list(consumer.to_end(PATIENCE_S))) == 20
     consumer.commit({("readings", named.partition): 10, ("readings", other.partition): 7})
     watching = stack.enter_context(
-        Watching([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "nothing")], look_s=0.1)
+        SourceRunner([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "nothing")], look_s=0.1)
     )
 
     found = seen(watching, lambda s: s.topics and s.topics[0].readers and all(s.topics[0].names))
@@ -147,7 +147,7 @@ def test_with_keys_the_identity_stands_before_a_name_and_only_administrators_are
 
     def told(name: str, writer: str) -> dict[str, str]:
         source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path, security=keys[name])
-        with Watching([source], look_s=0.1) as watching:
+        with SourceRunner([source], look_s=0.1) as watching:
 
             def whole(snapshot: Snapshot) -> bool:
                 kinds = {each.kind for each in snapshot.members}
@@ -166,7 +166,7 @@ def test_nodes_of_the_log_tell_how_much_goes_over_their_links(stack: ExitStack, 
     producer = stack.enter_context(Producer("readings", tower=tower.address))
     consumer = stack.enter_context(Consumer("readings", tower=tower.address))
     source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path)
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
     producer.send(bytes(10_000))
     producer.flush()
     assert len(list(consumer.to_end(PATIENCE_S))) == 1
@@ -198,7 +198,7 @@ def test_a_store_that_goes_away_is_a_problem_and_what_it_had_is_not_shown_as_the
     tower = stack.enter_context(Tower("127.0.0.1:0"))
     store = stack.enter_context(Store(tmp_path / "store", tower=tower.address))
     watching = stack.enter_context(
-        Watching([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1)
+        SourceRunner([LogSource(tower.address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1)
     )
     seen(watching, lambda s: any(each.kind == "store" for each in s.members))
 
@@ -211,7 +211,7 @@ def test_a_store_that_goes_away_is_a_problem_and_what_it_had_is_not_shown_as_the
 def test_no_tower_is_one_sentence_and_its_coming_ends_it(stack: ExitStack, tmp_path: Path) -> None:
     with Tower("127.0.0.1:0") as former:
         address = former.address
-    watching = stack.enter_context(Watching([LogSource(address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([LogSource(address, listen="127.0.0.1", groups=tmp_path)], look_s=0.1))
 
     found = seen(watching, lambda s: s.problems)
 
@@ -229,7 +229,7 @@ def test_the_mesh_tells_of_endpoints_links_and_data_stores(stack: ExitStack) -> 
     stack.enter_context(hub.attach_master("prices"))
     stack.enter_context(far.attach_clone("prices"))
     source = MeshSource([("127.0.0.1", port)])
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
     found = seen(watching, lambda s: s.keepings and s.keepings[0].ages == (0.0,) and len(s.links) == 3)
 
@@ -258,7 +258,7 @@ def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(
     master.put("a", 1)
     stack.enter_context(far.attach_clone("prices", stale_s=-1))
     source = MeshSource([("127.0.0.1", port)])
-    watching = stack.enter_context(Watching([source], look_s=0.05))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.05))
 
     def link(snapshot: Snapshot) -> Link:
         return next(each for each in snapshot.links if source.endpoint.id not in each.ends and each.kind == "mesh")
@@ -305,7 +305,7 @@ def test_stores_tell_what_they_keep(stack: ExitStack, tmp_path: Path) -> None:
     producer.send(b"y", topic="other")
     producer.flush()
     source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
     found = seen(watching, lambda s: len(s.topics) == 2)
 
@@ -319,8 +319,8 @@ def test_stores_tell_what_they_keep(stack: ExitStack, tmp_path: Path) -> None:
 def test_a_peer_that_the_user_named_and_that_is_not_there_is_a_problem(stack: ExitStack) -> None:
     with Endpoint() as former:
         port = former.listen()
-    named = stack.enter_context(Watching([MeshSource([("127.0.0.1", port)])], look_s=0.1))
-    looked = stack.enter_context(Watching([MeshSource([("127.0.0.1", port)], named=False)], look_s=0.1))
+    named = stack.enter_context(SourceRunner([MeshSource([("127.0.0.1", port)])], look_s=0.1))
+    looked = stack.enter_context(SourceRunner([MeshSource([("127.0.0.1", port)], named=False)], look_s=0.1))
 
     found = seen(named, lambda s: s.problems)
 
@@ -332,7 +332,7 @@ def test_a_peer_that_the_user_named_and_that_is_not_there_is_a_problem(stack: Ex
 def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: ExitStack) -> None:
     server = stack.enter_context(MapServer("127.0.0.1:0"))
     source = MapSource([server.address])
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
     until(lambda: source.maps[server.address].ready)
     source.maps[server.address].set("/a", b"1")
 
@@ -346,7 +346,7 @@ def test_maps_tell_how_many_entries_they_have_and_that_no_server_answers(stack: 
 def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(stack: ExitStack) -> None:
     servers = [stack.enter_context(MapServer("127.0.0.1:0")) for _ in range(2)]
     source = MapSource([",".join(each.address for each in servers)])
-    watching = stack.enter_context(Watching([source], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
     def statuses(snapshot: Snapshot) -> list[str]:
         return [each.status for each in snapshot.members]
@@ -366,7 +366,7 @@ def test_a_pair_of_map_servers_tells_who_is_active_and_where_its_witness_is(stac
     one, two = free_address(4), free_address(4)
     primary = stack.enter_context(MapServer(one, partner=two, role="primary", witness=judge.address, model=6))
     stack.enter_context(MapServer(two, partner=one, role="backup", witness=judge.address, model=6))
-    watching = stack.enter_context(Watching([MapSource([f"{one},{two}"])], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([MapSource([f"{one},{two}"])], look_s=0.1))
 
     def statuses(snapshot: Snapshot) -> list[str]:
         return [each.status for each in snapshot.members]
@@ -390,7 +390,7 @@ def test_chains_tell_their_order_and_who_is_silent(stack: ExitStack, tmp_path: P
     listed = "".join(f'{name} = "{at}"\n' for name, at in configuration.servers.items())
     file.write_text(f'name = "{configuration.name}"\n[servers]\n{listed}')
     until(servers.whole)
-    watching = stack.enter_context(Watching([ChainSource([file])], look_s=0.1))
+    watching = stack.enter_context(SourceRunner([ChainSource([file])], look_s=0.1))
 
     found = seen(watching, lambda s: s.keepings and len(s.links) == 2)
 
@@ -469,7 +469,7 @@ class Stuck:
 
 def test_a_source_that_fails_is_asked_again_and_told_of_in_a_sentence() -> None:
     source = Stuck()
-    with Watching([source], look_s=0.1) as watching:
+    with SourceRunner([source], look_s=0.1) as watching:
         found = seen(watching, lambda s: s.problems)
         until(lambda: source.looks > 3)
 
@@ -493,7 +493,7 @@ def test_topics_are_found_by_what_their_names_contain_those_that_changed_last_fi
         def close(self) -> None:
             """Nothing to close."""
 
-    with Watching([Twice()], look_s=0.01) as watching:
+    with SourceRunner([Twice()], look_s=0.01) as watching:
         until(lambda: not parts and watching.snapshot().topics_total == 3)
         assert [each.name for each in watching.find_topics("ORDERS", 10)] == ["Orders.eu", "orders.us"]
         assert len(watching.find_topics("", 2)) == 2
@@ -509,7 +509,7 @@ def test_a_snapshot_is_kept_fresh_by_a_thread_of_its_own_as_long_as_somebody_loo
         def close(self) -> None:
             """Nothing to close."""
 
-    with Watching([Counting()], look_s=0.02) as watching:
+    with SourceRunner([Counting()], look_s=0.02) as watching:
         until(lambda: watching.picture()[1].nodes)
         first = watching.picture()[0]
         until(lambda: watching.picture()[0].looks > first.looks)

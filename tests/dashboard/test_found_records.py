@@ -15,7 +15,7 @@ from tests.waiting import until
 
 from chappe import Producer, Store, Tower
 from chappe.api.times import as_micros
-from chappe.dashboard.records import Wanted, as_lines, as_parquet, find
+from chappe.dashboard.records import RecordQuery, as_lines, as_parquet, find
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut, UsageError
 from chappe.log.queries import Answer, Request
@@ -53,7 +53,7 @@ def partitions(held: dict[str, Known]) -> list[str]:
 
 
 def test_the_newest_come_first_over_all_partitions(held: dict[str, Known]) -> None:
-    found = find("t", held, Wanted(count=4))
+    found = find("t", held, RecordQuery(count=4))
 
     assert [each.offset for each in found.records] == [999, 999, 998, 998]
     assert found.note == ""
@@ -62,7 +62,7 @@ def test_the_newest_come_first_over_all_partitions(held: dict[str, Known]) -> No
 def test_from_an_offset_on_the_oldest_come_first(held: dict[str, Known]) -> None:
     partition = partitions(held)[0]
 
-    found = find("t", held, Wanted(count=3, partition=partition, offset=500))
+    found = find("t", held, RecordQuery(count=3, partition=partition, offset=500))
 
     assert [(each.partition, each.offset) for each in found.records] == [(partition, n) for n in (500, 501, 502)]
 
@@ -70,7 +70,7 @@ def test_from_an_offset_on_the_oldest_come_first(held: dict[str, Known]) -> None
 def test_from_a_moment_on(held: dict[str, Known]) -> None:
     since = as_micros(EPOCH + timedelta(seconds=700))
 
-    found = find("t", held, Wanted(count=4, since_us=since))
+    found = find("t", held, RecordQuery(count=4, since_us=since))
 
     assert [each.offset for each in found.records] == [700, 700, 701, 701]
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
     monkeypatch.setattr("chappe.dashboard.records.StoreClient", Client)
     after = {name: replace(known, holders=(silent, *known.holders)) for name, known in held.items()}
 
-    found = find("t", after, Wanted(count=4, since_us=as_micros(EPOCH + timedelta(seconds=700))))
+    found = find("t", after, RecordQuery(count=4, since_us=as_micros(EPOCH + timedelta(seconds=700))))
 
     assert [each.offset for each in found.records] == [700, 700, 701, 701]
     assert len(asked) == 1
@@ -99,7 +99,7 @@ def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
 
 @pytest.mark.parametrize("text", ["K123", "one 123", "<B>123"])
 def test_a_text_is_found_in_key_value_or_header_upper_and_lower_case_alike(held: dict[str, Known], text: str) -> None:
-    found = find("t", held, Wanted(text=text))
+    found = find("t", held, RecordQuery(text=text))
 
     assert {each.offset for each in found.records} == {123}
     assert "looked through 2,000 records" in found.note
@@ -108,7 +108,7 @@ def test_a_text_is_found_in_key_value_or_header_upper_and_lower_case_alike(held:
 def test_a_search_that_is_bounded_says_so(held: dict[str, Known], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chappe.dashboard.records.SEARCH_BYTES", 8_000)
 
-    found = find("t", held, Wanted(text="one 1 "))
+    found = find("t", held, RecordQuery(text="one 1 "))
 
     assert found.records == ()
     assert "not through all" in found.note
@@ -118,7 +118,7 @@ def test_of_many_partitions_those_written_last_are_looked_into(held: dict[str, K
     name, known = next(iter(held.items()))
     old = {f"old-{n}": Known(0, 1, 10, known.holders, 1, 1) for n in range(30)}
 
-    found = find("t", {**old, name: known}, Wanted(count=1))
+    found = find("t", {**old, name: known}, RecordQuery(count=1))
 
     assert "20 partitions written last, of 31" in found.note
     assert [each.partition for each in found.records] == [name]
@@ -126,19 +126,19 @@ def test_of_many_partitions_those_written_last_are_looked_into(held: dict[str, K
 
 def test_mistakes_are_sentences(held: dict[str, Known]) -> None:
     with pytest.raises(UsageError, match="choose the partition"):
-        find("t", held, Wanted(offset=3))
+        find("t", held, RecordQuery(offset=3))
     with pytest.raises(UsageError, match="no partition"):
-        find("t", held, Wanted(partition="gone"))
+        find("t", held, RecordQuery(partition="gone"))
 
 
 def test_no_store_that_answers_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chappe.dashboard.records.ANSWER_S", 0.05)
     with pytest.raises(TimedOut, match="No store that has partition p answers"):
-        find("t", {"p": Known(0, 9, 90, ("tcp://127.0.0.1:1",), 1, 2)}, Wanted())
+        find("t", {"p": Known(0, 9, 90, ("tcp://127.0.0.1:1",), 1, 2)}, RecordQuery())
 
 
 def test_what_is_found_is_saved_as_json_and_as_parquet(held: dict[str, Known]) -> None:
-    found = find("t", held, Wanted(count=2)).records
+    found = find("t", held, RecordQuery(count=2)).records
 
     lines = [json.loads(each) for each in as_lines(found).splitlines()]
     rows = parquet.read_table(io.BytesIO(as_parquet(found))).to_pylist()

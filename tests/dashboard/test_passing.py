@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chappe.dashboard.sources import passing as module
-from chappe.dashboard.sources.passing import Node, Passing
+from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.log.traffic import Report, Row
 
-NODES = (Node("P"), Node("C"), Node("S", "store-id", "tcp://s:1"), Node("original"))
+NODES = (NodeIds("P"), NodeIds("C"), NodeIds("S", "store-id", "tcp://s:1"), NodeIds("original"))
 
 
 def report(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tests.waiting import PATIENCE_S
 
-from chappe.dashboard.searches import Outcome, Searches
+from chappe.dashboard.searches import Searches, SearchOutcome
 from chappe.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def test_an_older_search_that_ends_later_changes_nothing() -> None:
         while not searches.running:
             await asyncio.sleep(0)
 
-        assert await searches.find(lambda: "newer") == Outcome("newer")
+        assert await searches.find(lambda: "newer") == SearchOutcome("newer")
         assert searches.running
         go_on.set()
         assert await older is None
@@ -45,7 +45,7 @@ def test_one_that_cannot_be_begun_counts_as_the_newest() -> None:
         while not searches.running:
             await asyncio.sleep(0)
 
-        assert searches.refuse("no moment") == Outcome(None, "no moment")
+        assert searches.refuse("no moment") == SearchOutcome(None, "no moment")
         go_on.set()
         assert await older is None
 
@@ -59,8 +59,8 @@ def test_what_goes_wrong_is_told_in_its_own_words_and_the_next_one_can_run() -> 
     async def play() -> None:
         searches: Searches[str] = Searches()
 
-        assert await searches.find(refused) == Outcome(None, "too long")
+        assert await searches.find(refused) == SearchOutcome(None, "too long")
         assert not searches.running
-        assert await searches.find(lambda: "found") == Outcome("found")
+        assert await searches.find(lambda: "found") == SearchOutcome("found")
 
     asyncio.run(play())

@@ -70,10 +70,10 @@ def test_commands_say_the_sentence_and_where_the_log_is() -> None:
     from pyspark.errors import PySparkException
 
     from chappe.cli.app import _in_one_line
-    from chappe.cli.demo.query import Query, QueryFailed
+    from chappe.cli.demo.query import DemoQuery, QueryFailed
 
     assert _in_one_line(PySparkException(PROXY)) == "Spark: ValueError: mine"
-    query = object.__new__(Query)
+    query = object.__new__(DemoQuery)
     query._problem, query._log = PySparkException(PROXY), Path("demo/spark.log")
     with pytest.raises(QueryFailed, match=r"^the Spark query failed: ValueError: mine; Spark's log: demo/spark\.log$"):
         query.check()

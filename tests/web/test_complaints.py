@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from chappe.web.server import COMPLAIN_S, TaskComplaints
+from chappe.web.server import COMPLAIN_S, TaskFailures
 
 
 class Loop:
@@ -28,7 +28,7 @@ class Loop:
 
 def test_what_goes_wrong_again_and_again_is_told_once_a_minute() -> None:
     loop: Any = Loop()
-    complain = TaskComplaints()
+    complain = TaskFailures()
     for _ in range(1_000):
         complain(loop, {"message": "it failed"})
     assert loop.told == ["it failed"]
@@ -46,7 +46,7 @@ def test_asyncio_asks_it() -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(TaskComplaints())
+        loop.set_exception_handler(TaskFailures())
         loop.default_exception_handler = lambda context: told.append(context["message"])  # type: ignore[method-assign]
         for _ in range(3):
             task = asyncio.create_task(failing())

@@ -63,7 +63,7 @@ def archive(
         bar = ending.enter_context(Bar("starting Spark", quiet=as_json))
         if not debugging():
             ending.enter_context(_apart())
-        run = _Run(wanted, to.absolute(), follow, bar, as_json)
+        run = _ArchiveRun(wanted, to.absolute(), follow, bar, as_json)
         stop = run.to_the_end(master or "local[*]", tower, skip_lost, open_sealed)
     run.account()
     if stop is not None and not follow:
@@ -101,7 +101,7 @@ def need_packages(*names: str, what: str = "this", extras: str = "spark") -> Non
 
 
 @dataclass(slots=True)
-class _Run:
+class _ArchiveRun:
     """One run of an archive job, on a thread of its own so that Ctrl-C does not hit it in the middle of something."""
 
     wanted: Filter

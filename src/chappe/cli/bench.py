@@ -87,7 +87,7 @@ def log(
     """Measure the log: producers, a store and consumers, each a process."""
     from chappe.benchmark.load import log as work
 
-    run = _Run(context, "log", "record", seconds, records, size, producers, rate, batch, work.SIZE_MIN)
+    run = _LoadRun(context, "log", "record", seconds, records, size, producers, rate, batch, work.SIZE_MIN)
     where: dict[str, Any] = {}
     if tower is None:
         if topic is not None:
@@ -135,7 +135,7 @@ def mesh(
     """Measure the mesh: publishers and subscribers, each a process with an endpoint."""
     from chappe.benchmark.load import mesh as work
 
-    run = _Run(context, "mesh", "message", seconds, messages, size, publishers, rate, batch, work.SIZE_MIN)
+    run = _LoadRun(context, "mesh", "message", seconds, messages, size, publishers, rate, batch, work.SIZE_MIN)
     run.files(publishers + fan_out + hops + churn)
     over = f"over {many(hops, 'hop')}" + (f", {many(churn, 'visitor')}" if churn else "")
     run.begin(f"{many(publishers, 'publisher')}, {many(fan_out, 'subscriber')} {over}", as_json)
@@ -168,7 +168,7 @@ def state(
         raise UsageError("--clones is for data stores and maps: a chain has --servers")
     if kind != "chain" and (servers is not None or directory is not None):
         raise UsageError("--servers and --directory are for a chain: give --kind chain, too")
-    run = _Run(context, "state", "put", seconds, puts, size, writers, rate, batch, work.SIZE_MIN)
+    run = _LoadRun(context, "state", "put", seconds, puts, size, writers, rate, batch, work.SIZE_MIN)
     followers, members = 2 if clones is None else clones, servers or 3
     run.files(writers + followers + members)
     with _scratch(directory, kind == "chain") as scratch:
@@ -182,7 +182,7 @@ def state(
     run.end(report, as_json)
 
 
-class _Run:
+class _LoadRun:
     """The load of a command, and the presentation of its report."""
 
     def __init__(

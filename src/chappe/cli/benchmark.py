@@ -69,7 +69,7 @@ def generate(
     say(f"{many(len(nodes), 'node')}: {many(sent, 'message')} to send, {inputs:,} to receive")
 
 
-class _Benchmark(TyperCommand):
+class _PlotCommand(TyperCommand):
     """``--plot`` may stand without a file, which Typer's options cannot: it is handed a ``-`` then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -81,7 +81,7 @@ class _Benchmark(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@app.command(cls=_Benchmark)
+@app.command(cls=_PlotCommand)
 def benchmark(
     file: Annotated[
         str, Argument(metavar="FILE", help="A configuration, as `generate` makes it; - is standard input.")

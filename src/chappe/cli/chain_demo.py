@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Start three servers, write to them, kill them one after the other, and see that nothing is lost."""
     with tempfile.TemporaryDirectory(prefix="chappe-chain-") as home:
-        run = _Run(Path(home))
+        run = _ChainDemo(Path(home))
         try:
             run.begin()
             try:
@@ -50,7 +50,7 @@ def demo(
             run.close()
 
 
-class _Writer(threading.Thread):
+class _CountingWriter(threading.Thread):
     """Adds one to a key, again and again; ``confirmed`` are those that were answered."""
 
     def __init__(self, chain: Chain, key: str) -> None:
@@ -86,7 +86,7 @@ class _Writer(threading.Thread):
         return max(self._pause_s, time.monotonic() - self._answered_at)
 
 
-class _Run:
+class _ChainDemo:
     """One run, in a directory that goes with it."""
 
     def __init__(self, home: Path) -> None:
@@ -94,7 +94,7 @@ class _Run:
         self._file = home / "chain.toml"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
-        self._writers: list[_Writer] = []
+        self._writers: list[_CountingWriter] = []
         self._kills = 0
 
     def begin(self) -> None:
@@ -112,7 +112,7 @@ class _Run:
         chain.call(b'["put","begun",true]', timeout=BEGIN_S)
         self._chain = chain
         for number in range(WRITERS):
-            writer = _Writer(self._stack.enter_context(Chain(self._file)), f"writer {number + 1}")
+            writer = _CountingWriter(self._stack.enter_context(Chain(self._file)), f"writer {number + 1}")
             writer.start()
             self._writers.append(writer)
         say(f"the chain is founded: {self._members()}; {WRITERS} programs write, each one command after the other")

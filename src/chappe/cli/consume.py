@@ -110,7 +110,7 @@ def consume(
         printer = _Printer(form, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
         try:
-            waiting = _Waiting(consumer, reach, topics, timeout)
+            waiting = _Quiet(consumer, reach, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
                 batch = None
                 try:
@@ -161,7 +161,7 @@ def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
     return "the end is not reached" if before_end else ""
 
 
-class _Waiting:
+class _Quiet:
     """How long nothing came: says once that no store is there, and whether the time of ``--timeout`` is over."""
 
     def __init__(self, consumer: Consumer, reach: options.Reach, topics: list[str], timeout: float | None) -> None:

@@ -24,7 +24,7 @@ from chappe.system import settings, started
 
 if TYPE_CHECKING:
     from chappe import Producer
-    from chappe.dashboard.sources import Source
+    from chappe.dashboard.sources import DashboardSource
 
 AT: Final = "127.0.0.1:8788"
 TOKEN: Final = "CHAPPE_DASHBOARD_TOKEN"
@@ -94,7 +94,7 @@ def dashboard(
         from chappe.dashboard.sources.log import LogSource
         from chappe.dashboard.sources.maps import MapSource
         from chappe.dashboard.sources.mesh import MeshSource
-        from chappe.dashboard.watching import Watching
+        from chappe.dashboard.watching import SourceRunner
 
         named = f"the forwarder at {forwarders}" if forwarders else f"the tower at {tower}"
         command = started.command(f"tower {':'.join(tower.split(':')[:2])}", f"chappe up --tower {tower}")
@@ -112,7 +112,7 @@ def dashboard(
             command=command,
             expected=bool(forwarders) or not (peers or chains) or _was_given(context, "tower"),
         )
-        sources: list[Source] = [log]
+        sources: list[DashboardSource] = [log]
         endpoint = life.endpoint(security, forwarding=False)
         meshed = MeshSource(dialled, named=bool(peers), endpoint=endpoint, retry=dialling.arguments)
         sources.append(meshed)
@@ -123,14 +123,14 @@ def dashboard(
 
             sources.append(ChainSource(chains, log_security))
         sources += _pipelines()
-        watching = ending.enter_context(Watching(sources))
+        watching = ending.enter_context(SourceRunner(sources))
         leases = Leases()
         ending.callback(leases.close)
         entries = Entries(meshed.endpoint, {} if shared is None else shared.maps, leases, meshed.lives)
         changes = None
         if allow_changes:
             from chappe.api.log.kept_partition import KeptPartitions
-            from chappe.dashboard.changes import Changes
+            from chappe.dashboard.changes import DashboardChanges
 
             def producer(topic: str) -> AbstractContextManager[Producer]:
                 at = forwarders or None
@@ -138,7 +138,7 @@ def dashboard(
                     topic, tower=tower, listen=listen, forwarders=at, security=log_security
                 ).producer()
 
-            changes = Changes(log, producer, meshed.endpoint, entries, security=log_security)
+            changes = DashboardChanges(log, producer, meshed.endpoint, entries, security=log_security)
         looks = Looks(watching, log, meshed.endpoint, entries, leases, log_security, changes)
         # What is printed may be kept: in journals, in logs of CI. Who set the token has it.
         where = url(host, listener.getsockname()[1], None if given else token, tls=tls is not None)
@@ -153,7 +153,7 @@ def dashboard(
         say("dashboard stopped")
 
 
-def _pipelines() -> list[Source]:
+def _pipelines() -> list[DashboardSource]:
     """What looks at pipelines, where these can run."""
     from importlib.util import find_spec
 

@@ -34,7 +34,7 @@ _RECORD_LINE_MAX: Final = 6 * RECORD_BYTES_MAX + 4096  # JSON writes a byte with
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullRecord:
     """A record with more than its value. ``headers`` and ``timestamp`` are None, and ``has_key`` is false, where the
     input says nothing of them.
     """
@@ -46,7 +46,7 @@ class Whole:
     timestamp: int | None = None
 
 
-Item: TypeAlias = bytes | Whole
+Item: TypeAlias = bytes | FullRecord
 
 
 class BadInput(UsageError):
@@ -136,13 +136,13 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     message: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # what the value says, of one recorded from the mesh
 
 
-def _whole(line: _Line) -> Whole:
+def _whole(line: _Line) -> FullRecord:
     key = None if line.key is msgspec.UNSET else bytes_of(line.key)
     headers = None
     if line.headers is not msgspec.UNSET:
         headers = tuple([(name, bytes_of(value) or b"") for name, value in line.headers or ()])
     stamp = None if line.timestamp is msgspec.UNSET else _micros(line.timestamp)
-    return Whole(bytes_of(line.value), key, line.key is not msgspec.UNSET, headers, stamp)
+    return FullRecord(bytes_of(line.value), key, line.key is not msgspec.UNSET, headers, stamp)
 
 
 def bytes_of(text: JsonBytes) -> bytes | None:

@@ -142,8 +142,8 @@ def _follow(running: Gateway, statuses: Sequence[Any], title: str, as_json: bool
     """Show how it is until Ctrl-C or SIGTERM; tell events. Raises the error that stops the gateway."""
     from chappe.cli.screen import People, Screen
 
-    tellers = [mesh.Teller(come_and_go=True, quiet=as_json) for _ in statuses]
-    watches = [node.Watch(running.endpoint(domain)) for domain in running.domains]
+    tellers = [mesh.PeerNotices(come_and_go=True, quiet=as_json) for _ in statuses]
+    watches = [node.PeerRates(running.endpoint(domain)) for domain in running.domains]
     passed = [0.0, 0.0]  # messages a second
     before, looked_at = [0, 0], time.monotonic()
     report_at = looked_at + node.REPORT_S
@@ -164,7 +164,7 @@ def _follow(running: Gateway, statuses: Sequence[Any], title: str, as_json: bool
                 print(json.dumps(report(status, peers)), flush=True)
 
 
-def _tell_event(event: Any, teller: mesh.Teller, quiet: bool) -> None:
+def _tell_event(event: Any, teller: mesh.PeerNotices, quiet: bool) -> None:
     kind = type(event).__name__
     if kind in WRONG:
         warn(str(event))

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options, values
 from chappe.cli.console import hear_warnings, tell, warn
-from chappe.cli.kv_serve import Teller, follow, serve
+from chappe.cli.kv_serve import StoreNotices, follow, serve
 from chappe.cli.units import parse_age
 from chappe.data import terminal
 from chappe.data.markup import many
@@ -72,7 +72,7 @@ class Clone(mesh.Trust, mesh.Queues):
         with self.endpoint(security, forwarding=False) as endpoint:
             mesh.dial(endpoint, dialled)
             if follow is not None:
-                endpoint.statuses(callback=Teller())
+                endpoint.statuses(callback=StoreNotices())
                 follow.keep(endpoint, dialled)
             with endpoint.attach_clone(name, timeout=self.timeout) as store:
                 yield store

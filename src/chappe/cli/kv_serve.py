@@ -40,11 +40,11 @@ _WRONG: Final = frozenset(
 _OfAPair = Annotated[str | None, Option(hidden=True)]  # were options, and are refused with what to do instead
 
 
-class Teller:
+class StoreNotices:
     """Says what happens to peers and to the master of the store."""
 
     def __init__(self) -> None:
-        self._peers = mesh.Teller()
+        self._peers = mesh.PeerNotices()
         self._lost = False
 
     def __call__(self, event: Any) -> None:
@@ -201,7 +201,7 @@ def _chained(chain: Path | None, name: str | None, directory: Path | None) -> di
 
 def _master_teller(quiet: bool) -> Callable[[Any], None]:
     """What says what happens to peers and clones, and what is wrong with the store."""
-    tell_of_peer = mesh.Teller(come_and_go=True, quiet=quiet)
+    tell_of_peer = mesh.PeerNotices(come_and_go=True, quiet=quiet)
 
     def teller(event: Any) -> None:
         kind = type(event).__name__

@@ -27,7 +27,7 @@ _YES: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fa
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogChoices:
     """The options in effect; ``levels`` are by logger."""
 
     verbose: bool = False
@@ -48,11 +48,11 @@ class Wanted:
         return min((logging.INFO if self.verbose else logging.WARNING, *self.levels.values()))
 
 
-class Log:
+class CommandLog:
     """The log of this process."""
 
     def __init__(self) -> None:
-        self.wanted = Wanted()
+        self.wanted = LogChoices()
         self._file: LogFile | None = None
 
     def ask(self, *, verbose: bool | None = None, levels: str | None = None, form: str | None = None) -> None:
@@ -86,7 +86,7 @@ class Log:
         return record.levelno >= self.wanted.threshold(record.name, usual)
 
 
-log: Final = Log()
+log: Final = CommandLog()
 
 
 def parse_levels(text: str) -> dict[str, int]:

@@ -178,7 +178,7 @@ def shown(where: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Teller:
+class PeerNotices:
     """Says what happens to peers, each sentence once in a row.
 
     That a peer cannot be reached is said once, until some peer comes or goes.

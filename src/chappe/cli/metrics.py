@@ -30,7 +30,7 @@ _CERTIFIED: Final = "chappe.certified"  # in a request's environment, where no h
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-class _Handler(WSGIRequestHandler):
+class _MetricsHandler(WSGIRequestHandler):
     timeout = HANDSHAKE_TIMEOUT_S  # of each wait for a byte
 
     def get_environ(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self._open: dict[Any, Any] = {}  # who is served, the oldest first: as it was accepted, and the socket now
         self._office = office
         self._guard = threading.Lock()
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _MetricsHandler)
         app = app if office is None else _for(office, app)
         self.set_app(_on_loopback(app) if is_loopback(host) else app)
         self._thread = threading.Thread(target=self.serve_forever, name="chappe-metrics", daemon=True)

@@ -176,7 +176,7 @@ def node(
         started.note(*(f"endpoint {each}" for each in facts["listen"]))
         with suppress(KeyboardInterrupt):  # the proper end, as soon as somebody knows that it runs
             tell(as_json, facts, f"{title}; Ctrl-C stops")
-            follow(endpoint, statuses, mesh.Teller(come_and_go=True, quiet=as_json), title, as_json, more)
+            follow(endpoint, statuses, mesh.PeerNotices(come_and_go=True, quiet=as_json), title, as_json, more)
     if not as_json:
         say("node stopped")
 
@@ -258,7 +258,7 @@ class PeerRow:
     dropped: int
 
 
-class Watch:
+class PeerRates:
     """Looks at the peers of an endpoint again and again."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -308,7 +308,7 @@ def follow(
     """
     from chappe.cli.screen import People, Screen
 
-    watch = Watch(endpoint)
+    watch = PeerRates(endpoint)
     report_at = time.monotonic() + REPORT_S
     with Screen(People(stderr=True), quiet=as_json) as screen:
         while True:

@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, SIGTERM or `stop`; a batch under way is finished first."""
     from chappe.api.serving import Office
-    from chappe.cli.pipeline_run import Run, parse_address
+    from chappe.cli.pipeline_run import PipelineRun, parse_address
     from chappe.spark.session import check_master
 
     options.be(acting, plain)
@@ -60,7 +60,7 @@ def run(
     with _problems(as_json):
         office = None if where is None else Office.of("plain" if plain else None, where[0], "pipeline's numbers")
         pipeline = _read(file, tower)
-        this = Run(
+        this = PipelineRun(
             pipeline, tower, check_master(master) if master else None, once, seconds, where, as_json, office=office
         )
         with dashboard.beside(look, "--tower", tower, *(["--plain"] if plain else [])) as url:

@@ -106,7 +106,7 @@ def seconds(value: float | None) -> str:
 
 
 @dataclass(slots=True)
-class Run:
+class PipelineRun:
     """A pipeline from start to end in this process; ``run`` returns the exit code."""
 
     pipeline: Pipeline

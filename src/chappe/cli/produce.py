@@ -24,7 +24,7 @@ from typer import Argument, Option
 from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
-from chappe.cli.formats import SPLITTERS, BadInput, Item, Whole, looks_consumed
+from chappe.cli.formats import SPLITTERS, BadInput, FullRecord, Item, looks_consumed
 from chappe.cli.topics import new_beside
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
@@ -95,7 +95,7 @@ def produce(
         from chappe.api.chain.configuration import ChainConfiguration
 
         ChainConfiguration.load(chain)
-    writer = _Writer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
+    writer = _LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
@@ -105,8 +105,8 @@ def produce(
         with writer, bar:
             if identity is not None:
                 writer.open()  # an earlier run may have left something to be stored
-            run = _Run(writer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
-            with _Watch(run, timeout):
+            run = _ProduceRun(writer, input_format, extras, as_json, min_acks, bar, size, lasting=identity is not None)
+            with _StallWatch(run, timeout):
                 code = run.all_of(source)
     finally:
         if file != "-":
@@ -115,7 +115,7 @@ def produce(
         raise typer.Exit(code)
 
 
-def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> Whole:
+def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> FullRecord:
     """What the options say of every record. Raises UsageError."""
     pairs = []
     for each in headers or []:
@@ -124,7 +124,7 @@ def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -
             raise UsageError(f"--header is NAME=VALUE, not {each!a}")
         pairs.append((name, os.fsencode(value)))
     stamp = None if timestamp is None else as_micros(parse_moment(timestamp, "--timestamp"))
-    return Whole(None, None if key is None else os.fsencode(key), key is not None, tuple(pairs), stamp)
+    return FullRecord(None, None if key is None else os.fsencode(key), key is not None, tuple(pairs), stamp)
 
 
 def _open(file: str) -> int:
@@ -163,7 +163,7 @@ class _Ordered:
         return self._producer.stored
 
 
-class _Writer:
+class _LazyProducer:
     """Context manager that creates the producer on the first record, so that failing input creates no topic."""
 
     def __init__(
@@ -188,7 +188,7 @@ class _Writer:
             self._kept = KeptPartitions(topic, **reach.arguments)
         self._ending = ExitStack()
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> _LazyProducer:
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -246,10 +246,10 @@ class _Writer:
 
 
 @dataclass
-class _Run:
-    writer: _Writer
+class _ProduceRun:
+    writer: _LazyProducer
     form: options.InputFormat
-    extras: Whole
+    extras: FullRecord
     as_json: bool
     min_acks: int
     bar: Bar
@@ -429,13 +429,13 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-class _Watch:
+class _StallWatch:
     """Says when nothing is stored for a while, also while the producer waits for room, and when it goes on.
 
     After ``timeout`` seconds it interrupts the main thread, whatever that waits for.
     """
 
-    def __init__(self, run: _Run, timeout: float | None) -> None:
+    def __init__(self, run: _ProduceRun, timeout: float | None) -> None:
         self._run = run
         self._timeout = timeout
         self._deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -118,7 +118,7 @@ def publish(
         batches: Iterable[Messages] = [form.given(topic, texts or [])]
     else:
         batches = form.lines(topic, sys.stdin.fileno())
-    teller = mesh.Teller()
+    teller = mesh.PeerNotices()
     count = wanted = 0  # published, and of these what somebody in reach has subscribed to
     problem: ChappeError | None = None
     with queues.endpoint(security, forwarding=False) as endpoint:
@@ -215,7 +215,7 @@ def subscribe(
     json = as_json or output == "json"
     render = values.message_as_json if json else partial(values.message_as_text, broker=as_text)
     with life.endpoint(security, forwarding=False) as endpoint:
-        teller = mesh.Teller(come_and_go=bool(heard))
+        teller = mesh.PeerNotices(come_and_go=bool(heard))
         endpoint.statuses(callback=teller)
         age_s = None if max_age is None else parse_age(max_age)
         bounds: dict[str, Any] = {"messages_max": messages_max, "bytes_max": bytes_max}
@@ -247,7 +247,7 @@ def subscribe(
                 warn(f"{many(subscriber.dropped, 'message')} {were} dropped: this was too slow{hint}")
 
 
-def _check_met(teller: mesh.Teller, dialled: list[tuple[str, int]]) -> None:
+def _check_met(teller: mesh.PeerNotices, dialled: list[tuple[str, int]]) -> None:
     """Exit with an error if no peer was ever connected."""
     if dialled and not teller.met:
         warn(f"nobody was ever reached at {', '.join(map(mesh.shown, dialled))}: start an endpoint with `chappe node`")

@@ -99,7 +99,7 @@ def record(
             elif at is not None:
                 say(f"peers can dial {at}")
             with Bar("waiting for peers", quiet=as_json) as bar:
-                recorder.show = _Shown(endpoint, bar).show
+                recorder.show = _RecordingBar(endpoint, bar).show
                 try:
                     recorder.run()
                 finally:
@@ -148,7 +148,7 @@ def _stopped_by_signals(recorder: Recorder | EventFiles) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-class _Shown:
+class _RecordingBar:
     def __init__(self, endpoint: Endpoint, bar: Bar) -> None:
         self._endpoint = endpoint
         self._bar = bar

@@ -195,7 +195,7 @@ class Picture:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._topics: dict[bytes, _Topic] = {}
+        self._topics: dict[bytes, _TopicTraffic] = {}
         self._wants: dict[tuple[str, bytes], tuple[str, ...]] = {}
         self._last: deque[Passed] = deque(maxlen=LAST)
         self._seen = self._missed = 0
@@ -216,7 +216,7 @@ class Picture:
             self._last.append(each)
             if each.topic not in self._topics and len(self._topics) >= TOPICS_MAX:
                 continue
-            topic = self._topics.setdefault(each.topic, _Topic(now))
+            topic = self._topics.setdefault(each.topic, _TopicTraffic(now))
             topic.messages += each.count
             topic.bytes += each.size
             topic.source = each.source
@@ -257,7 +257,7 @@ class Picture:
         return f"tap at {self._where}: {many(self._seen, 'message')} seen{missed}; Ctrl-C stops"
 
 
-class _Topic:
+class _TopicTraffic:
     """What was seen of one topic; ``rate`` and ``byte_rate`` are of about the last seconds."""
 
     def __init__(self, now: float) -> None:

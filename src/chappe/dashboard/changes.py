@@ -18,7 +18,7 @@ from typing import Final
 from chappe import Producer
 from chappe.api.identity import state_directory
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.dashboard.entries import Entries, Row, typed
+from chappe.dashboard.entries import Entries, EntryRow, typed
 from chappe.dashboard.pages.words import many, size
 from chappe.dashboard.sources.log import LogSource
 from chappe.data.topic import check_topic, encode_topic
@@ -57,7 +57,7 @@ class Planned:
     harmless: bool = False
 
 
-class Changes:
+class DashboardChanges:
     """All changes of one dashboard. Use from several threads is safe.
 
     Args:
@@ -246,7 +246,7 @@ class Changes:
         carry_out = partial(self._do, partial(opened.set, own, value), f"{key} in {kind} {name} is set.")
         return Planned(f"Set {key} in {kind} {name}", loses, "Set it", carry_out, harmless=before is None)
 
-    def erase(self, kind: str, name: str, row: Row) -> Planned:
+    def erase(self, kind: str, name: str, row: EntryRow) -> Planned:
         """An entry that is there. Raises as ``open``."""
         opened = self._entries.open(kind, name)
         carry_out = partial(self._do, partial(opened.erase, row.own), f"{row.key} in {kind} {name} is deleted.")

@@ -40,7 +40,7 @@ Lives: TypeAlias = Callable[[str], dict[SortKey, float]]  # monotonic seconds by
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EntryRow:
     """An entry: ``expires`` says in how long it is removed, empty for never; ``own`` is the key as the store has it."""
 
     key: str
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class EntryChange:
     """Something that happened to a key; ``at`` is seconds since 1970."""
 
     at: float
@@ -62,7 +62,7 @@ class Changed:
 class Inside(Protocol):
     """A store or map that is open."""
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[EntryRow]:
         """All entries of this moment."""
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
@@ -91,7 +91,7 @@ class Inside(Protocol):
         """Leave."""
 
 
-class _Clone:
+class _StoreEntries:
     """A clone does not know what expires: ``lives`` says what the master told of that."""
 
     def __init__(self, endpoint: Endpoint, name: str, lives: Lives) -> None:
@@ -100,12 +100,12 @@ class _Clone:
         self._store: DataStore = endpoint.attach_clone(name, timeout=ATTACH_S)
         self._watch = self._store.watch(on_full="drop_oldest", messages_max=WATCH_MAX)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[EntryRow]:
         lives, now = self._lives(self._name), time.monotonic()
         for each in self._store.snapshot():
             at = lives.get(sort_key(each.typed.key)) if lives else None
             left = _left(None if at is None else max(0.0, at - now))
-            yield Row(_text(each.typed.key), _text(each.typed.value), left, each.typed.key)
+            yield EntryRow(_text(each.typed.key), _text(each.typed.value), left, each.typed.key)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -136,18 +136,18 @@ class _Clone:
         self._store.close()
 
 
-class _Map:
+class _MapEntries:
     """A map that its source follows anyway; only the watch is ours."""
 
     def __init__(self, shared: SharedMap[bytes]) -> None:
         self._map = shared
         self._watch = shared.watch(on_full="drop_oldest", messages_max=WATCH_MAX)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[EntryRow]:
         for entry in self._map.member.entries():
             key, value, _ = self._map.member.raw(entry)
             own = key.decode("utf-8", "surrogateescape")
-            yield Row(brief(key, "text"), brief(value), _left(self._map.member.left_s(entry)), own)
+            yield EntryRow(brief(key, "text"), brief(value), _left(self._map.member.left_s(entry)), own)
 
     def changes(self) -> Iterator[tuple[str, str, str]]:
         for each in self._watch.get_many(WATCH_MAX, 0):
@@ -177,17 +177,17 @@ class _Map:
         self._watch.close()
 
 
-class Opened:
+class OpenEntries:
     """One store or map, for all who look at it."""
 
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
         self._lock = threading.Lock()
-        self._changes: deque[Changed] = deque(maxlen=CHANGES_MAX)
-        self._rows: list[Row] = []
+        self._changes: deque[EntryChange] = deque(maxlen=CHANGES_MAX)
+        self._rows: list[EntryRow] = []
         self._fresh_until = 0.0
 
-    def find(self, text: str) -> tuple[list[Row], int, int]:
+    def find(self, text: str) -> tuple[list[EntryRow], int, int]:
         """Entries whose key or value contains a text, ``ROWS_MAX`` at most; how many do, and how many there are."""
         with self._lock:
             now = time.monotonic()
@@ -200,11 +200,11 @@ class Opened:
         fitting = [each for each in rows if wanted in each.key.casefold() or wanted in each.value.casefold()]
         return fitting[:ROWS_MAX], len(fitting), len(rows)
 
-    def changes(self) -> tuple[list[Changed], int]:
+    def changes(self) -> tuple[list[EntryChange], int]:
         """The newest changes since it was opened, newest first; and how many were left out as they came too fast."""
         with self._lock:
             for kind, key, value in self._inside.changes():
-                self._changes.append(Changed(time.time(), kind, key, value))
+                self._changes.append(EntryChange(time.time(), kind, key, value))
             return list(reversed(self._changes)), self._inside.dropped
 
     def own(self, text: str) -> Any:
@@ -259,11 +259,11 @@ class Entries:
         self._lives = lives
         self._maps = maps
         self._leases = leases
-        self._open: dict[tuple[str, str], Opened] = {}
+        self._open: dict[tuple[str, str], OpenEntries] = {}
         self._begun: dict[tuple[str, str], tuple[threading.Lock, int]] = {}  # being opened, and by how many
         self._lock = threading.Lock()
 
-    def open(self, kind: str, name: str) -> Opened:
+    def open(self, kind: str, name: str) -> OpenEntries:
         """Look inside, now and again: it stays open for some seconds after the last time.
 
         Raises:
@@ -277,7 +277,7 @@ class Entries:
                 if found is None and len(self._open.keys() | self._begun.keys()) > OPEN_MAX:
                     raise UsageError(f"{OPEN_MAX} stores and maps are open already: close the page of another one")
             if found is None:
-                found = Opened(self._inside(kind, name))
+                found = OpenEntries(self._inside(kind, name))
                 with self._lock:
                     self._open[key] = found
             self._leases.touch(("inside", kind, name), partial(self._close, kind, name))
@@ -308,9 +308,9 @@ class Entries:
 
     def _inside(self, kind: str, name: str) -> Inside:
         if kind == "map" and name in self._maps:
-            return _Map(self._maps[name])
+            return _MapEntries(self._maps[name])
         if kind == "data store" and self._endpoint is not None:
-            return _Clone(self._endpoint, name, self._lives)
+            return _StoreEntries(self._endpoint, name, self._lives)
         raise UsageError(f"into {kind} {name} nobody can look from here")
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.dashboard.changes import Changes
+from chappe.dashboard.changes import DashboardChanges
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
-from chappe.dashboard.records import Found, Wanted, find
+from chappe.dashboard.records import Found, RecordQuery, find
 from chappe.dashboard.sources.log import LogSource
-from chappe.dashboard.watching import Watching
+from chappe.dashboard.watching import SourceRunner
 from chappe.errors import ChappeError
 from chappe.security import LogSecurity
 
@@ -33,16 +33,16 @@ class Looks:
         changes: What may be changed; None if nothing may.
     """
 
-    watching: Watching
+    watching: SourceRunner
     log: LogSource | None
     endpoint: Endpoint | None
     entries: Entries
     leases: Leases
     security: LogSecurity = None
-    changes: Changes | None = None
+    changes: DashboardChanges | None = None
     _reads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(READS_AT_ONCE))
 
-    def find(self, topic: str, wanted: Wanted) -> Found:
+    def find(self, topic: str, wanted: RecordQuery) -> Found:
         """Records of a topic by the name that people read. Raises as ``records.find``; ChappeError if it is gone."""
         name, held = self.log.held(topic) if self.log is not None else (topic, {})
         if not held:

@@ -33,7 +33,7 @@ ANSWER_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordQuery:
     """What to look for.
 
     Args:
@@ -59,7 +59,7 @@ class Found:
     note: str = ""
 
 
-def find(topic: str, held: Mapping[str, Known], wanted: Wanted, security: LogSecurity = None) -> Found:
+def find(topic: str, held: Mapping[str, Known], wanted: RecordQuery, security: LogSecurity = None) -> Found:
     """Look into the stores.
 
     Args:
@@ -93,7 +93,7 @@ def find(topic: str, held: Mapping[str, Known], wanted: Wanted, security: LogSec
 class _Search:
     """One request: its connections, and what is left of its bounds."""
 
-    def __init__(self, topic: str, wanted: Wanted, security: LogSecurity, partitions: int) -> None:
+    def __init__(self, topic: str, wanted: RecordQuery, security: LogSecurity, partitions: int) -> None:
         self._topic = topic
         self._wanted = wanted
         self._security = security
@@ -110,7 +110,7 @@ class _Search:
         for each in self._clients.values():
             each.close()
 
-    def notes(self, wanted: Wanted) -> list[str]:
+    def notes(self, wanted: RecordQuery) -> list[str]:
         found = []
         if wanted.text:
             found.append(f"looked through {self._seen:,} records")

@@ -11,7 +11,7 @@ from chappe.errors import ChappeError
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple, Generic[T]):
+class SearchOutcome(NamedTuple, Generic[T]):
     """What a search found; or else ``problem`` says why it did not."""
 
     found: T | None
@@ -29,22 +29,22 @@ class Searches(Generic[T]):
         """Whether some have not ended yet, those included that do not count any more."""
         return self._running > 0
 
-    async def find(self, look: Callable[[], T]) -> Outcome[T] | None:
+    async def find(self, look: Callable[[], T]) -> SearchOutcome[T] | None:
         """Call ``look`` in a thread; None if another search was begun, or refused, before it ended."""
         number = self._next()
         self._running += 1
         try:
-            outcome: Outcome[T] = Outcome(await asyncio.to_thread(look))
+            outcome: SearchOutcome[T] = SearchOutcome(await asyncio.to_thread(look))
         except (ChappeError, OSError) as error:
-            outcome = Outcome(None, str(error))
+            outcome = SearchOutcome(None, str(error))
         finally:
             self._running -= 1
         return outcome if number == self._begun else None
 
-    def refuse(self, problem: str) -> Outcome[T]:
+    def refuse(self, problem: str) -> SearchOutcome[T]:
         """A search that cannot be begun; those before it do not count any more."""
         self._next()
-        return Outcome(None, problem)
+        return SearchOutcome(None, problem)
 
     def _next(self) -> int:
         self._begun += 1

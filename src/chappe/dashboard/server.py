@@ -36,7 +36,7 @@ try:
 
     from chappe.dashboard.connections import SILENT_MAX, PageHttp
     from chappe.dashboard.pages.frame import root
-    from chappe.web.server import CertifiedWebSocket, HandshakeLoop, TaskComplaints
+    from chappe.web.server import CertifiedWebSocket, HandshakeLoop, TaskFailures
 except ImportError as problem:
     raise ChappeError(
         f"the dashboard needs further packages ({problem.name}): pip install 'chappe[dashboard]'"
@@ -183,7 +183,7 @@ def serve(
         ws_max_size=1 << 20,
     )
     with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
-        runner.get_loop().set_exception_handler(TaskComplaints())
+        runner.get_loop().set_exception_handler(TaskFailures())
         runner.run(
             uvicorn.Server(config).serve(sockets=[listener])
         )  # it obeys SIGTERM and Ctrl-C, and raises them then

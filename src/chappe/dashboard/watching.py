@@ -17,7 +17,7 @@ from typing import Final, Self
 
 import msgspec
 
-from chappe.dashboard.sources import Source
+from chappe.dashboard.sources import DashboardSource
 from chappe.errors import ChappeError
 from chappe.observing.drawing import Drawing, draw
 from chappe.observing.lines import MINUTES, Point, Span
@@ -33,10 +33,10 @@ ASKED_S: Final = 5.0  # as long after somebody has asked it is kept fresh
 SAY_S: Final = 2.0  # a pause that is longer is told of
 
 
-class Watching:
+class SourceRunner:
     """Looks until it is closed; closes the sources. Use from several threads is safe."""
 
-    def __init__(self, sources: Sequence[Source], *, look_s: float = LOOK_S) -> None:
+    def __init__(self, sources: Sequence[DashboardSource], *, look_s: float = LOOK_S) -> None:
         self._sources = list(sources)
         self._observer = Observer([each.name for each in self._sources])
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, source: Source) -> None:
+    def _run(self, source: DashboardSource) -> None:
         while not self._ended.is_set():
             began = time.monotonic()
             try:

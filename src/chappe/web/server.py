@@ -60,7 +60,7 @@ try:
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    from chappe.web.session import PATH, PROTOCOL, Rights, WebSession
+    from chappe.web.session import PATH, PROTOCOL, Rights, WebSocketSession
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
 
@@ -216,7 +216,7 @@ class HandshakeLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*given, **options)
 
 
-class TaskComplaints:
+class TaskFailures:
     """Makes asyncio report failures of tasks at most once a minute, so that a client's garbage cannot fill the log."""
 
     def __init__(self) -> None:
@@ -352,7 +352,7 @@ class WebSocketServer:
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=HandshakeLoop) as runner:
-                runner.get_loop().set_exception_handler(TaskComplaints())
+                runner.get_loop().set_exception_handler(TaskFailures())
                 runner.run(self._server.serve(sockets=[self._socket]))
         except Exception:
             logger.exception("the WebSocket server stopped because of a defect")
@@ -397,7 +397,7 @@ class WebSocketServer:
                 return
             rights = Rights(Behind(holder.name, self._endpoint.core, self._endpoint.node.lock), holder.end)
         assert self._async is not None
-        session = WebSession(client, self._async, self._queue, self._room.spoke, rights)
+        session = WebSocketSession(client, self._async, self._queue, self._room.spoke, rights)
         if not self._room.enter(session, host):
             await client.send_denial_response(PlainTextResponse("too many clients\n", 503))
             return

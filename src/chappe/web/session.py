@@ -100,7 +100,7 @@ class Rights:
     end: float
 
 
-class WebSession:
+class WebSocketSession:
     """A client whose connection is accepted. ``spoke`` is called once its first frame is understood.
 
     ``queue`` says what waits for it at most, and what happens then: arguments of ``subscribe``. Without ``rights`` it
@@ -112,7 +112,7 @@ class WebSession:
         socket: WebSocket,
         endpoint: AsyncEndpoint,
         queue: dict[str, Any],
-        spoke: Callable[[WebSession], None],
+        spoke: Callable[[WebSocketSession], None],
         rights: Rights | None = None,
     ) -> None:
         self._spoke = spoke

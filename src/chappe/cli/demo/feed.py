@@ -40,7 +40,7 @@ def kind_of(line: bytes) -> str:
         return LINES
 
 
-class Feed:
+class DemoFeed:
     """Sends measurements, or the lines of ``source`` that are not in the topic yet; ``-`` is standard input.
 
     ``facts`` is what it has told, the newest of each name: ``kind`` of the records, once that is known; how many are
@@ -83,7 +83,7 @@ class Feed:
             self._problem = error
 
     def _measure(self) -> None:
-        machine = Machine()
+        machine = MachineMetrics()
         self.facts["kind"] = METRICS
         due = time.monotonic()
         while not self._stopping.wait(max(0.0, due - time.monotonic())):
@@ -162,7 +162,7 @@ class Measurement(msgspec.Struct, frozen=True):
     unit: str
 
 
-class Machine:
+class MachineMetrics:
     """Measures processors, memory, disk and network; rates are since the measurement before."""
 
     def __init__(self) -> None:

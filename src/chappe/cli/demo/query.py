@@ -29,7 +29,7 @@ HISTORY: Final = 24  # averages kept for each metric, for the small curve
 METRICS_MAX: Final = 10_000  # rows of one window; further metrics are counted, not kept
 
 
-class Row(NamedTuple):
+class WindowRow(NamedTuple):
     """One metric in one window; times are UTC."""
 
     window_start: datetime
@@ -47,14 +47,14 @@ class Windows:
     """All windows in a directory. Used by one thread; ``newest`` and ``history`` may be read by another."""
 
     directory: Path
-    newest: dict[str, Row] = field(default_factory=dict)
+    newest: dict[str, WindowRow] = field(default_factory=dict)
     history: dict[str, deque[tuple[datetime, float]]] = field(default_factory=dict)
     records: int = 0
     updates: int = 0  # newer numbers of a metric in a window
     left_out: int = 0
-    _open: OrderedDict[datetime, dict[str, Row]] = field(default_factory=OrderedDict)
+    _open: OrderedDict[datetime, dict[str, WindowRow]] = field(default_factory=OrderedDict)
 
-    def merge(self, rows: Iterable[Row]) -> None:
+    def merge(self, rows: Iterable[WindowRow]) -> None:
         """Take over newer numbers of some metrics in some windows, and write these windows to disk."""
         self.directory.mkdir(parents=True, exist_ok=True)
         changed: set[datetime] = set()
@@ -77,20 +77,20 @@ class Windows:
         """The file of the window that begins at ``start``."""
         return self.directory / f"{start.astimezone(UTC):%Y-%m-%dT%H-%M-%SZ}.parquet"
 
-    def _window(self, start: datetime) -> dict[str, Row]:
+    def _window(self, start: datetime) -> dict[str, WindowRow]:
         if start not in self._open:
             self._open[start] = self._read(start)
         self._open.move_to_end(start)
         return self._open[start]
 
-    def _read(self, start: datetime) -> dict[str, Row]:
+    def _read(self, start: datetime) -> dict[str, WindowRow]:
         import pyarrow.parquet as parquet
 
         path = self.path(start)
         if not path.exists():
             return {}
         found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-        return {each["metric"]: Row(**each) for each in found}
+        return {each["metric"]: WindowRow(**each) for each in found}
 
     def _write(self, start: datetime) -> None:
         import pyarrow
@@ -98,7 +98,7 @@ class Windows:
 
         moment = pyarrow.timestamp("us", "UTC")
         types = (moment, moment, pyarrow.string(), pyarrow.int64(), *[pyarrow.float64()] * 4)
-        schema = pyarrow.schema(list(zip(Row._fields, types, strict=True)))
+        schema = pyarrow.schema(list(zip(WindowRow._fields, types, strict=True)))
         table = pyarrow.Table.from_pylist([row._asdict() for row in self._open[start].values()], schema)
         path = self.path(start)
         half = path.with_name(f".{path.name}.tmp")  # readers of a directory pass over names with a dot
@@ -108,7 +108,7 @@ class Windows:
             sync_file(file.fileno())
         half.replace(path)
 
-    def _remember(self, row: Row) -> None:
+    def _remember(self, row: WindowRow) -> None:
         if row.metric not in self.newest and len(self.newest) >= METRICS_MAX:
             return
         if row.metric not in self.newest or self.newest[row.metric].window_start <= row.window_start:
@@ -130,7 +130,7 @@ class QueryFailed(ChappeError):
     """The Spark query, or Spark itself, stopped; the text has its reason."""
 
 
-class Query:
+class DemoQuery:
     """Starts Spark and the query on a thread of its own, so that the terminal lives meanwhile."""
 
     def __init__(self, endpoint: str, topic: str, kind: str, checkpoint: Path, windows: Windows, log: Path) -> None:
@@ -229,7 +229,7 @@ class Query:
             "unix_micros(window.start)", "unix_micros(window.end)", "metric", "records", "total", "average",
             "minimum", "maximum", "unix_micros(newest)",
         ).collect()  # fmt: skip
-        self._windows.merge(Row(_moment(start), _moment(end), *rest) for start, end, *rest, _ in found)
+        self._windows.merge(WindowRow(_moment(start), _moment(end), *rest) for start, end, *rest, _ in found)
         self.batches += 1
         if found:
             self.delay_s = time.time() - max(newest for *_, newest in found) / 1_000_000

@@ -18,9 +18,9 @@ from rich.console import Console
 from chappe.cli import options
 from chappe.cli.console import hear_warnings, host_and_ports, warn
 from chappe.cli.dashboard import beside
-from chappe.cli.demo.feed import Feed
-from chappe.cli.demo.query import Query, Windows
-from chappe.cli.demo.view import MetricsTable, Status, lines, picture
+from chappe.cli.demo.feed import DemoFeed
+from chappe.cli.demo.query import DemoQuery, Windows
+from chappe.cli.demo.view import DemoStatus, MetricsTable, lines, picture
 from chappe.cli.screen import Screen
 from chappe.data.markup import are
 from chappe.errors import ChappeError, TimedOut
@@ -45,7 +45,7 @@ class Demo:
     tower: str
     console: Console
     dashboard: bool = False
-    status: Status = field(default_factory=lambda: Status(time.monotonic()))
+    status: DemoStatus = field(default_factory=lambda: DemoStatus(time.monotonic()))
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -84,11 +84,11 @@ class Demo:
         identity, directory = f"{self.topic}-feed", self.directory / "feed"
         producer = Producer(self.topic, tower=tower.address, identity=identity, directory=directory)
         ending.callback(_leave, producer)
-        feed = Feed(producer, self.source)
+        feed = DemoFeed(producer, self.source)
         ending.callback(feed.stop)
         kind = self._first_kind(feed)
         checkpoint, log = self.directory / "checkpoint", self.directory / LOG
-        query = Query(store.endpoint, self.topic, kind, checkpoint, self.windows, log)
+        query = DemoQuery(store.endpoint, self.topic, kind, checkpoint, self.windows, log)
         ending.callback(query.stop)
         stopped = False
         try:
@@ -111,7 +111,7 @@ class Demo:
         if not drained:
             self.notes.append("Spark has not read everything yet; a next demo goes on from here")
 
-    def _first_kind(self, feed: Feed) -> str:
+    def _first_kind(self, feed: DemoFeed) -> str:
         """What the records are; of standard input that is known only when the first line is there."""
         self.status.stage = "waiting for input"
         began = time.monotonic()
@@ -123,7 +123,7 @@ class Demo:
             time.sleep(STEP_S)
         return str(feed.facts["kind"])
 
-    def _watch(self, members: Iterable[Store | Tower], feed: Feed, query: Query) -> None:
+    def _watch(self, members: Iterable[Store | Tower], feed: DemoFeed, query: DemoQuery) -> None:
         """Show what happens until the time is over or the input has ended."""
         end = float("inf")
         began = time.monotonic()
@@ -144,7 +144,7 @@ class Demo:
     def _show(self) -> None:
         self.screen.show(lambda: picture(self.status, self.windows, self.console), lambda: lines(self.status))
 
-    def _hear(self, feed: Feed, query: Query) -> None:
+    def _hear(self, feed: DemoFeed, query: DemoQuery) -> None:
         flow = self.status.flow
         flow.batches, flow.windows_s = query.batches, query.delay_s
         flow.in_windows, flow.windows = self.windows.records, self.windows.updates
@@ -182,7 +182,7 @@ def _leave(producer: Producer) -> None:
         producer.close(0.0)  # the journal keeps what is not stored
 
 
-def _stage(query: Query, seconds: float) -> str:
+def _stage(query: DemoQuery, seconds: float) -> str:
     if not query.running:
         return f"starting Spark, {seconds:.0f} s (takes about 30); records wait in the store"
     return "running" if query.batches else "Spark runs and computes its first windows"

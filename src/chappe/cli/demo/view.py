@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chappe.cli.charts import curve
-from chappe.cli.demo.query import WINDOW_S, Row, Windows
+from chappe.cli.demo.query import WINDOW_S, WindowRow, Windows
 from chappe.cli.units import count, delay, quantity, rate
 
 RATE_S: Final = 5.0  # rates are of about the last seconds
@@ -102,7 +102,7 @@ NAMES: Final = ("now", "window", "records", "average", "min", "max")
 
 
 @dataclass(slots=True)
-class Status:
+class DemoStatus:
     """What the head tells, besides what flows."""
 
     began: float
@@ -117,7 +117,7 @@ class Status:
         return f"{time.monotonic() - self.began:5.1f} s  {self.stage}"
 
 
-def lines(status: Status) -> Iterator[str]:
+def lines(status: DemoStatus) -> Iterator[str]:
     """What is told without a terminal."""
     flow = status.flow
     yield f"{status.line}; records: {flow.records}; windows: {flow.counted}"
@@ -128,7 +128,7 @@ def lines(status: Status) -> Iterator[str]:
         )
 
 
-def picture(status: Status, windows: Windows, console: Console) -> Group:
+def picture(status: DemoStatus, windows: Windows, console: Console) -> Group:
     """Head and table, as high as the console at most."""
     flow = status.flow
     head: list[RenderableType] = [Text(status.line, style="bold")]
@@ -192,7 +192,7 @@ class MetricsTable:
         left = width - name - sum(2 + WIDTHS[each] for each in names) - 2
         return min(name, width), names, min(left, CURVE_MAX) if left >= CURVE_MIN else 0
 
-    def _cells(self, metric: str, row: Row | None) -> dict[str, str]:
+    def _cells(self, metric: str, row: WindowRow | None) -> dict[str, str]:
         cells = {}
         unit = self.flow.unit(metric)
         if metric in self.flow.newest:

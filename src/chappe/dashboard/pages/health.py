@@ -9,7 +9,7 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address
-from chappe.dashboard.pages.parts import Table, every
+from chappe.dashboard.pages.parts import PageTable, every
 from chappe.dashboard.pages.style import LEVELS
 from chappe.dashboard.pages.words import clock, connecting, many
 from chappe.observing.snapshot import Change, Problem
@@ -32,7 +32,7 @@ def page(looks: Looks, here: Here) -> None:
             kinds = ui.select([], multiple=True, label="Of").props("dense outlined clearable use-chips")
             kinds.style("min-width: 200px")
             total = ui.label("").classes("soft")
-        history = Table(
+        history = PageTable(
             (("at", "UTC", False), ("level", "", False), ("who", "who", False), ("text", "what", False)),
             empty="nothing like that has changed since this dashboard began",
             label="History of statuses",

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from nicegui import ui
 
-from chappe.dashboard.changes import Changes, Planned
-from chappe.dashboard.entries import ROWS_MAX, Changed, Row
+from chappe.dashboard.changes import DashboardChanges, Planned
+from chappe.dashboard.entries import ROWS_MAX, EntryChange, EntryRow
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Table, every, go
+from chappe.dashboard.pages.parts import PageTable, every, go
 from chappe.errors import ChappeError, UsageError
 from chappe.observing.snapshot import Keeping, Member
 
@@ -28,7 +28,7 @@ SERVERS: Final = (
 def page(looks: Looks, here: Here) -> None:
     """Build it."""
     chosen: list[tuple[str, str] | None] = [None]
-    listed: list[Row] = []
+    listed: list[EntryRow] = []
 
     def follow() -> None:
         kind, name = here.chosen("kind"), here.chosen("name")
@@ -53,7 +53,7 @@ def page(looks: Looks, here: Here) -> None:
             "Choose a store or map to look inside, or a chain for its servers. "
             "Maps are named with --map, chains with --chain."
         ).classes("soft")
-        table = Table(
+        table = PageTable(
             (
                 ("name", "name", False), ("kind", "kind", False), ("masters", "master or server", False),
                 ("copies", "copies at", False), ("entries", "entries", True), ("note", "state or order", False),
@@ -66,7 +66,7 @@ def page(looks: Looks, here: Here) -> None:
             heading = ui.label("").classes("title")
             ui.space()
             ui.button("Close", on_click=lambda: ui.navigate.to("/stores"), color=None).props("flat dense no-caps")
-        servers = Table(SERVERS, go, sort=("place", False), empty="no server is known", label="Servers")
+        servers = PageTable(SERVERS, go, sort=("place", False), empty="no server is known", label="Servers")
         within = ui.column().style("gap: 6px; width: 100%")
     with within:
         text = ui.input("Key or value contains").props("dense outlined clearable")
@@ -76,7 +76,7 @@ def page(looks: Looks, here: Here) -> None:
         with ui.element("div").classes("two"):
             with ui.column():
                 ui.label("Entries").classes("title")
-                entries = Table(
+                entries = PageTable(
                     (("key", "key", False), ("expires", "time to live", False), ("value", "value", False)),
                     choose_entry,
                     sort=("key", False), empty="no entries", label="Entries",
@@ -84,7 +84,7 @@ def page(looks: Looks, here: Here) -> None:
                 entries.element.classes("mono")
             with ui.column():
                 ui.label("Changes since somebody looks, newest first").classes("title")
-                changes = Table(
+                changes = PageTable(
                     (("at", "UTC", False), ("kind", "", False), ("key", "key", False), ("value", "value", False)),
                     empty="nothing has changed", label="Changes",
                 )  # fmt: skip
@@ -130,10 +130,10 @@ def page(looks: Looks, here: Here) -> None:
 class _Editing:
     """Set and delete entries of the store or map that is looked into."""
 
-    def __init__(self, changes: Changes, inside: list[tuple[str, str] | None]) -> None:
+    def __init__(self, changes: DashboardChanges, inside: list[tuple[str, str] | None]) -> None:
         self._changes = changes
         self._inside = inside
-        self._row: Row | None = None
+        self._row: EntryRow | None = None
         with ui.row().classes("controls"):
             self._key = ui.input("Key to set").props("dense outlined")
             self._value = ui.input("Value to set").props("dense outlined").style("min-width: 260px")
@@ -146,7 +146,7 @@ class _Editing:
                 button.tooltip("Keys and values of data stores are JSON, or else text" if name == "Set" else "")
         self._said = ui.label("").classes("soft").props('aria-live="polite"')
 
-    def choose(self, row: Row | None) -> None:
+    def choose(self, row: EntryRow | None) -> None:
         """This entry is meant."""
         self._row = row
         self._key.value, self._value.value = ("", "") if row is None else (row.key, row.value)
@@ -173,7 +173,7 @@ class _Editing:
         return self._changes.clear(*self._where())
 
 
-def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[Row], int, int, list[Changed], int]:
+def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[EntryRow], int, int, list[EntryChange], int]:
     opened = looks.entries.open(kind, name)
     rows, fitting, total = opened.find(text)
     news, dropped = opened.changes()
@@ -213,6 +213,6 @@ def _ages(each: Keeping) -> str:
     return "clones are up to date" if each.ages and None not in each.ages else ""
 
 
-def _change(each: Changed, number: int) -> dict[str, Any]:
+def _change(each: EntryChange, number: int) -> dict[str, Any]:
     at = time.strftime("%H:%M:%S", time.gmtime(each.at))
     return {"id": number, "at": at, "kind": each.kind, "key": each.key, "value": each.value}

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
-from chappe.dashboard.pages.parts import Fact, Table, every, go
+from chappe.dashboard.pages.parts import Fact, PageTable, every, go
 from chappe.dashboard.pages.style import GREY, HEXAGON, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import connecting, many, rate
 from chappe.dashboard.pages.words import size as many_bytes
@@ -109,7 +109,7 @@ def page(looks: Looks, here: Here) -> None:
             details = ui.column().style("gap: 8px; width: 100%").props('aria-live="polite"')
     with ui.column().classes("panel"):
         search = ui.input("Find a member").props("dense outlined clearable")
-        table = Table(
+        table = PageTable(
             (
                 ("name", "name", False), ("kind", "kind", False), ("status", "status", False),
                 ("address", "address", False), ("links", "links", True),

@@ -15,11 +15,11 @@ from nicegui import ui
 
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
-from chappe.dashboard.changes import Changes, Planned
+from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here
 from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Table, every, value_dialog
+from chappe.dashboard.pages.parts import PageTable, every, value_dialog
 from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, shown, typed_text
 from chappe.errors import ChappeError
 from chappe.observing.snapshot import readable
@@ -121,7 +121,7 @@ class Live:
         }
 
 
-def _publishing(changes: Changes) -> None:
+def _publishing(changes: DashboardChanges) -> None:
     """Publish a test event."""
     with ui.column().classes("panel"):
         ui.label("Publish a test event").classes("title")
@@ -167,7 +167,7 @@ def page(looks: Looks, _: Here) -> None:
             button = ui.button("Look", on_click=toggle).props("no-caps unelevated color=primary")
             rate = ui.label("").classes("soft")
         said = ui.label("").classes("warning-text").props('aria-live="polite"')
-        table = Table(
+        table = PageTable(
             (("at", "UTC", False), ("topic", "topic", False), ("sender", "from", False), ("value", "value", False)),
             choose,
             empty="nothing has come yet",

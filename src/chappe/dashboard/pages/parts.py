@@ -35,7 +35,7 @@ PARTS: Final = {"s": (15, 60), "min": (1, 2, 5, 10), "h": (0.25, 0.5, 1, 2, 4)} 
 Columns = Sequence[tuple[str, str, bool]]  # name, heading, whether it is a number
 
 
-class Table:
+class PageTable:
     """A table whose rows are sent to the browser only when they have changed; a row can be chosen by click or key.
 
     Args:
@@ -126,7 +126,7 @@ class Fact:
             self._number.text = text
 
 
-class Lines:
+class LineChart:
     """A chart of lines over the last minutes, hour or day."""
 
     def __init__(self, name: str, unit: str) -> None:

@@ -6,7 +6,7 @@ from nicegui import ui
 
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here
-from chappe.dashboard.pages.parts import Table, every
+from chappe.dashboard.pages.parts import PageTable, every
 from chappe.dashboard.pages.words import connecting, rate, size
 from chappe.observing.snapshot import Pipeline, Query
 
@@ -26,7 +26,7 @@ class _Card:
             self._facts = ui.label("").classes("soft")
             self._error = ui.label("").classes("failed-text value")
             self._page = ui.link("Spark's own page", pipeline.page, new_tab=True)
-            self._table = Table(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
+            self._table = PageTable(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
 
     def show(self, pipeline: Pipeline) -> None:
         running = pipeline.stage == "running"

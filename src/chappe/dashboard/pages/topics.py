@@ -14,14 +14,14 @@ from nicegui import ui
 from chappe.api.log.lines import iso_time
 from chappe.api.times import as_micros
 from chappe.bridges.form import SENDER
-from chappe.dashboard.changes import Changes, Planned
+from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Fact, Lines, Table, every, go, value_dialog
+from chappe.dashboard.pages.parts import Fact, LineChart, PageTable, every, go, value_dialog
 from chappe.dashboard.pages.words import ago, connecting, many, rate, size
-from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, Wanted, as_lines, as_parquet
-from chappe.dashboard.searches import Outcome, Searches
+from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, RecordQuery, as_lines, as_parquet
+from chappe.dashboard.searches import Searches, SearchOutcome
 from chappe.dashboard.showing import FORMS, Form, brief, shown
 from chappe.errors import ChappeError, UsageError
 from chappe.log.batch import Record
@@ -66,7 +66,7 @@ def page(looks: Looks, here: Here) -> None:
         with ui.row().classes("controls"):
             search = ui.input("Topic contains").props("dense outlined clearable")
             total = ui.label("").classes("soft")
-        table = Table(COLUMNS, go, sort=("name", False), empty="no topic is known yet", label="Topics")
+        table = PageTable(COLUMNS, go, sort=("name", False), empty="no topic is known yet", label="Topics")
     if looks.changes is not None:
         _writing(looks.changes)
     box = ui.column().style("width: 100%; gap: 14px")
@@ -91,7 +91,7 @@ def page(looks: Looks, here: Here) -> None:
     every(refresh)
 
 
-def _writing(changes: Changes) -> None:
+def _writing(changes: DashboardChanges) -> None:
     """Write a record, with which a topic begins that was not there."""
     with ui.column().classes("panel"):
         ui.label("Write a record, or begin a topic").classes("title")
@@ -126,14 +126,14 @@ class _Details:
             self._span.props('aria-label="How far charts go back"')
             ui.timer(0, self._recall, once=True)
             with ui.element("div").classes("two"):
-                self._rate = Lines("records", "a second")
-                self._lag = Lines("lag", "records behind")
+                self._rate = LineChart("records", "a second")
+                self._lag = LineChart("lag", "records behind")
             if looks.changes is not None:
                 self._changing(looks.changes)
         self._shown: list[str] = []
         self._records = _Records(looks, name)
 
-    def _changing(self, changes: Changes) -> None:
+    def _changing(self, changes: DashboardChanges) -> None:
         """Trim it, and have its groups go on elsewhere."""
         with ui.row().classes("controls"):
             before = ui.input("Older than (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
@@ -254,7 +254,7 @@ class _Records:
                 ui.button("Search", on_click=self.search).props("no-caps unelevated color=primary")
                 self._follow = ui.switch("Follow the newest", value=True)
             self._said = ui.label("").classes("soft").props('aria-live="polite"')
-            self._table = Table(RECORDS, self._open, empty="no records", label="Records")
+            self._table = PageTable(RECORDS, self._open, empty="no records", label="Records")
             self._table.element.classes("mono")
             with ui.row().classes("controls"):
                 ui.label(f"Save what the search finds, {SAVED_MAX:,} records at most:").classes("soft")
@@ -285,7 +285,7 @@ class _Records:
         try:
             wanted = self._wanted(self._count.value)
         except UsageError as error:
-            outcome: Outcome[Found] | None = self._searches.refuse(str(error))
+            outcome: SearchOutcome[Found] | None = self._searches.refuse(str(error))
         else:
             outcome = await self._searches.find(partial(self._looks.find, self._name, wanted))
         if outcome is None:
@@ -298,11 +298,11 @@ class _Records:
         self._said.text = many(len(self._found), "record") + (f"; {found.note}" if found.note else "")
         self._show()
 
-    def _wanted(self, limit: int) -> Wanted:
+    def _wanted(self, limit: int) -> RecordQuery:
         """Raises UsageError for a moment that is none."""
         since = _moment(self._since.value)
         offset = None if self._offset.value is None else int(self._offset.value)
-        return Wanted(limit, since, self._partition.value or "", offset, self._text.value or "")
+        return RecordQuery(limit, since, self._partition.value or "", offset, self._text.value or "")
 
     def _show(self) -> None:
         form: Form = self._form.value

@@ -10,7 +10,7 @@ from typing import Protocol
 from chappe.observing.snapshot import Part
 
 
-class Source(Protocol):
+class DashboardSource(Protocol):
     """What ``chappe.dashboard.watching`` runs."""
 
     name: str

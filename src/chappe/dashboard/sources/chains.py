@@ -39,7 +39,7 @@ class ChainSource:
             raise
 
     def look(self) -> Part:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         members: list[Member] = []
         links: list[Link] = []
         keepings: list[Keeping] = []
@@ -60,7 +60,7 @@ class ChainSource:
         return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems), waited_s=waited_s)
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         for _, _, chain in self._chains:
             chain.close()
 

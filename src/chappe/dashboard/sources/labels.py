@@ -61,7 +61,7 @@ def beside(label: str, address: str) -> str:
     return f"{label} ({readable(address)[:SHORT]})" if label else readable(address)
 
 
-class Committed(NamedTuple):
+class ConsumerCommits(NamedTuple):
     """A consumer of another directory: where it is carried, what to call it, and what it has committed."""
 
     node: str
@@ -72,13 +72,13 @@ class Committed(NamedTuple):
 
 def committed_elsewhere(
     reports: Mapping[str, Report], labels: Labels, kept_here: Callable[[str], bytes]
-) -> list[Committed]:
+) -> list[ConsumerCommits]:
     """Consumers that told how far they have committed, each under a name of its own.
 
     Args:
         kept_here: Digest of the directory in which we look ourselves for the positions of an identity.
     """
-    found: list[Committed] = []
+    found: list[ConsumerCommits] = []
     names: set[str] = set()
     for node, report in sorted(reports.items()):
         for each in report.readers:
@@ -91,5 +91,5 @@ def committed_elsewhere(
                 name = f"{name} {readable(each.address)}"
             if name not in names:
                 names.add(name)
-                found.append(Committed(node, name, each.committed(), each.left_out))
+                found.append(ConsumerCommits(node, name, each.committed(), each.left_out))
     return found

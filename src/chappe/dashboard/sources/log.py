@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
-from chappe.dashboard.sources.labels import SHORT, Committed, Labels, beside, committed_elsewhere
+from chappe.dashboard.sources.labels import SHORT, ConsumerCommits, Labels, beside, committed_elsewhere
 from chappe.dashboard.sources.missed import Missed
-from chappe.dashboard.sources.passing import Node, Passing
+from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
 from chappe.log.traffic import Report
@@ -90,10 +90,10 @@ class LogSource:
         self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
         self._labels = Labels()
         self._since: dict[str, float] = {}  # when each node that is there was seen first
-        self._elsewhere: list[Committed] = []  # consumers that keep their positions elsewhere
+        self._elsewhere: list[ConsumerCommits] = []  # consumers that keep their positions elsewhere
 
     def look(self) -> Part:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         seen = self._watch.members()
         stores = {each.store.endpoint: each for each in seen if each.store is not None}
         self._view.meet(stores)
@@ -168,7 +168,7 @@ class LogSource:
         return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         self._view.close()
         self._watch.close()
 
@@ -266,7 +266,7 @@ class LogSource:
         level = "good" if status == "there" else "failed"
         members = []
         nodes = [
-            Node(each.address, *(("", "") if each.store is None else (each.store.store_id, each.store.endpoint)))
+            NodeIds(each.address, *(("", "") if each.store is None else (each.store.store_id, each.store.endpoint)))
             for each in seen
         ]
         passing = Passing(nodes, reports, every_s=rounds, encrypted=self._watch.encrypted)

@@ -33,7 +33,7 @@ class MapSource:
             raise
 
     def look(self) -> Part:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         members: list[Member] = []
         links: list[Link] = []
         keepings: list[Keeping] = []
@@ -88,7 +88,7 @@ class MapSource:
         return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         for each in self.maps.values():
             each.close()
 

@@ -90,7 +90,7 @@ class MeshSource:
             self.endpoint.peer_nosync(host, port, **retry)
 
     def look(self) -> Part:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         network = self.endpoint.topology()
         now = time.monotonic()
         self._hear(network, now)
@@ -160,7 +160,7 @@ class MeshSource:
         return self._lives.get(store, {})
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         self.endpoint.close()
 
     # -- what others tell -----------------------------------------------------------------------------

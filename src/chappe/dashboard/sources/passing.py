@@ -14,7 +14,7 @@ FURTHER_MAX: Final = 2_000  # links beside those between stores and all others: 
 Ends = tuple[str, str]
 
 
-class Node(NamedTuple):
+class NodeIds(NamedTuple):
     """A node of the log; of a store also under which id it speaks, and where it is asked."""
 
     address: str
@@ -40,7 +40,7 @@ class Passing:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], reports: Mapping[str, Report], *, every_s: float = 0.0, encrypted: bool = False
+        self, nodes: Sequence[NodeIds], reports: Mapping[str, Report], *, every_s: float = 0.0, encrypted: bool = False
     ) -> None:
         self._reports = reports
         self._every_s = every_s

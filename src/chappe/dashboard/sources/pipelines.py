@@ -21,7 +21,7 @@ class PipelineSource:
         self._states = states or States()
 
     def look(self) -> Part:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
         running = self._states.running()
         found = [pipeline_of(each) for each in running[:PIPELINES_MAX]]
         alive = {each.name for each in running}
@@ -39,7 +39,7 @@ class PipelineSource:
         return Part(members=members, pipelines=(*found, *failed), notes=notes)
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``DashboardSource``."""
 
 
 def pipeline_of(state: State) -> Pipeline:
