@@ -11,7 +11,7 @@ from tests.ports import free_address
 from tests.waiting import PATIENCE_S
 
 from chappe import Consumer, Keys, Producer, Store, Tower, list_topics, read_topic
-from chappe.cli.config import _File
+from chappe.cli.config import SCHEMA
 from chappe.errors import ConfigError, TimedOut, UsageError
 from chappe.spark.options import place_of
 from chappe.system import settings
@@ -121,7 +121,7 @@ def test_a_file_that_anybody_may_have_put_there_is_refused(here: Path, monkeypat
 
 def test_command_line_and_library_know_the_same_sections() -> None:
     of_library = {each.name for each in msgspec.structs.fields(Everything)}
-    assert of_library == {each.name for each in msgspec.structs.fields(_File)}
+    assert of_library == {each.name for each in msgspec.structs.fields(SCHEMA)}
 
 
 def test_everything_of_the_library_finds_the_tower_that_the_environment_names(

@@ -31,61 +31,11 @@ from chappe.system.settings import find_file
 from chappe.system.settings_file import Common
 from chappe.system.toml import TomlFile, TomlSection
 
-Acks = Annotated[int, msgspec.Meta(ge=0, le=100)]
-
-
-class _Place(TomlSection, frozen=True):
-    directory: str | None = None
-
-
-class _Forward(TomlSection, frozen=True):
-    at: str | None = None
-    peers: str | None = None
-    directory: str | None = None
-    originals: str | None = None
-    tap: str | int | None = None
-
-
-class _Map(TomlSection, frozen=True):
-    servers: str | None = None
-    at: str | None = None
-
-
-class _Produce(TomlSection, frozen=True):
-    format: InputFormat | None = None
-    min_acks: Acks | None = None
-
-
-class _Consume(TomlSection, frozen=True):
-    start: str | int | None = msgspec.field(default=None, name="from")
-    output: OutputFormat | None = None
-
-
-class _Log(TomlSection, frozen=True):
-    verbose: bool | None = None
-    file: str | None = None
-    level: str | None = None
-    format: LogFormat | None = None
-
 
 class _Retention(TomlSection, frozen=True):
     age: str | None = None
     bytes: str | Annotated[int, msgspec.Meta(ge=0)] | None = None
     records: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-class _File(Common, frozen=True):
-    store: _Place = _Place()
-    forward: _Forward = _Forward()
-    map: _Map = _Map()
-    produce: _Produce = _Produce()
-    consume: _Consume = _Consume()
-    demo: _Place = _Place()
-    log: _Log = _Log()
-    mesh: dict[str, Any] = msgspec.field(default_factory=dict)
-    node: dict[str, Any] = msgspec.field(default_factory=dict)
-    subscribe: dict[str, Any] = msgspec.field(default_factory=dict)
-    retention: dict[str, Any] = msgspec.field(default_factory=dict)  # of _Retention, by topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +45,7 @@ class Setting:
     key: str
     default: str
     help: str
+    kind: Any = str  # the type that the file has
 
     @property
     def variable(self) -> str:
@@ -113,23 +64,51 @@ SETTINGS: Final = (
     Setting("forward.peers", "none", "the other forwarders: HOST[:PORT], several separated by commas"),
     Setting("forward.directory", "chappe-data/log", "where `forward` keeps records"),
     Setting("forward.originals", "none", "where programs of the original find it: HOST[:PORT[:SECOND-PORT]]"),
-    Setting("forward.tap", "none", "where `chappe tap` sees what passes it: [HOST:]PORT"),
+    Setting("forward.tap", "none", "where `chappe tap` sees what passes it: [HOST:]PORT", str | int),
     Setting("map.servers", f"{TOWER_HOST}:{MAP_PORT}", "where a map is served: HOST[:PORT], several with commas"),
     Setting("map.at", f"{TOWER_HOST}:{MAP_PORT}", "where `map serve` listens: HOST[:PORT]"),
-    Setting("produce.format", "lines", "how `produce` splits its input: " + ", ".join(get_args(InputFormat))),
-    Setting("produce.min_acks", "1", "how many stores must have a record before `produce` calls it stored"),
     Setting(
-        "consume.from", "earliest", "where `consume` begins: earliest, latest, last-value, an offset, an age or a time"
+        "produce.format", "lines", "how `produce` splits its input: " + ", ".join(get_args(InputFormat)), InputFormat
     ),
-    Setting("consume.output", "text", "how `consume` prints: " + ", ".join(get_args(OutputFormat))),
+    Setting(
+        "produce.min_acks",
+        "1",
+        "how many stores must have a record before `produce` calls it stored",
+        Annotated[int, msgspec.Meta(ge=0, le=100)],
+    ),
+    Setting(
+        "consume.from",
+        "earliest",
+        "where `consume` begins: earliest, latest, last-value, an offset, an age or a time",
+        str | int,
+    ),
+    Setting("consume.output", "text", "how `consume` prints: " + ", ".join(get_args(OutputFormat)), OutputFormat),
     Setting("demo.directory", "chappe-data/demo", "where `demo` keeps topic, checkpoint and Parquet"),
-    Setting("log.verbose", "false", "whether commands print what goes on: peers, peerings, members"),
+    Setting("log.verbose", "false", "whether commands print what goes on: peers, peerings, members", bool),
     Setting("log.file", "none", "the file to which commands append what happens, in more detail"),
     Setting("log.level", "none", "from which level on a logger's lines are printed: NAME=LEVEL, several with commas"),
-    Setting("log.format", "text", "how lines of the log look: " + ", ".join(FORMATS)),
+    Setting("log.format", "text", "how lines of the log look: " + ", ".join(FORMATS), LogFormat),
     *(Setting(each.key, each.default_text, each.help) for each in DECLARED.values()),
 )
 KEYS: Final = {setting.variable: setting.key for setting in SETTINGS}
+
+
+def _schema() -> type[Common]:
+    """The whole file: the settings in their sections; those of ``[mesh]`` and its like are converted by themselves."""
+    sections: dict[str, list[tuple[str, Any, None]]] = {}
+    for each in SETTINGS:
+        section, point, name = each.key.partition(".")
+        if point and section not in SECTIONS:
+            sections.setdefault(section, []).append((name, each.kind | None, None))
+    made: list[tuple[str, Any, Any]] = [
+        (name, kind := msgspec.defstruct(f"_{name}", settings, bases=(Section,), frozen=True, kw_only=True), kind())
+        for name, settings in sections.items()
+    ]
+    made += [(name, dict[str, Any], msgspec.field(default_factory=dict)) for name in (*SECTIONS, "retention")]
+    return msgspec.defstruct("SettingsFile", made, bases=(Common,), frozen=True, kw_only=True)  # type: ignore[return-value]
+
+
+SCHEMA: Final[Any] = _schema()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +140,7 @@ def load(explicit: str | None = None) -> Config:
     if path is None:
         return Config()
     source = TomlFile.read(path)
-    file = source.convert(source.tables, _File)
+    file = source.convert(source.tables, SCHEMA)
     rules = []
     for topics, table in file.retention.items():
         keys = ("retention", topics)
