@@ -12,10 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.permissions.rules import Identity
 from chappe.sealing.epochs import Change, GroupKeys, Keeper
-from chappe.sealing.frames import SALT_BYTES, Span
+from chappe.sealing.frames import Span
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer
 from chappe.sealing.records import Opened, Opener, Outcome, Sealer
 from chappe.sealing.ring import Ring
+from chappe.sealing.senders import SALT_BYTES
 
 START: Final = datetime(2026, 11, 1, tzinfo=UTC)
 FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)

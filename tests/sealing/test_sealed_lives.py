@@ -15,7 +15,8 @@ from tests.sealing.people import Group
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.frames import Span
 from chappe.sealing.primitives import Cipher
-from chappe.sealing.records import Lacking, Opened, Opener, Refused, Sealer
+from chappe.sealing.records import Opened, Opener, Sealer
+from chappe.sealing.senders import Lacking, Refused
 
 NAMES = ("ann", "bob", "cat", "dan")
 

@@ -11,22 +11,23 @@ from chappe.data.binary import decode as decode_value
 from chappe.data.zeek import Event
 from chappe.errors import ProtocolError
 from chappe.sealing import events, messages
-from chappe.sealing.frames import SALT_BYTES
 from chappe.sealing.messages import (
     COMMAND,
     EVENTS,
     HEAD,
-    Frame,
+    MESSAGES,
     Lives,
+    MessageFrame,
     MessageOpener,
+    MessageOutcome,
     MessageSealer,
-    Opened,
-    Outcome,
+    OpenedContent,
     decode,
 )
 from chappe.sealing.primitives import Cipher
-from chappe.sealing.records import Lacking, Refused
+from chappe.sealing.records import RECORDS
 from chappe.sealing.ring import CHANGE
+from chappe.sealing.senders import SALT_BYTES, Lacking, Refused, bound_to
 
 PLACE = (b"patients/1", bytes(16))
 
@@ -41,16 +42,16 @@ def sealed(group: Group, by: MessageSealer | None = None, name: str = "ann", key
     return (sealer(group, name) if by is None else by).seal(secret, EVENTS, PLACE, TEXT, group.micros)
 
 
-def opened(group: Group, raw: bytes, by: str = "bob", kind: int = EVENTS, place: object = PLACE) -> Outcome:
+def opened(group: Group, raw: bytes, by: str = "bob", kind: int = EVENTS, place: object = PLACE) -> MessageOutcome:
     return MessageOpener().open(raw, kind, place, group.ring(by), group.identities)  # type: ignore[arg-type]
 
 
-def frame_of(outcome: Outcome) -> Frame:
-    assert isinstance(outcome, Opened), outcome
+def frame_of(outcome: MessageOutcome) -> MessageFrame:
+    assert isinstance(outcome, OpenedContent), outcome
     return outcome.frame
 
 
-def refusal_of(outcome: Outcome) -> str:
+def refusal_of(outcome: MessageOutcome) -> str:
     assert isinstance(outcome, Refused), outcome
     return outcome.reason
 
@@ -59,7 +60,7 @@ def test_what_was_sealed_is_opened_and_its_sender_known() -> None:
     group = Group()
     raw = sealed(group)
     outcome = opened(group, raw)
-    assert isinstance(outcome, Opened)
+    assert isinstance(outcome, OpenedContent)
     assert (outcome.content, outcome.frame.sender, outcome.frame.number) == (TEXT, "ann", 0)
     assert TEXT[:8] not in raw
 
@@ -108,15 +109,15 @@ def forged(group: Group, raw: bytes, *, epoch: int, sender: str, signer: str) ->
     assert secret is not None
     names = b"ward" + sender.encode()
     head = HEAD.pack(1, 4, len(sender), EVENTS, epoch, was.number, was.sealed_at, was.salt) + names
-    bound = messages._bound(PLACE, head)
-    content = messages._cipher(secret, sender, was.salt).seal(was.number, b"forged", bound)
-    return head + group.sign(signer)(messages._to_sign(bound, content)) + content
+    bound = bound_to(PLACE, head)
+    content = MESSAGES.cipher(secret, sender, was.salt).seal(was.number, b"forged", bound)
+    return head + group.sign(signer)(MESSAGES.to_sign(bound, content)) + content
 
 
 def test_a_member_cannot_speak_for_another() -> None:
     group = Group()
     raw = sealed(group)
-    assert isinstance(opened(group, forged(group, raw, epoch=1, sender="bob", signer="bob")), Opened)
+    assert isinstance(opened(group, forged(group, raw, epoch=1, sender="bob", signer="bob")), OpenedContent)
     assert isinstance(opened(group, forged(group, raw, epoch=1, sender="ann", signer="bob")), Refused)
     was = decode(raw)
     ours = forged(group, raw, epoch=1, sender="ann", signer="bob")
@@ -129,18 +130,16 @@ def test_what_was_sealed_in_one_epoch_is_nothing_in_another() -> None:
     was = decode(sealed(group))
     group.rotate()
     head = HEAD.pack(1, 4, 3, EVENTS, 2, was.number, was.sealed_at, was.salt) + b"wardann"
-    for signature in (was.signature, group.sign("ann")(messages._to_sign(messages._bound(PLACE, head), was.content))):
+    for signature in (was.signature, group.sign("ann")(MESSAGES.to_sign(bound_to(PLACE, head), was.content))):
         assert isinstance(opened(group, head + signature + was.content), Refused)
 
 
 def test_a_key_of_records_is_none_of_messages() -> None:
     """Both count from 0, and their salts could be the same."""
-    from chappe.sealing.records import _cipher
-
     group = Group()
     secret = group.ring("ann").newest
     assert secret is not None
-    one, other = _cipher(secret, "ann", bytes(16)), messages._cipher(secret, "ann", bytes(16))
+    one, other = RECORDS.cipher(secret, "ann", bytes(16)), MESSAGES.cipher(secret, "ann", bytes(16))
     assert one.seal(0, TEXT, b"") != other.seal(0, TEXT, b"")
 
 
@@ -149,11 +148,11 @@ def test_who_has_left_opens_nothing_later_and_seals_for_no_longer_than_it_takes_
     old, before = group.keys, sealed(group)
     group.leave("bob")
     after = sealed(group)
-    assert isinstance(opened(group, before), Opened)
+    assert isinstance(opened(group, before), OpenedContent)
     assert "whose key was not given to us" in refusal_of(opened(group, after))
     late = MessageOpener().open(after, EVENTS, PLACE, group.ring("bob", old), group.identities)
     assert late == Lacking("they are sealed in epoch 2, and the keys here end with 1")
-    assert isinstance(opened(group, sealed(group, name="bob", keys=old), "ann"), Opened)
+    assert isinstance(opened(group, sealed(group, name="bob", keys=old), "ann"), OpenedContent)
     group.pass_time(2 * CHANGE.days)
     assert "when epoch 1 was not in use" in refusal_of(opened(group, sealed(group, name="bob", keys=old), "ann"))
     assert isinstance(opened(group, forged(group, before, epoch=2, sender="bob", signer="bob"), "ann"), Refused)
@@ -164,7 +163,7 @@ def test_a_member_that_was_off_for_days_is_read_though_it_seals_with_older_keys(
     old = group.keys
     group.rotate()
     group.pass_time(30)
-    assert isinstance(opened(group, sealed(group, keys=old)), Opened)
+    assert isinstance(opened(group, sealed(group, keys=old)), OpenedContent)
 
 
 def test_who_joins_opens_nothing_earlier() -> None:
@@ -172,7 +171,7 @@ def test_who_joins_opens_nothing_earlier() -> None:
     before = sealed(group)
     group.join("cat")
     assert isinstance(opened(group, before, "cat"), Refused)
-    assert isinstance(opened(group, sealed(group), "cat"), Opened)
+    assert isinstance(opened(group, sealed(group), "cat"), OpenedContent)
 
 
 # -- order ----------------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def lives(since: int = 0) -> Lives:
     return Lives(b"own" + bytes(13), since)
 
 
-def frames(group: Group, count: int, by: MessageSealer | None = None) -> list[Frame]:
+def frames(group: Group, count: int, by: MessageSealer | None = None) -> list[MessageFrame]:
     by = sealer(group) if by is None else by
     return [frame_of(opened(group, sealed(group, by))) for _ in range(count)]
 

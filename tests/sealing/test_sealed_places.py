@@ -10,7 +10,8 @@ from tests.sealing.people import SPAN, Group, text_of
 from chappe.errors import ProtocolError
 from chappe.log.batch import PLACE_AT, Batch, encode_sealed, rebase
 from chappe.sealing.frames import HEAD, PLACED_LATER, Span
-from chappe.sealing.records import Opened, Opener, Outcome, Refused
+from chappe.sealing.records import Opened, Opener, Outcome
+from chappe.sealing.senders import Refused
 
 
 def at(raw: bytes, base: int) -> bytes:

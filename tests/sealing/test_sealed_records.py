@@ -10,10 +10,11 @@ from tests.sealing.people import SPAN, TEXT, Group, text_of
 
 from chappe.errors import ProtocolError
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import HEAD, Span, beside, decode, encode, encode_head, to_sign
+from chappe.sealing.frames import HEAD, Span, decode, encode, encode_head
 from chappe.sealing.primitives import TAG_BYTES, Cipher
-from chappe.sealing.records import Lacking, Opened, Opener, Refused, _cipher
+from chappe.sealing.records import RECORDS, Opened, Opener
 from chappe.sealing.ring import CHANGE
+from chappe.sealing.senders import Lacking, Refused, bound_to
 
 
 def test_what_was_sealed_is_opened_and_its_sender_known() -> None:
@@ -74,11 +75,11 @@ def forged(group: Group, raw: bytes, *, epoch: int, sender: str, signer: str, ke
     was = decode(raw)
     secret = group.ring("ann").secret(epoch)
     assert secret is not None
-    cipher = _cipher(secret, sender, was.salt) if key is None else key
+    cipher = RECORDS.cipher(secret, sender, was.salt) if key is None else key
     head = encode_head("ward", sender, epoch, was.number, was.sealed_at, was.span, was.salt, len(b"forged") + TAG_BYTES)
-    bound = beside(head, b"patients/1", b"P")
+    bound = bound_to((b"patients/1", b"P"), head)
     content = cipher.seal(was.number, b"forged", bound)
-    return b"".join(encode(head, group.sign(signer)(to_sign(bound, content)), content))
+    return b"".join(encode(head, group.sign(signer)(RECORDS.to_sign(bound, content)), content))
 
 
 def test_a_member_cannot_speak_for_another() -> None:
@@ -94,7 +95,7 @@ def test_a_member_cannot_put_other_contents_under_the_signature_of_another() -> 
     secret = group.ring("bob").newest
     assert secret is not None
     other = b"!" * len(TEXT)
-    content = _cipher(secret, "ann", was.salt).seal(was.number, other, beside(was.head, b"patients/1", b"P"))
+    content = RECORDS.cipher(secret, "ann", was.salt).seal(was.number, other, bound_to((b"patients/1", b"P"), was.head))
     outcome = group.opened(b"".join(encode(was.head, was.signature, content)))
     assert outcome == Refused("they are not as ann has signed them, for this topic and these offsets")
 
@@ -103,8 +104,10 @@ def test_a_member_cannot_sign_what_another_sealed() -> None:
     group = Group()
     was = decode(group.sealed())
     head = encode_head("ward", "bob", 1, was.number, was.sealed_at, was.span, was.salt, len(was.content))
-    bound = beside(head, b"patients/1", b"P")
-    outcome = group.opened(b"".join(encode(head, group.sign("bob")(to_sign(bound, was.content)), bytes(was.content))))
+    bound = bound_to((b"patients/1", b"P"), head)
+    outcome = group.opened(
+        b"".join(encode(head, group.sign("bob")(RECORDS.to_sign(bound, was.content)), bytes(was.content)))
+    )
     assert outcome == Refused("they are not sealed with the key of bob")
 
 
@@ -113,7 +116,10 @@ def test_what_was_sealed_in_one_epoch_is_nothing_in_another() -> None:
     was = decode(group.sealed())
     group.rotate()
     head = encode_head("ward", "ann", 2, was.number, was.sealed_at, was.span, was.salt, len(was.content))
-    for signature in (was.signature, group.sign("ann")(to_sign(beside(head, b"patients/1", b"P"), was.content))):
+    for signature in (
+        was.signature,
+        group.sign("ann")(RECORDS.to_sign(bound_to((b"patients/1", b"P"), head), was.content)),
+    ):
         assert isinstance(group.opened(b"".join(encode(head, signature, bytes(was.content)))), Refused)
 
 

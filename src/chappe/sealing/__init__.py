@@ -7,7 +7,8 @@ ring        what one member can do with that file
 held        the same of all groups, with the permissions in force: for whom a topic is sealed, and whether it can be
 shelf       the files that a machine has, and what of those that are handed on it takes
 frames      the form of what was sealed, with bounds
-records     sealing and opening: a number once for each key, and what is noticed
+senders     keys of senders, a number once for each, and what is checked of all that was sealed
+records     sealing and opening batches of records, and what is noticed of their order
 messages    the same for single messages of the mesh, which come in no partition
 events      the form in which those travel there
 rows        entries of data stores on a disk

@@ -32,14 +32,13 @@ from typing import Final
 from chappe.defaults import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from chappe.errors import ProtocolError, UsageError
 from chappe.permissions.text import NAME_MAX, check_name
-from chappe.sealing.primitives import SIGNATURE_BYTES, TAG_BYTES, digest
+from chappe.sealing.primitives import SIGNATURE_BYTES, TAG_BYTES
+from chappe.sealing.senders import SealedFrame
 
 VERSION: Final = 1
 PLACED_LATER: Final = 2
-SALT_BYTES: Final = 16
 HEAD: Final = struct.Struct("<BBBBIQqQIIqq16s")
 _OFFSET: Final = struct.Struct("<Q")
-_SIGNED: Final = b"chappe sealed records 1\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +57,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What was sealed; ``head`` is all of it that is bound, and ``place`` None where offsets are."""
+class Frame(SealedFrame):
+    """Records as they were sealed; ``place`` is None where offsets are."""
 
-    group: str
-    sender: str
-    epoch: int
-    number: int
-    sealed_at: int
+    content: memoryview
     span: Span
     place: int | None
-    salt: bytes
-    head: bytes
-    signature: bytes
-    content: memoryview
 
 
 def encode_head(
@@ -127,8 +118,8 @@ def decode(raw: bytes | memoryview) -> Frame:
     group, sender = _name(bytes(view[names : names + group_size])), _name(bytes(view[names + group_size : at]))
     span = Span(base, count, low, high)
     head = bytes(view[: HEAD.size]) + bytes(view[names:at])
-    return Frame(group, sender, epoch, number, sealed_at, span, place, salt, head,
-                 bytes(view[at:begin]), view[begin:end])  # fmt: skip
+    signed = head, bytes(view[at:begin]), view[begin:end]
+    return Frame(group, sender, epoch, number, sealed_at, salt, *signed, span, place)
 
 
 @lru_cache(1024)
@@ -137,13 +128,3 @@ def _name(raw: bytes) -> str:
         return check_name(raw.decode())
     except (UnicodeDecodeError, UsageError):
         raise ProtocolError("a sealed batch whose names are none") from None
-
-
-def beside(head: bytes, topic: bytes, partition: bytes) -> bytes:
-    """What is bound to the content."""
-    return b"".join((len(topic).to_bytes(4), topic, len(partition).to_bytes(4), partition, head))
-
-
-def to_sign(bound: bytes, content: bytes | memoryview) -> bytes:
-    """What a sender signs. A digest of the content, as other members know the key and could make another one."""
-    return _SIGNED + digest(content) + bound

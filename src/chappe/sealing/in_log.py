@@ -15,8 +15,9 @@ from chappe.log.sources import Key
 from chappe.permissions.rules import Group
 from chappe.sealing.frames import Span, decode
 from chappe.sealing.held import HeldGroups
-from chappe.sealing.records import Lacking, Opener, Refused, Sealer
+from chappe.sealing.records import Opener, Sealer
 from chappe.sealing.ring import EpochSecret
+from chappe.sealing.senders import Lacking, Refused
 
 PASSED_MAX: Final = 10_000  # partitions of which it is known from where they would be read again ...
 PASSED_EPOCHS_MAX: Final = 16  # ... in the newest of the epochs that were passed over

@@ -19,8 +19,8 @@ from chappe.sealing import messages as sealing
 from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values, unwrap, wrap
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
-from chappe.sealing.records import Lacking, Refused
 from chappe.sealing.ring import EARLY, EpochSecret, Ring
+from chappe.sealing.senders import Lacking, Refused
 
 LOOK_S: Final = 1.0  # between two looks at what is new
 KEYS_WAIT_S: Final = 30.0  # so long messages whose keys are not there yet are kept ...

@@ -1,10 +1,5 @@
 """Sealing and opening batches of records.
 
-Each group, epoch, sender and life of a sender has a key of its own: it is derived with a salt, which is random for each
-life. Within a life each batch has the next number, which is the nonce; so no nonce is used twice, whatever a crash, a
-restart or a restored backup makes of a sender, as nothing of it has to be remembered. Numbers are taken before anything
-is encrypted.
-
 What is opened is what was sealed, by who is named, for this topic, partition and offsets, in this epoch. In a partition
 offsets come in order, and with them epochs and, within a life, numbers; a partition has one sender. So replay, another
 order, and what was cut out and put elsewhere are noticed. What is withheld is noticed as missing offsets are.
@@ -15,23 +10,19 @@ such partition, and some of them have the next epoch before others have it; so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError
 from chappe.permissions.rules import Identity
-from chappe.sealing.frames import SALT_BYTES, Frame, Span, beside, decode, encode, encode_head, to_sign
-from chappe.sealing.primitives import TAG_BYTES, Cipher, Sign, Verify, derived, verifier
+from chappe.sealing.frames import Frame, Span, decode, encode, encode_head
+from chappe.sealing.primitives import TAG_BYTES
 from chappe.sealing.ring import EpochSecret, Ring
+from chappe.sealing.senders import Lacking, Purpose, Refused, SealChecks, SenderLife, bound_to, keep_newest
 
-NUMBER_MAX: Final = 1 << 32  # of batches sealed with one key: far below what the cipher allows
-REMEMBERED_MAX: Final = 10_000  # partitions, ciphers and keys of senders; beyond, the oldest are found anew
-K = TypeVar("K")
-V = TypeVar("V")
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+RECORDS: Final = Purpose(b"chappe sealed sender 1", b"chappe sealed records 1\n", "this topic and these offsets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +35,13 @@ class Opened:
     placed_later: bool = False  # then the offsets in it are none yet
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """It is not what it says, or not for us; it will never be opened."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """The keys here are older than those it was sealed with."""
-
-    reason: str
-
-
 Outcome: TypeAlias = Opened | Refused | Lacking
 
 
-def _cipher(secret: EpochSecret, sender: str, salt: bytes, make: Callable[[bytes], Cipher] = Cipher) -> Cipher:
-    parts = (secret.group.encode(), secret.number.to_bytes(4), sender.encode())
-    return make(derived(secret.secret, b"chappe sealed sender 1", *parts, salt=salt))
+class Sealer(SenderLife):
+    """Seals batches of records."""
 
-
-class Sealer:
-    """One life of one sender.
-
-    Args:
-        sender: The name of its identity.
-        salt: ``SALT_BYTES`` random bytes, new for each life.
-        sign: With the key of its certificate.
-        cipher: Made of each key; who looks whether a number serves twice has another one.
-    """
-
-    def __init__(self, sender: str, salt: bytes, sign: Sign, cipher: Callable[[bytes], Cipher] = Cipher) -> None:
-        assert len(salt) == SALT_BYTES
-        self.sender = sender
-        self._salt = salt
-        self._sign = sign
-        self._make = cipher
-        self._number = 0
-        self._ciphers: dict[str, tuple[EpochSecret, Cipher]] = {}  # by group, of the epoch in use
+    purpose = RECORDS
 
     def seal(
         self,
@@ -101,16 +59,12 @@ class Sealer:
             sealed_at: The time in microseconds since 1970 UTC.
             place: In the partition, if offsets are given later.
         """
-        number, self._number = self._number, self._number + 1
-        assert number < NUMBER_MAX
-        known = self._ciphers.get(secret.group)
-        if known is None or known[0] is not secret:
-            known = self._ciphers[secret.group] = secret, _cipher(secret, self.sender, self._salt, self._make)
+        number, cipher = self._next(secret)
         size = len(text) + TAG_BYTES
-        head = encode_head(secret.group, self.sender, secret.number, number, sealed_at, span, self._salt, size, place)
-        bound = beside(head, encode_topic(topic), encode_topic(partition))
-        content = known[1].seal(number, text, bound)
-        return encode(head, self._sign(to_sign(bound, content)), content)
+        head = encode_head(secret.group, self.sender, secret.number, number, sealed_at, span, self.salt, size, place)
+        bound = bound_to(_place(topic, partition), head)
+        content = cipher.seal(number, text, bound)
+        return encode(head, self._signature(bound, content), content)
 
 
 @dataclass(slots=True)
@@ -130,8 +84,7 @@ class Opener:
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, str], _Place] = {}
-        self._ciphers: dict[tuple[bytes, EpochSecret, str], Cipher] = {}
-        self._verifiers: dict[bytes, Verify] = {}
+        self._checks = SealChecks(RECORDS)
 
     def open(
         self,
@@ -157,30 +110,9 @@ class Opener:
         refusal = _misplaced(frame, span, ring)
         if refusal:
             return Refused(refusal)
-        newest = ring.keys.newest.number
-        late = f"they are sealed in epoch {frame.epoch}, and the keys here end with {newest}"
-        who = identities.get(frame.sender)
-        if who is None:  # a new member begins with a new epoch, and files come one after the other
-            if frame.epoch > newest:
-                return Lacking(late)
-            stranger = f"the permissions here do not have {frame.sender}, who is said to have sealed them"
-            return Lacking(stranger) if ring.keys.has(frame.sender, frame.epoch) else Refused(stranger)
-        if not who.signs:
-            return Refused(f"the permissions have no key by which {frame.sender} signs")
-        bound = beside(frame.head, encode_topic(topic), encode_topic(partition))
-        if not self._verifier(who.signs)(frame.signature, to_sign(bound, frame.content)):
-            return Refused(f"they are not as {frame.sender} has signed them, for this topic and these offsets")
-        if frame.epoch > newest:
-            return Lacking(late)
-        refusal = untimely(ring, who, frame.epoch, frame.sealed_at)
-        if refusal:
-            return Refused(refusal)
-        secret = ring.secret(frame.epoch)
-        if secret is None:
-            return Refused(f"they are sealed in epoch {frame.epoch} of {frame.group}, whose key was not given to us")
-        text = self._cipher(secret, frame).open(frame.number, frame.content, bound)
-        if text is None:
-            return Refused(f"they are not sealed with the key of {frame.sender}")
+        text = self._checks.open(frame, _place(topic, partition), ring, identities)
+        if not isinstance(text, bytes):
+            return text
         refusal = self._disordered(frame, topic, partition)
         return Refused(refusal) if refusal else Opened(text, frame.sender, frame.span, frame.place is not None)
 
@@ -213,21 +145,11 @@ class Opener:
 
     def _remember(self, frame: Frame, key: tuple[str, str]) -> None:
         self._places[key] = _Place(frame.sender, frame.span, frame.epoch, frame.place, frame.salt, frame.number)
-        _bound(self._places)
+        keep_newest(self._places)
 
-    def _cipher(self, secret: EpochSecret, frame: Frame) -> Cipher:
-        found = self._ciphers.get((frame.salt, secret, frame.sender))
-        if found is None:
-            found = self._ciphers[frame.salt, secret, frame.sender] = _cipher(secret, frame.sender, frame.salt)
-            _bound(self._ciphers)
-        return found
 
-    def _verifier(self, point: bytes) -> Verify:
-        found = self._verifiers.get(point)
-        if found is None:
-            found = self._verifiers[point] = verifier(point)
-            _bound(self._verifiers)
-        return found
+def _place(topic: str, partition: str) -> tuple[bytes, bytes]:
+    return encode_topic(topic), encode_topic(partition)
 
 
 def _misplaced(frame: Frame, span: Span, ring: Ring) -> str:
@@ -238,25 +160,3 @@ def _misplaced(frame: Frame, span: Span, ring: Ring) -> str:
     if not within or (span.low, span.high) != (sealed.low, sealed.high):
         return f"they are said to be other records than {sealed.base} to {sealed.next - 1}, which were sealed"
     return ""
-
-
-def untimely(ring: Ring, who: Identity, epoch: int, at: int) -> str:
-    """Why somebody could not seal in this epoch at this time, in microseconds."""
-    if not ring.keys.has(who.name, epoch):
-        return f"{who.name} is not of {ring.keys.group} in epoch {epoch}"
-    try:
-        sealed_at = _BEGINNING + timedelta(microseconds=at)
-    except OverflowError:
-        return "they were sealed at no time that there is"
-    if not ring.accepts(epoch, sealed_at, who.name):
-        return f"they say to be sealed on {sealed_at:%Y-%m-%d %H:%M} UTC, when epoch {epoch} was not in use"
-    if who.revoked is not None and sealed_at > who.revoked:
-        return f"{who.name} was revoked before it sealed them"
-    if sealed_at >= who.expires:
-        return f"{who.name} had expired when it sealed them"
-    return ""
-
-
-def _bound(remembered: dict[K, V]) -> None:
-    while len(remembered) > REMEMBERED_MAX:
-        del remembered[next(iter(remembered))]

@@ -19,11 +19,11 @@ from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.permissions.text import Check
 from chappe.sealing.chain import FILE_BYTES_MAX, Chain, read_chain
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import SALT_BYTES
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import MessageSealer
 from chappe.sealing.primitives import signer
 from chappe.sealing.records import Sealer
+from chappe.sealing.senders import SALT_BYTES
 from chappe.sealing.shelf import KeyShelf
 from chappe.security import Keys, authority_key_file, sealed_file
 from chappe.storage.key_files import (

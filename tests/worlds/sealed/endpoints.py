@@ -22,9 +22,9 @@ from chappe.mesh.messages import DATA, NOBODY, Message
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import EVERYBODY, EVERYTHING, Rule
 from chappe.sealing.events import is_sealed, unwrap
-from chappe.sealing.frames import SALT_BYTES
 from chappe.sealing.in_mesh import MeshSealing
 from chappe.sealing.messages import MessageSealer, decode
+from chappe.sealing.senders import SALT_BYTES
 
 NAMES: Final = tuple(f"e{number}" for number in range(MANY))
 KEEPS: Final = 0.8  # of the machines may write what they are handed

@@ -13,9 +13,10 @@ from tests.worlds.sealing import MARK, private_of, sign_of
 from chappe.log.batch import Batch, encode_batch, encode_sealed
 from chappe.log.opened import Read
 from chappe.log.sources import Key
-from chappe.sealing.frames import SALT_BYTES, Span, decode
+from chappe.sealing.frames import Span, decode
 from chappe.sealing.records import Sealer
 from chappe.sealing.ring import CHANGE, Ring
+from chappe.sealing.senders import SALT_BYTES
 from chappe.sim.world import Checker
 
 FORGED: Final = 0.25  # of what is delivered comes after something that somebody has made up

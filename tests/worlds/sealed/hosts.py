@@ -18,9 +18,10 @@ from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.opened import Read, Why
 from chappe.log.sources import Key
-from chappe.sealing.frames import SALT_BYTES, decode
+from chappe.sealing.frames import decode
 from chappe.sealing.in_log import RecordOpening, RecordSealing
 from chappe.sealing.records import Sealer
+from chappe.sealing.senders import SALT_BYTES
 
 MANY: Final = 12  # of each kind; no world has more
 PRODUCERS: Final = tuple(f"producer{number}" for number in range(MANY))

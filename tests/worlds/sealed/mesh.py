@@ -16,9 +16,9 @@ from tests.worlds.sealing import MARK, private_of, sign_of
 
 from chappe.mesh.messages import DATA, NOBODY, Message, OpenedMessage
 from chappe.sealing.events import is_sealed, unwrap, wrap
-from chappe.sealing.frames import SALT_BYTES
-from chappe.sealing.messages import EVENTS, Frame, MessageSealer
+from chappe.sealing.messages import EVENTS, MessageFrame, MessageSealer
 from chappe.sealing.ring import Ring
+from chappe.sealing.senders import SALT_BYTES
 from chappe.sim.streams import Side
 from chappe.sim.world import Checker
 
@@ -80,7 +80,7 @@ class MeshSecrets(Checker[SealedMeshWorld]):
         super().__init__(world)
         self.opened = 0
 
-    def on_sealed(self, host: SealedEndpoint, frame: Frame) -> None:
+    def on_sealed(self, host: SealedEndpoint, frame: MessageFrame) -> None:
         """Nobody is in the epoch who has left the group, as far as the endpoint knows."""
         ring, permissions = host.held.ring(frame.group), host.held.permissions
         group = next(each for each in permissions.sealed if each.name == frame.group)

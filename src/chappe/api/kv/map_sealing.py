@@ -104,12 +104,12 @@ class MapSealing:
     # -- inside, with the lock held -----------------------------------------------------------------------------------
 
     def _open(self, sealed_key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
-        from chappe.sealing.messages import VALUE, Opened
+        from chappe.sealing.messages import VALUE, OpenedContent
 
         ring = self._ring()
         identities = self._held.permissions.identities
         outcome = self._opener.open(sealed, VALUE, (self._place, sealed_key), ring, identities)
-        if not isinstance(outcome, Opened):
+        if not isinstance(outcome, OpenedContent):
             raise Sealed(f"a value of map {self._name!r} cannot be opened: {outcome.reason}")
         content = outcome.content
         end = _SIZE + int.from_bytes(content[:_SIZE])
