@@ -17,7 +17,7 @@ from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, Sea
 from chappe.log.batch import Record
 from chappe.reading.bounds import Reading, bounded
 from chappe.reading.fetch import read_blocks
-from chappe.reading.offsets import EARLIEST, LATEST, Known, unflatten
+from chappe.reading.offsets import Known, unflatten
 from chappe.reading.selection import Selection
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -203,7 +203,7 @@ class TopicNow:
     """
 
     def __init__(self, topic: str, tower: str, security: LogSecurity) -> None:
-        self._reading = Reading(Selection.of_topics([topic]), (), tower, EARLIEST, LATEST, security=security)
+        self._reading = Reading(Selection.of_topics([topic]), towers=tower, security=security)
         with closing(self._reading.view()) as view:
             view.refresh()
             if view.away:

@@ -88,14 +88,11 @@ class Player:
             raise UsageError(f"a speed is a number above 0, or None for as fast as possible, not {speed!r}")
         self._endpoint = endpoint
         self._pace = Pace(speed)
-        starting = _bound(start)
-        ending: Bound = LATEST if end is None else Moment(as_micros(end))
         self._wanted = Reading(
             Selection.of_topics([topic]),
-            (),
-            settings.tower(tower),
-            starting,
-            ending,
+            starting=_bound(start),
+            ending=LATEST if end is None else Moment(as_micros(end)),
+            towers=settings.tower(tower),
             fail_on_data_loss=False,
             security=security,
         )

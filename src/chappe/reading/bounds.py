@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, TypeAlias
 
-from chappe.arrow import COLUMNS
 from chappe.data.topic import encode_topic
 from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut, UnknownTopic
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadRequest, SeekAnswer, SeekRequest
-from chappe.reading.fetch import PATIENCE_S, Task
+from chappe.reading.fetch import Manner, Task
 from chappe.reading.offsets import (
     AT_EARLIEST,
     AT_LATEST,
@@ -34,7 +33,6 @@ from chappe.reading.offsets import (
 )
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
-from chappe.security import LogSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -92,20 +90,26 @@ def _seek(view: StoresView, timestamp: int, keys: list[Key]) -> dict[Key, tuple[
 
 def _within(view: StoresView, endpoint: str, key: Key, offset: int, timestamp: int) -> int:
     """The offset of the first record at or after ``timestamp`` in the batch that has ``offset``."""
-    client = view.client(endpoint)
-    if client is None:
+    batch = batch_at(view, [endpoint], key, offset)
+    if batch is None:  # then the whole batch is taken
         return offset
-    try:
-        _, raws = client.ask(ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, 1))
-        if not raws:
-            return offset
-        batch = Batch.parse(raws[0])
-    except (TimedOut, ProtocolError) as error:
-        logger.warning("%s; taking the whole batch", error)
-        return offset
-    stamps = batch.timestamps()
-    begin = max(offset - batch.base, 0)
+    stamps, begin = batch.timestamps(), max(offset - batch.base, 0)
     return next((batch.base + n for n in range(begin, batch.count) if stamps[n] >= timestamp), offset)
+
+
+def batch_at(view: StoresView, endpoints: Iterable[str], key: Key, offset: int) -> Batch | None:
+    """The batch that has an offset, from the first of the stores that gives it; None without one."""
+    for endpoint in endpoints:
+        client = view.client(endpoint)
+        if client is None:
+            continue
+        try:
+            _, raws = client.ask(ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, 1))
+            if raws:
+                return Batch.parse(raws[0])
+        except (TimedOut, ProtocolError) as error:
+            logger.warning("%s; times of single records in that batch are not known", error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,34 +123,20 @@ Bound: TypeAlias = str | Offsets | Moment  # EARLIEST, LATEST, offsets or a mome
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Manner):
     """What to read, and from whom.
 
     Args:
         selection: Topics or partitions.
         stores: Query endpoints; without any, ``towers`` are asked for them.
-        towers: Addresses of towers, separated by commas.
-        starting: None leaves the default of whoever reads.
+        starting: None leaves the default to the caller.
         ending: The same.
-        fail_on_data_loss: Whether records that no store has any more are an error, or skipped with a warning.
-        columns: What is built of each record.
-        fetch_timeout_s: How long stores that are away or behind are waited for.
-        opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
-        security: Who we are, if stores have keys. What is handed to other processes has no passphrase.
-        keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
     """
 
     selection: Selection
     stores: tuple[str, ...] = ()
-    towers: str | None = None
     starting: Bound | None = None
     ending: Bound | None = None
-    fail_on_data_loss: bool = True
-    columns: tuple[str, ...] = COLUMNS
-    fetch_timeout_s: float = PATIENCE_S
-    opens: bool = True
-    security: LogSecurity = None
-    keeps: bool = False
 
     def view(self) -> StoresView:
         """A new picture of the stores; close it."""
@@ -154,10 +144,7 @@ class Reading:
 
     def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
         """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
-        return Task(
-            shared, self.fail_on_data_loss, self.towers, self.columns, self.fetch_timeout_s, since, until,
-            opens=self.opens, security=self.security, keeps=self.keeps,
-        )  # fmt: skip
+        return Task(shared, since, until, **{each.name: getattr(self, each.name) for each in fields(Manner)})
 
 
 def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:

@@ -68,38 +68,48 @@ class Patience:
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How records are read, whichever they are.
+
+    Args:
+        towers: Addresses of towers, separated by commas: asked for stores when none is known, or none of a range's
+            answers.
+        fail_on_data_loss: Whether records that no store has any more are an error, or skipped with a warning.
+        columns: What is built of each record.
+        patience_s: How long stores that are away or behind are waited for.
+        opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
+        security: Who we are, if stores have keys. What is handed to other processes has no passphrase.
+        keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
+    """
+
+    towers: str | None = None
+    fail_on_data_loss: bool = True
+    columns: tuple[str, ...] = COLUMNS
+    patience_s: float = PATIENCE_S
+    opens: bool = True
+    security: LogSecurity = None
+    keeps: bool = False
+
+
 @dataclass(frozen=True, slots=True)
-class Task:
+class Task(Manner):
     """What one task reads.
 
     Args:
         ranges: Read in this order.
-        fail_on_data_loss: Whether records that no store has any more are an error.
-        towers: Asked for other stores when none of a range's answers.
-        columns: What is built of each record.
-        patience_s: How long stores that are away or behind are waited for.
         since: Batches that are wholly older (microseconds since 1970) are left out.
         until: Batches that are wholly younger are left out.
         turn: Tasks with different numbers begin with different stores.
-        opens: Whether records of sealed topics are opened, if we have the keys; else they are an error.
-        security: Who we are, if stores have keys.
-        keeps: Whether batches of sealed topics are handed on as they are, as ``kept`` tells.
         apart: Whether a batch of a store may become an Arrow batch of its own, which points into what was received:
             where it is large, and its values, which then are wanted, are most of it. Others are joined into larger
             ones, as all are without.
     """
 
     ranges: tuple[Range, ...]
-    fail_on_data_loss: bool = True
-    towers: str | None = None
-    columns: tuple[str, ...] = COLUMNS
-    patience_s: float = PATIENCE_S
     since: int = TIME_MIN
     until: int = TIME_MAX
     turn: int = 0
-    opens: bool = True
-    security: LogSecurity = None
-    keeps: bool = False
     apart: bool = False
 
 

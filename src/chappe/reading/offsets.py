@@ -18,7 +18,7 @@ begins at its earliest record.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -283,22 +283,7 @@ def ranges(
 
 def at_most(shared: Iterable[tuple[Range, ...]], records_max: int) -> list[tuple[Range, ...]]:
     """Split the ranges of tasks further, so that none has more than ``records_max`` records."""
-    found: list[tuple[Range, ...]] = []
-    for ranges_of_one in shared:
-        current: list[Range] = []
-        room = records_max
-        for each in ranges_of_one:
-            start = each.start
-            while start < each.end:
-                part = each.part(start, min(each.end, start + room))
-                current.append(part)
-                start, room = part.end, room - len(part)
-                if not room:
-                    found.append(tuple(current))
-                    current, room = [], records_max
-        if current:
-            found.append(tuple(current))
-    return found
+    return [part for ranges_of_one in shared for part in _portions(ranges_of_one, records_max, lambda each: 1)]
 
 
 def cut(found: Iterable[Range], tasks: int, bytes_min: int = TASK_BYTES_MIN) -> list[tuple[Range, ...]]:
@@ -310,19 +295,22 @@ def cut(found: Iterable[Range], tasks: int, bytes_min: int = TASK_BYTES_MIN) -> 
     queue = list(found)
     total = sum(len(each) * each.record_bytes for each in queue)
     share = max(-(-total // max(tasks, 1)), bytes_min, 1)
-    shared: list[tuple[Range, ...]] = []
+    return list(_portions(queue, share, lambda each: each.record_bytes))
+
+
+def _portions(line: Iterable[Range], share: int, cost: Callable[[Range], int]) -> Iterator[tuple[Range, ...]]:
+    """Cut a line of ranges wherever the costs of its records have come to ``share``."""
     current: list[Range] = []
     room = share
-    for each in queue:
+    for each in line:
         start = each.start
         while start < each.end:
-            rows = min(each.end - start, -(-room // each.record_bytes))
+            rows = min(each.end - start, -(-room // cost(each)))
             current.append(each.part(start, start + rows))
             start += rows
-            room -= rows * each.record_bytes
+            room -= rows * cost(each)
             if room <= 0:
-                shared.append(tuple(current))
+                yield tuple(current)
                 current, room = [], share
     if current:
-        shared.append(tuple(current))
-    return shared
+        yield tuple(current)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from chappe.data.topic import encode_topic
-from chappe.errors import ProtocolError, TimedOut
 from chappe.log.batch import Batch
-from chappe.log.queries import ReadRequest
-from chappe.reading.bounds import offsets_at
+from chappe.reading.bounds import batch_at, offsets_at
 from chappe.reading.offsets import Key
 from chappe.reading.view import StoresView
-
-logger = logging.getLogger(__name__)
 
 
 def counts(view: StoresView, keys: Iterable[Key], edges: Sequence[int]) -> dict[Key, list[int]]:
@@ -48,24 +42,10 @@ def _exact(view: StoresView, key: Key, offsets: Sequence[int], edges: Sequence[i
     for offset, edge in zip(offsets, edges, strict=True):
         if have.first < have.next and have.timestamp_min < edge <= have.timestamp_max:
             if batch is None or not batch.base <= offset < batch.next:
-                batch = _batch_at(view, key, offset)
+                batch = batch_at(view, have.holders, key, offset)
                 stamps = () if batch is None else batch.timestamps()
             if batch is not None:
                 at = next((n for n in range(offset - batch.base, batch.count) if stamps[n] >= edge), batch.count)
                 offset = batch.base + at
         exact.append(offset)
     return exact
-
-
-def _batch_at(view: StoresView, key: Key, offset: int) -> Batch | None:
-    for endpoint in view.known[key].holders:
-        client = view.client(endpoint)
-        if client is None:
-            continue
-        try:
-            _, raws = client.ask(ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, 1))
-            if raws:
-                return Batch.parse(raws[0])
-        except (TimedOut, ProtocolError) as error:
-            logger.warning("%s; counting a whole batch at its beginning", error)
-    return None

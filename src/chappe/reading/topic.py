@@ -141,7 +141,7 @@ def reached(
             tower = settings.tower()
         else:
             endpoints = _behind(forwarders, security)
-    return Reading(Selection.of_topics(topics), endpoints, tower, security=security)
+    return Reading(Selection.of_topics(topics), endpoints, towers=tower, security=security)
 
 
 def _behind(forwarders: str, security: LogSecurity) -> tuple[str, ...]:

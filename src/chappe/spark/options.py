@@ -88,8 +88,6 @@ class Options:
         ending = _moment(options, "endingTimestamp") or _offsets(options, "endingOffsets", selection)
         if ending == EARLIEST:
             raise UsageError('`endingOffsets` cannot be "earliest": nothing would be read')
-        lossless = _flag(options, "failOnDataLoss", True)
-        timeout_s = seconds(options, "fetchTimeout", PATIENCE_S)
         least, most = positive(options, "minRecordsPerTrigger"), positive(options, "maxRecordsPerTrigger")
         if least is not None and most is not None and least > most:
             raise UsageError(f"`minRecordsPerTrigger` is {least}, and `maxRecordsPerTrigger` only {most}")
@@ -100,15 +98,15 @@ class Options:
             Reading(
                 selection,
                 stores,
-                towers,
                 starting,
                 ending,
-                lossless,
-                _columns(options),
-                timeout_s,
-                sealed == "open",
-                identity_of(options),
-                sealed == "keep",
+                towers=towers,
+                fail_on_data_loss=_flag(options, "failOnDataLoss", True),
+                columns=_columns(options),
+                patience_s=seconds(options, "fetchTimeout", PATIENCE_S),
+                opens=sealed == "open",
+                security=identity_of(options),
+                keeps=sealed == "keep",
             ),
             most,
             positive(options, "maxBytesPerTrigger"),

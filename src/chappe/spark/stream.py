@@ -229,7 +229,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._missed_at is None:
             self._missed_at = now
-        if self._target is not None or now - self._missed_at >= self._options.reading.fetch_timeout_s:
+        if self._target is not None or now - self._missed_at >= self._options.reading.patience_s:
             raise lost
 
 
