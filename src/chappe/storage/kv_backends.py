@@ -3,17 +3,15 @@
 SQLite: with the original's tables, so a file written by either opens in the other. ``meta(key, value)`` says which
 Broker wrote the file; ``store(key, value, expiry)`` has keys and values in the binary form and the expiry in
 nanoseconds since 1970, or NULL. chappe adds ``chappe_writers``, which the original ignores: which writes of which clone
-are contained. If an original changes the file in between, those rows stay true. ``chappe_history`` is made with the
-first change that is kept for the history of its key; from then on the format is 2, and versions of chappe that do not
-know the table refuse the file, as they would leave gaps. One commit is one transaction. By
-default it is synced (``synchronous`` FULL, journal WAL), so what is acknowledged survives a loss of power; the
-original's own default syncs too, once for each put. The file is locked while it is open, since two masters of one file
-would not see each other's changes.
+are contained; and ``chappe_history``, the changes that are kept for the history of their keys. If an original changes
+the file in between, those rows stay true. One commit is one transaction. By default it is synced (``synchronous`` FULL,
+journal WAL), so what is acknowledged survives a loss of power; the original's own default syncs too, once for each put.
+The file is locked while it is open, since two masters of one file would not see each other's changes.
 
 RocksDB: through the package ``rocksdict`` (the extra ``rocksdb``). Keys have a first byte: ``e`` and the binary form of
 the key for an entry, whose value is ``u8`` 0, or 1 and ``i64`` expiry in nanoseconds since 1970, and then the binary
 form of the value; ``w`` and the entity for a clone's writes; ``h``, ``u64`` revision and the binary form of the key for
-a change in its history; ``f`` for the format, 2 once there was a history. One commit is a synced write batch.
+a change in its history; ``f`` for the format. One commit is a synced write batch.
 """
 
 from __future__ import annotations
@@ -60,14 +58,12 @@ FailureMode = Literal["FAIL", "DELETE"]
 
 BROKER_VERSION: Final = "2.8.0"  # whose tables these are
 FORMAT: Final = 2  # of chappe's own tables, and of a folder
-_PLAIN_FORMAT: Final = 1  # while there is no history
 _SCHEMA: Final = (
     "create table if not exists meta(key text primary key, value text)",
     "create table if not exists store(key blob primary key, value blob, expiry integer)",
     "create table if not exists chappe_writers(entity blob primary key, applied integer, outcomes blob, heard integer)",
-)
-_HISTORY: Final = (
-    "create table chappe_history(key blob, revision integer, change blob, primary key(key, revision)) without rowid"
+    "create table if not exists chappe_history"
+    "(key blob, revision integer, change blob, primary key(key, revision)) without rowid",
 )
 _OUTCOME: Final = Struct(">QB")
 _ENTITY: Final = Struct(">16sQ")
@@ -162,7 +158,6 @@ class SqliteBackend(_Backend):
         self.path = Path(path)
         self._pragmas = (f"pragma synchronous={synchronous}", f"pragma journal_mode={journal_mode}")
         self._integrity_check = integrity_check
-        self._has_history = False
         try:
             self._open()
         except Damaged:
@@ -183,7 +178,7 @@ class SqliteBackend(_Backend):
         for entity, applied, outcomes, heard in self._read("select * from chappe_writers"):
             row = Entity(*_ENTITY.unpack(entity)), applied, _decode_outcomes(outcomes), heard
             writers.append(WriterRow(*row))
-        history = self._read("select key, revision, change from chappe_history") if self._has_history else []
+        history = self._read("select key, revision, change from chappe_history")
         return Loaded(tuple(entries), tuple(writers), tuple([HistoryRow(*each) for each in history]))
 
     def commit(self, operations: Sequence[Operation]) -> None:
@@ -195,16 +190,11 @@ class SqliteBackend(_Backend):
                         _put(database, puts)  # one statement is a transaction, synced when it returns
                         return
                 database.execute("begin immediate")
-                begins = not self._has_history and any(isinstance(each, HistoryRow) for each in operations)
-                if begins:
-                    database.execute(_HISTORY)
-                    self._set_format(database, FORMAT)
                 for statement, rows in _statements(operations):
                     if statement == _PUT:
                         _put(database, rows)
                     else:
                         database.executemany(statement, rows)
-            self._has_history = self._has_history or begins
         except sqlite3.Error as error:
             raise self._problem(error, "write to") from error
 
@@ -227,8 +217,7 @@ class SqliteBackend(_Backend):
             for statement in _SCHEMA:
                 database.execute(statement)
             database.execute("replace into meta(key, value) values('broker_version', ?)", (BROKER_VERSION,))
-            self._has_history = bool(self._read("select 1 from sqlite_master where name = 'chappe_history'"))
-            self._set_format(database, FORMAT if self._has_history else _PLAIN_FORMAT)
+            database.execute("replace into meta(key, value) values('chappe_format', ?)", (str(FORMAT),))
             database.execute("commit")
         except sqlite3.Error as error:
             self.close()
@@ -249,10 +238,6 @@ class SqliteBackend(_Backend):
             messages = [row[0] for row in self._read("pragma integrity_check")]
             if messages != ["ok"]:
                 raise Damaged(f"{self.path} fails its integrity check: {messages[0]}; restore it from a copy")
-
-    @staticmethod
-    def _set_format(database: sqlite3.Connection, number: int) -> None:
-        database.execute("replace into meta(key, value) values('chappe_format', ?)", (str(number),))
 
     def _read(self, statement: str) -> list[tuple[Any, ...]]:
         try:
@@ -341,7 +326,6 @@ class RocksdbBackend(_Backend):
             raise UsageError("the rocksdb backend needs the package rocksdict: pip install 'chappe[rocksdb]'") from None
         self._rocksdict: Any = rocksdict
         self._failed = False  # the last commit
-        self._format = _PLAIN_FORMAT
         self.path = Path(path)
         try:
             self.path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -378,7 +362,6 @@ class RocksdbBackend(_Backend):
 
     def commit(self, operations: Sequence[Operation]) -> None:
         self._opened()
-        number = self._format
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         try:
             if self._failed:  # RocksDB takes nothing more after a write that failed, until it is opened again
@@ -398,7 +381,6 @@ class RocksdbBackend(_Backend):
                     batch.put(_WRITER + _ENTITY.pack(*each.entity), row)
                 elif isinstance(each, HistoryRow):
                     batch.put(_past_key(each), each.body)
-                    number = FORMAT
                 elif isinstance(each, ForgetHistory):
                     batch.delete(_past_key(each))
                 elif isinstance(each, ClearHistory):
@@ -406,10 +388,7 @@ class RocksdbBackend(_Backend):
                 else:
                     assert isinstance(each, ForgetWriter)
                     batch.delete(_WRITER + _ENTITY.pack(*each.entity))
-            if number != self._format:
-                batch.put(_FORMAT_KEY, str(number).encode())
             self._write(batch)
-            self._format = number
             self._failed = False
         except Exception as error:
             self._failed = True
@@ -426,14 +405,13 @@ class RocksdbBackend(_Backend):
     def _check(self) -> None:
         """Refuse what this version does not know; mark what is new."""
         found = self._database.get(_FORMAT_KEY)
-        if found is None:
-            if next(iter(self._opened().items()), None) is not None:
-                raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")
-            batch = self._rocksdict.WriteBatch(raw_mode=True)
-            batch.put(_FORMAT_KEY, str(self._format).encode())
-            self._write(batch)
+        if found is None and next(iter(self._opened().items()), None) is not None:
+            raise StorageFormat(f"{self.path} is a RocksDB folder of another program; choose another path")
         self._check_format(int(found or 0))
-        self._format = int(found or self._format)
+        if int(found or 0) < FORMAT:
+            batch = self._rocksdict.WriteBatch(raw_mode=True)
+            batch.put(_FORMAT_KEY, str(FORMAT).encode())
+            self._write(batch)
 
     def _problem(self, error: Exception, doing: str) -> StorageError:
         text = str(error)

@@ -1,7 +1,6 @@
 """The committed positions of a consumer with an identity, in a directory that one consumer at a time has.
 
-``positions.json`` is a small file (``small_files``) with ``"positions": [[topic, partition, offset]...]``; the list
-alone is read, too.
+``positions.json`` is a small file (``small_files``) with ``"positions": [[topic, partition, offset]...]``.
 """
 
 from __future__ import annotations
