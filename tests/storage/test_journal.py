@@ -335,9 +335,9 @@ def test_a_full_disk_refuses_a_record_and_takes_the_next_one_later(
 ) -> None:
     journal = opened(tmp_path)
     journal.pend(batch(0))
-    write = os.pwrite
+    write = os.pwritev
     with monkeypatch.context() as full:
-        full.setattr(os, "pwrite", lambda file, body, at: write(file, body[:-1], at))
+        full.setattr(os, "pwritev", lambda file, bodies, at: write(file, [bodies[0][:-1]], at))
         with pytest.raises(StorageFull, match="cannot write the journal"):
             journal.pend(batch(1, b"refused and longer"))
     journal.pend(batch(1))

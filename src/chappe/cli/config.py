@@ -101,7 +101,7 @@ def _schema() -> type[Common]:
         if point and section not in SECTIONS:
             sections.setdefault(section, []).append((name, each.kind | None, None))
     made: list[tuple[str, Any, Any]] = [
-        (name, kind := msgspec.defstruct(f"_{name}", settings, bases=(Section,), frozen=True, kw_only=True), kind())
+        (name, kind := msgspec.defstruct(f"_{name}", settings, bases=(TomlSection,), frozen=True, kw_only=True), kind())
         for name, settings in sections.items()
     ]
     made += [(name, dict[str, Any], msgspec.field(default_factory=dict)) for name in (*SECTIONS, "retention")]

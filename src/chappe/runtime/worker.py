@@ -178,6 +178,15 @@ class Lane:
             self._scheduled = bool(self._jobs)
             return self._scheduled
 
+    @property
+    def pending(self) -> bool:
+        """Whether it has a job."""
+        return bool(self._jobs)
+
+    def try_next(self) -> None:
+        """Do the work of the next job, whatever becomes of it, and tell nobody: its process is being killed."""
+        self._jobs.popleft()[0]()
+
     def _run(self, work: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
         try:
             found = work()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 
 from chappe.log.actions import Ask, Connect, Publish, Reply, Subscribe
@@ -29,6 +30,7 @@ class PubSub(Network):
         self.routers: dict[str, Router] = {}  # query sockets
         self.dialogues = 0
         self.judge: Judge | None = None  # where there are rules
+        self.stuck: dict[Pipe, None] = {}  # pipes that deliver nothing until ``unstick``
         self.query_loss = 0.0
         self.message_loss = 0.0
         self._port = 49_152
@@ -44,6 +46,12 @@ class PubSub(Network):
     def release(self, port: int) -> None:
         """A member is gone; its port may be taken over by another."""
         self._free.append(port)
+
+    def unstick(self) -> None:
+        """Look again at pipes that waited for no time that is known."""
+        stuck, self.stuck = self.stuck, {}
+        for each in stuck:
+            each.resume()
 
     def comes_in(self, one: str, two: str) -> bool:
         """Whether one member can have a connection to another."""
@@ -208,6 +216,9 @@ class Pipe:
         now = self._net.clock.now
         while self._queue and not self._closed:
             wait = max(self._queue[0][0], self.held_until, self._receiver.stalled_until)
+            if wait == inf:
+                self._net.stuck[self] = None
+                return
             if wait > now:
                 self._arm(wait)
                 return

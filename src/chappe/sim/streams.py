@@ -72,7 +72,8 @@ class Side:
         self.other: Side = self
         self.open = True
         self.closing = False  # once all is written
-        self.cut = False  # what is sent vanishes
+        self.cut = False  # what is sent vanishes, in either direction
+        self.mute = False  # what is sent here vanishes
         self.on_way = 0  # bytes written here and not yet read there
         self.window_bytes = 0
         self._full = False
@@ -102,7 +103,7 @@ class Side:
             self._send(frames)
 
     def _send(self, what: list[bytes] | str) -> None:
-        if self.cut:
+        if self.cut or self.mute:
             self.network.net.failed[Flush] += 1
             return
         clock = self.network.clock

@@ -92,7 +92,7 @@ class Clock:
             self.now, _, call, args = heapq.heappop(heap)
             self.events += 1
             call(*args)
-        self.now = until
+        self.now = max(self.now, until)  # a call may have waited meanwhile
 
 
 class Checker(Generic[W]):

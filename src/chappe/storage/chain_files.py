@@ -27,7 +27,7 @@ from chappe.errors import Damaged, StorageFormat
 from chappe.replication.agreement.core import Memory
 from chappe.replication.chain.actions import Change, Loaded, State
 from chappe.replication.chain.messages import Entry
-from chappe.storage.segments.files import Buffer, FileOps, hold_identity, trying
+from chappe.storage.segments.files import Buffer, FileOps, file_ops, hold_identity, trying
 
 MAGIC: Final = b"CHN1"
 FRAME: Final = struct.Struct(">4sQI")  # magic, length, CRC-32C of the content
@@ -75,7 +75,7 @@ class ChainFiles:
     """
 
     def __init__(self, directory: Path, disk: int, ops: FileOps | None = None) -> None:
-        self._ops = ops or FileOps()
+        self._ops = ops or file_ops()
         self._directory = directory
         self._lock = hold_identity(self._ops, directory, "server of a chain", "stop")
         self._file = -1

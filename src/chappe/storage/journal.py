@@ -27,9 +27,8 @@ from chappe.data.topic import encode_topic
 from chappe.errors import StorageError, StorageFormat, StorageFull
 from chappe.log.batch import Batch, Record
 from chappe.log.journal import ROTATE_BYTES, JournalFiles, Offsets, batches_in, framed, seed_of
-from chappe.storage.segments.files import FileOps, hold_identity, trying
+from chappe.storage.segments.files import FileOps, file_ops, hold_identity, trying
 from chappe.storage.small_files import encode_small, load_twice
-from chappe.system.disk import open_private, sync_file
 from chappe.system.limits import need_descriptors
 
 logger = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ class Journal:
 
     def __init__(self, directory: Path, topic: str, address: str, ops: FileOps | None = None) -> None:
         need_descriptors()
-        self._ops = ops or FileOps()
+        self._ops = ops or file_ops()
         self._directory = directory
         self._disk = _Disk(directory, self._ops)
         self._lock = hold_identity(self._ops, directory, "producer", "stop")
@@ -131,7 +130,9 @@ class Journal:
             self.address = self._identify(found, topic, address)
             self._files = JournalFiles(self._disk, topic, self.address, ROTATE_BYTES)
             self.batches = self._files.batches  # batches not known to be stored, oldest first
-            self._pending = Pending(directory / PENDING, seed_of(topic, self.address, PENDING), self.next_offset)
+            self._pending = Pending(
+                directory / PENDING, seed_of(topic, self.address, PENDING), self.next_offset, self._ops
+            )
             if self._pending.bodies and not self._pending.plain:
                 self._files.append(self._pending.bodies, self._pending.next_offset)
                 self.batches += self._pending.bodies
@@ -228,25 +229,26 @@ class Pending:
         next_offset: The offset after the last one found.
     """
 
-    def __init__(self, path: Path, seed: int, next_offset: int) -> None:
+    def __init__(self, path: Path, seed: int, next_offset: int, ops: FileOps) -> None:
         self.bodies: list[bytes] = []
         self.plain = True
         self.lost: list[Offsets] = []
         self.next_offset = next_offset
         self._seed = seed
-        self._file = open_private(path, os.O_RDWR | os.O_CREAT)
+        self._ops = ops
+        self._file = ops.open(str(path), os.O_RDWR | os.O_CREAT)
         try:
-            self._size = self._load(path.read_bytes())
-            os.ftruncate(self._file, self._size)
-            sync_file(self._file)  # else after a power cut what was cut off could go on where new records end
+            self._size = self._load(ops.read_file(str(path)))
+            ops.ftruncate(self._file, self._size)
+            ops.fsync(self._file)  # else after a power cut what was cut off could go on where new records end
         except BaseException:
-            os.close(self._file)
+            ops.close(self._file)
             raise
 
     def append(self, body: bytes) -> None:
         """Add a batch of one record."""
         raw = framed([body], self._seed, self._size)
-        written = os.pwrite(self._file, raw, self._size)
+        written = self._ops.pwritev(self._file, [raw], self._size)
         if written != len(raw):  # the next one overwrites it
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._size += written
@@ -261,7 +263,7 @@ class Pending:
 
     def close(self) -> None:
         """Release the file."""
-        os.close(self._file)
+        self._ops.close(self._file)
 
     def _load(self, raw: bytes) -> int:
         """Load the records that the journal lacks; return where they end."""
@@ -333,7 +335,7 @@ def topic_in(directory: Path) -> str | None:
 
     Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
     """
-    found = read_identity(directory, FileOps())
+    found = read_identity(directory, file_ops())
     return None if found is None else found.topic
 
 

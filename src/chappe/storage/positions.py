@@ -14,7 +14,7 @@ import msgspec
 from chappe.errors import StorageFormat
 from chappe.log.sources import Key
 from chappe.log.traffic import where_kept
-from chappe.storage.segments.files import FileOps, check_format, hold_identity, trying
+from chappe.storage.segments.files import check_format, file_ops, hold_identity, trying
 from chappe.storage.small_files import FORMAT, encode_small, load_small
 from chappe.system.limits import need_descriptors
 
@@ -45,7 +45,7 @@ class Positions:
         self._directory = directory.absolute()
         self._path = self._directory / "positions.json"
         self.kept = kept_at(directory)
-        self._ops = FileOps()
+        self._ops = file_ops()
         self._lock = hold_identity(self._ops, self._directory, "consumer", "close")
         with trying(f"read the positions in {self._path}", self.close):
             self.committed = self._load()

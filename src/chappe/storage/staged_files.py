@@ -48,7 +48,7 @@ from chappe.log.exactly_once.staged import (
 )
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.directory import ASIDE
-from chappe.storage.segments.files import FileOps, storage_error, trying
+from chappe.storage.segments.files import FileOps, file_ops, storage_error, trying
 from chappe.storage.sink_database import SinkDatabase
 
 logger: Final = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class StagedFiles:
         database: Callable[[str, FileOps], SinkDatabase] = SinkDatabase,
     ) -> None:
         self.path = os.path.join(os.path.abspath(directory), FOLDER)
-        self._ops = ops or FileOps()
+        self._ops = ops or file_ops()
         self._files: dict[StagedAttempt, _File] = {}
         self._doubtful: set[str] = set()  # sinks with an intent that was refused, and may be on disk all the same
         self._sinks = database(self.path, self._ops)

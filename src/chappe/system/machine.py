@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import zmq
 
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
+T = TypeVar("T")
 Target = tuple[int, Any]  # family and socket address
 
 
@@ -176,6 +177,10 @@ class Machine:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         context.set(zmq.MAX_SOCKETS, sockets_max)  # counts before the first socket is made
         return context.socket(kind)
+
+    def files(self, system: T) -> T:
+        """The calls for files: ``system`` makes those of the operating system (``storage.segments.files``)."""
+        return system
 
     # -- the rest --------------------------------------------------------------------------------------
 

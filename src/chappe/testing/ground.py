@@ -1,8 +1,9 @@
-"""What the sockets of a test stand on: the simulator's network in good weather, and numbers for files and ports."""
+"""What the sockets of a test stand on: the simulator's network, and numbers for files and ports."""
 
 from __future__ import annotations
 
 from itertools import cycle
+from math import inf
 from typing import Any, Final
 
 from chappe.sim.network import Network
@@ -14,15 +15,42 @@ from chappe.testing.scheduler import Scheduler
 DELAY_S: Final = 0.000_1  # of the network
 WINDOW_BYTES: Final = 1_048_576  # on the way in one direction of a connection
 QUEUE_MAX: Final = 10_000  # messages on the way to a subscriber
+INBOX_MAX: Final = 10_000  # messages that wait to be received; further ones wait on the way
 FIRST_FILE: Final = 1 << 30  # no descriptor of the system is so high
 PORTS: Final = range(10_240, 32_768)  # that are free; systems give away higher ones
 
 
-class _Calm(PubSub):
-    def __init__(self, world: World) -> None:
+class Net(PubSub):
+    """The network between hosts: cuts may be in one direction.
+
+    Args:
+        world: Its world.
+        rough: Whether queues are small and ways long and uneven, as drawn from the seed.
+    """
+
+    def __init__(self, world: World, *, rough: bool) -> None:
         super().__init__(world)
-        Network.__init__(self, world, DELAY_S)
-        self.queue_max = QUEUE_MAX
+        self.inbox_max = self.queue_max
+        if not rough:
+            Network.__init__(self, world, DELAY_S)
+            self.queue_max, self.inbox_max = QUEUE_MAX, INBOX_MAX
+        self.rough = rough
+        self._mute: set[tuple[str, str]] = set()  # from whom nothing comes to whom
+
+    def passes(self, source: str, target: str) -> bool:
+        """Whether something comes from one host to another."""
+        return super().reachable(source, target) and (source, target) not in self._mute
+
+    def reachable(self, a: str, b: str) -> bool:
+        return self.passes(a, b) and (b, a) not in self._mute
+
+    def cut_one_way(self, source: str, target: str) -> None:
+        """Let nothing pass from one host to another."""
+        self._mute.add((source, target))
+
+    def mend(self) -> None:
+        super().mend()
+        self._mute.clear()
 
 
 class File:
@@ -57,14 +85,15 @@ class Socket(File):
         self.alive = True  # for the simulator, whose members may still have something under way for it
         self.closed = False
         self.port = ""
-        host.sockets.add(self)
+        self.stalled_until = inf if host.paused else 0.0  # for the simulator: it takes nothing before
+        host.sockets[self] = None
 
     def leave(self) -> None:
         """It is closed, and its port is free."""
         self.closed = True
         self.ground.files.pop(self.number, None)
         self.ground.ports.pop(self.port, None)
-        self.host.sockets.discard(self)
+        self.host.sockets.pop(self, None)
 
     def kill(self) -> None:
         """Close it as the system does when its process is killed."""
@@ -85,21 +114,33 @@ class Socket(File):
 class Station:
     """A host, as its sockets see it."""
 
+    paused = False
+
     def __init__(self, ground: Ground, name: str) -> None:
         self.ground = ground
         self.name = name
-        self.sockets: set[Socket] = set()
+        self.sockets: dict[Socket, None] = {}  # in the order in which they were made
 
 
 class Ground:
-    """One for each world."""
+    """One for each world.
 
-    def __init__(self, seed: int) -> None:
-        world = World(seed)
-        self.net: PubSub = _Calm(world)
-        self.streams = Streams(self.net, lambda side, frames: None, (WINDOW_BYTES,))
+    Args:
+        world: Has the clock and the source of chance.
+        rough: As of ``Net``; connections have small windows, too.
+        alone: Whether no other thread than one takes part: it also does what is slow, and no time passes but while it
+            waits. So the same seed plays the same world, on clocks that begin at fixed times.
+    """
+
+    def __init__(self, world: World, *, rough: bool = False, alone: bool = False) -> None:
+        self.alone = alone
+        self.rng = world.rng
+        self.net = Net(world, rough=rough)
+        self.streams = Streams(self.net, lambda side, frames: None, None if rough else (WINDOW_BYTES,))
         self.files: dict[int, File] = {}
         self.ports: dict[str, Any] = {}  # sockets that listen; all names and addresses are one machine's
         self.next_file = FIRST_FILE
         self.free_ports = cycle(PORTS)  # one that was closed is not given to another one soon
-        self.scheduler = Scheduler(world.clock, lambda number: number in self.files and bool(self.files[number].mask()))
+        self.scheduler = Scheduler(
+            world.clock, lambda number: number in self.files and bool(self.files[number].mask()), alone=alone
+        )

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from chappe.runtime.worker import CALLBACKS
+from chappe.runtime.worker import CALLBACKS, DISKS
 from chappe.system import machine
+from chappe.testing.disk import Disk, DiskOps
 from chappe.testing.ground import FIRST_FILE, File, Ground, Station
 from chappe.testing.pubsub import KINDS
-from chappe.testing.scheduler import Scheduler, Thread
+from chappe.testing.scheduler import Killed, Scheduler, Thread
 from chappe.testing.streams import new_listener, new_stream
 
+T = TypeVar("T")
+WAITS_FOR_DISK: Final = "disk"
+TORN_MAX: Final = 6  # changes of files that a process still makes before it is killed
 Start = Callable[..., Future[Any]]  # calls a function with arguments, by a thread of this thread's host
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ class Selector(selectors.BaseSelector, File):
 
     Args:
         real: Of an event loop: waits for descriptors of the system.
+        host: Where it waits; while that stands still nothing is ready.
         called: Of an event loop: true if it has callbacks to run. Its thread does the work of others while it waits,
             and what it is told then does not wake it as what another thread tells.
     """
@@ -42,8 +49,11 @@ class Selector(selectors.BaseSelector, File):
         ground: Ground,
         real: selectors.BaseSelector | None = None,
         called: Callable[[], bool] = lambda: False,
+        *,
+        host: Station,
     ) -> None:
         File.__init__(self, ground)
+        self._host = host
         self._real = real
         self._called = called
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
@@ -74,6 +84,8 @@ class Selector(selectors.BaseSelector, File):
         return selectors.EVENT_READ if self._is_ready() else 0
 
     def _is_ready(self) -> bool:
+        if self._host.paused:
+            return False
         ready = any(file.mask() & key.events for key, file in list(self._keys.values()))
         return ready or self._called() or (self._real is not None and bool(self._real.select(0)))
 
@@ -83,6 +95,8 @@ class Selector(selectors.BaseSelector, File):
             self.ground.scheduler.wait(self._is_ready, timeout)
         elif self._real is not None:
             self.ground.scheduler.run_now()  # an event loop that never waits lets others go on
+        if self._host.paused:
+            return []
         found = [] if self._real is None else self._real.select(0)
         for key, file in list(self._keys.values()):
             if mask := file.mask() & key.events:
@@ -136,12 +150,13 @@ class _Event:
 
 
 class _Pool:
-    """As ``runtime.worker.Pool``: each job has a new thread, which goes on when it is its turn."""
+    """As ``runtime.worker.Pool``: each job has a new thread, or the one that does everything. Disks take their time."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._name = name
         self._ends = name != CALLBACKS.name
+        self._waits = name == DISKS.name
 
     def open(self, lane: Lane) -> None:
         pass
@@ -152,11 +167,41 @@ class _Pool:
         pass
 
     def submit(self, lane: Lane) -> None:
+        if self._host.ground.alone:
+            self._host.jobs[lane] = None
+            self._host.ground.scheduler.clock.after(self._takes_s(), self._step, lane)
+            return
+
         def work() -> None:
-            while lane.step():
-                pass
+            while True:
+                if takes_s := self._takes_s():
+                    self._host.ground.scheduler.sleep(takes_s)
+                if not lane.step():
+                    break
 
         Thread(self._host.ground.scheduler, self._host, work, self._name, ends=self._ends).start()
+
+    def _takes_s(self) -> float:
+        return self._host.disk.takes_s() if self._waits else 0.0
+
+    def _step(self, lane: Lane) -> None:
+        host = self._host
+        if host.killed:
+            return
+        if host.paused:
+            host.later.append(partial(self._step, lane))
+            return
+        before = machine.drive(host)
+        host.at_work += 1
+        try:
+            more = lane.step()
+        finally:
+            host.at_work -= 1
+            machine.drive(before)
+        if more:
+            host.ground.scheduler.clock.after(self._takes_s(), self._step, lane)
+        else:
+            host.jobs.pop(lane, None)
 
 
 class Host(machine.Machine, Station):
@@ -164,16 +209,23 @@ class Host(machine.Machine, Station):
 
     syncs = False
 
-    def __init__(self, ground: Ground, name: str, directory: Path) -> None:
+    def __init__(self, ground: Ground, name: str, directory: Path, disk: Disk) -> None:
         super().__init__(ground, name)
+        self.disk = disk
+        self._ops = DiskOps(disk, self._syncing)
+        self.jobs: dict[Lane, None] = {}  # what is slow and under way, where one thread does everything
+        self.later: list[Callable[[], None]] = []  # what is done once it goes on
+        self.at_work = 0  # such jobs under way just now
+        self._holds: set[str] = set()  # why it stands still
+        self._stalled_until = 0.0
         self.driver = self._scheduler = ground.scheduler
         self.killed = False
-        self.ahead_ns = 0  # its time of day, of the world's
+        self._ahead = (0.0, 0.0, 0.0)  # its time of day before the world's: since when, seconds, and more by the second
         self.members: list[weakref.ref[Any]] = []
         self._directory = directory
 
     def selector(self) -> selectors.BaseSelector:
-        return Selector(self.ground)
+        return Selector(self.ground, host=self)
 
     def wakeup(self) -> machine.Wakeup:
         return cast(machine.Wakeup, _Wakeup(self.ground))
@@ -207,6 +259,73 @@ class Host(machine.Machine, Station):
     def data_path(self) -> Path:
         return self._directory
 
+    def files(self, system: T) -> T:
+        return cast(T, self._ops)
+
+    def ahead_ns(self, now: float) -> int:
+        """How far its time of day is before the world's."""
+        since, seconds, drift = self._ahead
+        return round((seconds + drift * (now - since)) * 1e9)
+
+    def set_clock(self, seconds: float, drift: float) -> None:
+        """Set its time of day."""
+        self._ahead = self._scheduler.clock.now, seconds, drift
+
+    # -- what befalls it ----------------------------------------------------------------------------------
+
+    def hold(self, why: str) -> None:
+        """Stand still, for one reason more."""
+        self._holds.add(why)
+        self.paused = True
+        for each in self.sockets:
+            each.stalled_until = math.inf
+
+    def go_on(self, why: str) -> None:
+        """A reason to stand still is over."""
+        self._holds.discard(why)
+        if self._holds or not self.paused or self.killed:
+            return
+        self.paused = False
+        for each in self.sockets:
+            each.stalled_until = 0.0
+        self.ground.net.unstick()
+        for side in list(self.ground.streams.sides):
+            if getattr(side.host, "host", None) is self:
+                side.resume()
+                side.write()
+        later, self.later = self.later, []
+        for call in later:
+            call()
+
+    def _syncing(self) -> None:
+        """A sync of somebody who is not in a thread of the disk's makes all that this one drives wait."""
+        thread = threading.current_thread()
+        if not self.disk.slow_s or self.at_work or (isinstance(thread, Thread) and thread.ends):
+            return
+        clock = self._scheduler.clock
+        self._stalled_until = max(self._stalled_until, clock.now) + self.disk.takes_s()
+        self.hold(WAITS_FOR_DISK)
+        clock.at(self._stalled_until, self._synced, self._stalled_until)
+
+    def _synced(self, until: float) -> None:
+        if until == self._stalled_until:
+            self.go_on(WAITS_FOR_DISK)
+
+    def tear(self) -> None:
+        """The process is killed in the midst of what its disk was to do, where one thread does everything."""
+        for lane in self.jobs:
+            if lane.pending and self.ground.rng.random() < 0.5:
+                self._ops.changes_left = self.ground.rng.randint(0, TORN_MAX)
+                with suppress(Killed, Exception):
+                    lane.try_next()
+                break  # it dies once
+        self.jobs.clear()
+        self.later.clear()
+
+    def leave(self) -> None:
+        """Close all files as the system does when a process is gone."""
+        self._ops.leave()
+
     def owns(self, member: object) -> None:
         self.members.append(weakref.ref(member))
 
@@ -226,7 +345,8 @@ class _Executor(ThreadPoolExecutor):
 def _on_the_clock(loop: Any, ground: Ground, start: Start) -> Iterator[None]:
     """Have a loop wait on the world's clock."""
     selector, executor = loop._selector, loop._default_executor
-    loop._selector = waiting = Selector(ground, selector, lambda: bool(loop._ready))
+    host = cast(Host, machine.current())
+    loop._selector = waiting = Selector(ground, selector, lambda: bool(loop._ready), host=host)
     loop.time = ground.scheduler.monotonic
     loop._default_executor = _Executor(start)
     try:

@@ -12,8 +12,6 @@ import zmq
 from chappe.sim.pubsub import REDIAL_S, Dialogue, Link
 from chappe.testing.ground import Socket, Station
 
-INBOX_MAX: Final = 10_000  # messages that wait to be received; further ones wait on the way
-
 
 def _port_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[2]
@@ -23,7 +21,6 @@ class _Socket(Socket):
     """What all kinds have in common."""
 
     tells_once = True
-    stalled_until = 0.0
 
     def __init__(self, host: Station) -> None:
         super().__init__(host)
@@ -53,7 +50,7 @@ class _Socket(Socket):
         if not self._inbox:
             raise zmq.Again
         frames = self._inbox.popleft()
-        if len(self._inbox) == INBOX_MAX - 1:
+        if len(self._inbox) == self.net.inbox_max - 1:
             self.resume()
         return frames if copy else [zmq.Frame(each) for each in frames]
 
@@ -121,7 +118,7 @@ class _Listening(_Socket):
             self.arrived(message)
 
     def paused(self) -> bool:
-        return len(self._inbox) >= INBOX_MAX
+        return len(self._inbox) >= self.net.inbox_max
 
     def flush(self) -> None:
         pass  # the socket's reader finds its end
@@ -259,7 +256,9 @@ class _Answering(_Socket):
         self.arrived([client, request_id.to_bytes(8), raw, *([payload] if payload else [])])
 
     def send_multipart(self, frames: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
-        self._clients[frames[0]].reply(int.from_bytes(frames[1]), frames[2], tuple(frames[3:]))
+        client = self._clients[frames[0]]
+        if self.net.passes(self.name, client.asker.name):
+            client.reply(int.from_bytes(frames[1]), frames[2], tuple(frames[3:]))
 
     def leave(self) -> None:
         super().leave()

@@ -20,13 +20,14 @@ from time import monotonic, sleep, time_ns  # the system's, also while a test ha
 from typing import Any, Final
 
 from chappe.runtime.loop import Member
-from chappe.sim.world import Clock
+from chappe.sim.world import WALL_START_US, Clock
 from chappe.system import machine
 
 STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever in one moment
 LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
 STUCK_S: Final = 0.2  # one that stands at the same instruction for so long waits for something else; real seconds
 TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
+ALONE_FROM_S: Final = 1_000.0  # what the steady clock of a world shows at first that one thread plays
 PATIENCE_S: Final = 600.0  # a test that waits so long, on its clock, waits for what never comes
 
 
@@ -49,6 +50,8 @@ class _Waiter:
 
     def is_over(self, now: float) -> bool:
         """Whether it is to wait no longer."""
+        if getattr(self.thread, "paused", False):
+            return False
         return now >= self.deadline or self.until() or getattr(self.thread, "killed", False)
 
 
@@ -61,14 +64,21 @@ class _Place:
 
 
 class Scheduler:
-    """One for each world."""
+    """One for each world.
 
-    def __init__(self, clock: Clock, readable: Callable[[int], bool]) -> None:
+    Args:
+        clock: Of the world.
+        readable: Whether a descriptor is.
+        alone: Whether one thread does everything; then time passes only while it waits, from fixed beginnings.
+    """
+
+    def __init__(self, clock: Clock, readable: Callable[[int], bool], *, alone: bool = False) -> None:
         self.clock = clock
         self.outside = frozenset(each.ident for each in threading.enumerate() if each.ident) - {threading.get_ident()}
         self._readable = readable
-        self._began = monotonic() - clock.now
-        self._began_ns = time_ns() - int(clock.now * 1e9)
+        self._alone = alone
+        self._began = ALONE_FROM_S if alone else monotonic() - clock.now
+        self._began_ns = WALL_START_US * 1000 if alone else time_ns() - int(clock.now * 1e9)
         self.patience_s = PATIENCE_S
         self.since = 0.0  # since then the test waits, or something that it has waited for has come
         self._change = threading.Condition()
@@ -76,15 +86,18 @@ class Scheduler:
         self._places: dict[Member, _Place] = {}
         self._steps = 0
         self._driving = False
+        self._driver = 0  # the thread that drives, while one does
         self._stands: dict[threading.Thread, tuple[object, float]] = {}  # where each stands that goes on; since when
         self._ended = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="chappe-testing", daemon=True)
-        self._ticker.start()
+        if not alone:
+            self._ticker.start()
 
     def close(self) -> None:
         """Let no more time pass."""
         self._ended.set()
-        self._ticker.join()
+        if not self._alone:
+            self._ticker.join()
 
     # -- time -----------------------------------------------------------------------------------------
 
@@ -100,8 +113,8 @@ class Scheduler:
         """As ``time.time_ns``, on the host of this thread."""
         if self.is_outside():
             return time_ns()
-        ahead_ns: int = getattr(machine.current(), "ahead_ns", 0)
-        return self._began_ns + int(self.clock.now * 1e9) + ahead_ns
+        ahead_ns: Callable[[float], int] = getattr(machine.current(), "ahead_ns", _not_ahead)
+        return self._began_ns + int(self.clock.now * 1e9) + ahead_ns(self.clock.now)
 
     def sleep(self, seconds: float) -> None:
         """As ``time.sleep``, and at once."""
@@ -183,22 +196,28 @@ class Scheduler:
         with self._change:
             if waiter.goes:
                 return
-            if self._driving or self._others_go_on():
+            nested = self._driving and self._driver == threading.get_ident()
+            if not nested and (self._driving or self._others_go_on()):
                 self._change.wait(LOOK_S)
                 return
-        self._drive(lambda: waiter.goes or not self._step())
+        if nested:  # something that it does for others waits
+            self._step()
+        else:
+            self._drive(lambda: waiter.goes or not self._step())
 
     def _drive(self, over: Callable[[], bool]) -> None:
         with self._change:
             if self._driving:
                 return
             self._driving = True
+            self._driver = threading.get_ident()
         try:
             while not over():
                 pass
         finally:
             with self._change:
                 self._driving = False
+                self._driver = 0
                 self._change.notify_all()
 
     def _others_go_on(self) -> bool:
@@ -247,6 +266,8 @@ class Scheduler:
         now = self.monotonic()
         for member, place in list(self._places.items()):
             if place.asked or place.at <= now or (place.watched and self._readable(member.fileno())):
+                if _is_paused(member):
+                    continue
                 looked = True
                 self._look(member, place)
         return looked or self.clock.events != events
@@ -263,8 +284,9 @@ class Scheduler:
             machine.drive(before)
 
     def _next(self, until: float = math.inf) -> float:
-        dues = [each.at - self._began for each in list(self._places.values())]
-        return min([until, self.clock.next, *(each.deadline for each in self._waiters), *dues])
+        dues = [place.at - self._began for member, place in list(self._places.items()) if not _is_paused(member)]
+        ends = [each.deadline for each in self._waiters if not getattr(each.thread, "paused", False)]
+        return min([until, self.clock.next, *ends, *dues])
 
     def _jump(self) -> None:
         to = self._next()
@@ -311,6 +333,11 @@ class Thread(threading.Thread):
         """Whether its host was."""
         return bool(self.host.killed)
 
+    @property
+    def paused(self) -> bool:
+        """Whether its host is, and it waits for more than the system."""
+        return bool(self.host.paused) and not self.ends
+
     def run(self) -> None:
         """Do the work."""
         machine.drive(self.host)
@@ -328,6 +355,14 @@ class Thread(threading.Thread):
         """Wait for its end, on the world's clock."""
         if threading.current_thread() is not self:
             self._scheduler.wait(lambda: not self.is_alive(), timeout)
+
+
+def _is_paused(member: Member) -> bool:
+    return bool(getattr(getattr(member, "machine", None), "paused", False))
+
+
+def _not_ahead(now: float) -> int:
+    return 0
 
 
 def _calls(host: Any) -> bool:

@@ -39,7 +39,6 @@ class _Stream(Socket):
     """One end of a connection, also before there is one."""
 
     original = False
-    frozen = False
     read_s = 0.0
 
     def __init__(self, host: Station) -> None:
@@ -49,6 +48,10 @@ class _Stream(Socket):
         self._end: str | None = None  # why nothing more will come
         self._unread: deque[bytes] = deque()
         self._unsent = memoryview(b"")
+
+    @property
+    def frozen(self) -> bool:
+        return self.host.paused
 
     # -- as a socket ----------------------------------------------------------------------------------
 
@@ -121,7 +124,8 @@ class _Stream(Socket):
 
     def connected(self, dial: int, side: Side) -> None:
         self._side = side
-        side.delay_s = DELAY_S
+        if not self.ground.net.rough:
+            side.delay_s = DELAY_S
         self.writable = True
         if self.closed:
             side.close()
@@ -139,7 +143,7 @@ class _Stream(Socket):
         pass
 
     def reads(self, side: Side) -> bool:
-        return len(self._unread) < UNREAD_MAX
+        return len(self._unread) < UNREAD_MAX and not self.host.paused
 
     def read(self, side: Side, bodies: list[bytes]) -> None:
         if not self.closed:

@@ -21,13 +21,16 @@ from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
 from chappe.errors import Closed
 from chappe.log.batch import Record
+from chappe.sim.world import World as Chance
 from chappe.system import forking, machine
 from chappe.system import time as clocks
+from chappe.testing.disk import Disk
 from chappe.testing.ground import Ground
 from chappe.testing.machine import Host, run_forever
 from chappe.testing.scheduler import Scheduler, check_alive
 
 HERE: Final = "test"  # the host of what says nothing else
+BY_TEST: Final = "test"  # why a host stands still
 
 
 class _Outcome(Future[Any]):
@@ -55,18 +58,24 @@ class World:
     """Where all of chappe that is made meanwhile lives. Use it in a ``with``, or as the fixture ``chappe_world``.
 
     Towers, stores, producers, consumers, endpoints and data stores are the real ones, on sockets of the simulator's
-    network. Files are real, and not synced. ``time.sleep``, ``time.time`` and ``time.monotonic``, and the loops of
+    network. Files are real; syncs take no time. ``time.sleep``, ``time.time`` and ``time.monotonic``, and the loops of
     asyncio, go by the clock of the world, which jumps ahead when everybody waits.
 
     Args:
         directory: Where members keep what they would keep in the user's data directory.
-        seed: Of the delays in the network.
+        seed: Of the delays in the network, and of the faults of disks.
+        rough: Whether the network is slow and uneven, and has little room on the way, so that queues and windows are
+            full now and then; how much of that there is is drawn from the seed.
     """
 
-    def __init__(self, directory: str | Path, seed: int = 0) -> None:
+    def __init__(self, directory: str | Path, seed: int = 0, *, rough: bool = False) -> None:
+        self._begin(directory, Ground(Chance(seed), rough=rough))
+
+    def _begin(self, directory: str | Path, ground: Ground) -> None:
         self.directory = Path(directory)
-        self._ground = Ground(seed)
-        self._scheduler = self._ground.scheduler
+        self._ground = ground
+        self._scheduler = ground.scheduler
+        self._disks: dict[str, Disk] = {}
         self._hosts: dict[str, Host] = {}
         self._programs: list[_Outcome] = []
         self._restore: list[Callable[[], object]] = []
@@ -126,9 +135,15 @@ class World:
             assert self.now < end, f"what was waited for is not so after {timeout:g} s"
             self._scheduler.wait(lambda: False, 0.001)
 
-    def set_clock(self, name: str, seconds: float) -> None:
-        """Set the time of day of a host: so far ahead of the world's, or behind it. Its steady clock goes on."""
-        self.host(name).ahead_ns = round(seconds * 1e9)
+    def set_clock(self, name: str, seconds: float, *, drift: float = 0.0) -> None:
+        """Set the time of day of a host: so far ahead of the world's, or behind it. Its steady clock goes on.
+
+        Args:
+            name: Of the host.
+            seconds: How far ahead; negative for behind.
+            drift: It gains so many seconds in each second, from now on; negative if it loses some.
+        """
+        self.host(name).set_clock(seconds, drift)
 
     def be_patient(self, seconds: float) -> None:
         """Let whoever waits in vain wait so long, ten minutes by default, until NothingHappens is raised."""
@@ -139,7 +154,7 @@ class World:
     def host(self, name: str = HERE) -> Host:
         """The machine of that name, as it is now."""
         if name not in self._hosts:
-            self._hosts[name] = Host(self._ground, name, self.directory / name)
+            self._hosts[name] = Host(self._ground, name, self.directory / name, self.disk(name))
         return self._hosts[name]
 
     @contextmanager
@@ -180,13 +195,31 @@ class World:
 
     # -- faults -----------------------------------------------------------------------------------------
 
-    def kill(self, name: str) -> None:
-        """End all that runs on a host as ``kill -9`` does. What is made there afterwards is another life of it."""
+    def kill(self, name: str, *, power_cut: bool = False) -> None:
+        """End all that runs on a host as ``kill -9`` does. What is made there afterwards is another life of it.
+
+        Args:
+            name: Of the host.
+            power_cut: Whether its machine loses power, too: what was written to its disk and not synced is lost then,
+                or some of it.
+        """
         host = self._hosts.pop(name, None)
         if host is None:
             return
-        with self._scheduler.alone(host):  # in the midst of a call, its thread would meet what is half left behind
+        if self._ground.alone:
+            self._end(host)
+        else:
+            with self._scheduler.alone(host):  # in the midst of a call, its thread would meet what is half left behind
+                self._end(host)
+        if power_cut:
+            self.disk(name).cut_power()
+
+    def _end(self, host: Host) -> None:
+        """End one life of a host."""
+        before = machine.drive(host)
+        try:
             host.killed = True
+            host.tear()
             for sock in list(host.sockets):
                 sock.kill()
             members = [each for ref in host.members if (each := ref()) is not None]
@@ -194,22 +227,72 @@ class World:
                 self._scheduler.remove(each)
                 at_exit.remove(each)
             forking.abandon(members, "of a killed host", _killed)
+            host.leave()
+        finally:
+            machine.drive(before)
 
-    def cut(self, one: str, other: str) -> None:
-        """Nothing passes between two hosts, and nobody is told."""
+    def pause(self, name: str) -> None:
+        """Have all that runs on a host stand still, as SIGSTOP does: nobody is told, and what comes waits for it.
+
+        A thread of another host that uses its members goes on; so start the host's programs with ``start``.
+        """
+        self.host(name).hold(BY_TEST)
+
+    def resume(self, name: str) -> None:
+        """Have a host go on that was paused."""
+        self.host(name).go_on(BY_TEST)
+
+    def disk(self, name: str = HERE) -> Disk:
+        """The disk of a host, over all its lives."""
+        if name not in self._disks:
+            self._disks[name] = Disk(self._ground.rng)
+        return self._disks[name]
+
+    def cut(self, one: str, other: str, *, one_way: bool = False) -> None:
+        """Nothing passes between two hosts, and nobody is told.
+
+        Args:
+            one: The name of a host.
+            other: The name of another.
+            one_way: Whether only what ``one`` sends to ``other`` is lost; new connections need both directions.
+        """
+        if one_way:
+            self._cut_one_way(one, other)
+            return
         self._ground.net.cut(one, other, math.inf)
-        for publisher in set(self._ground.net.publishers.values()):
+        for publisher in dict.fromkeys(self._ground.net.publishers.values()):
             for link in list(publisher.listeners):
                 if {link.subscriber.name, publisher.name} == {one, other}:
                     link.break_()
         for side in self._ground.streams.between(one, other):
             side.cut = True
 
+    def _cut_one_way(self, source: str, target: str) -> None:
+        net = self._ground.net
+        net.cut_one_way(source, target)
+        for publisher in dict.fromkeys(net.publishers.values()):
+            for link in publisher.listeners:
+                for pipe, writer, reader in (
+                    (link.down, publisher.name, link.subscriber.name),
+                    (link.up, link.subscriber.name, publisher.name),
+                ):
+                    if pipe is not None and (writer, reader) == (source, target):
+                        pipe.held_until = math.inf
+        for side in self._ground.streams.between(source, target):
+            side.mute = side.mute or side.host.name == source
+
     def mend(self) -> None:
         """Everybody reaches everybody again. Connections that were cut are lost: members dial again."""
-        self._ground.net.mend()
+        net = self._ground.net
+        net.mend()
+        for publisher in dict.fromkeys(net.publishers.values()):
+            for link in publisher.listeners:
+                for pipe in (link.up, link.down):
+                    if pipe is not None:
+                        pipe.held_until = 0.0
+        net.unstick()
         for side in list(self._ground.streams.sides):
-            if side.cut:
+            if side.cut or side.mute:
                 side.reset("connection timed out")
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from crc32c import crc32c
 
 from chappe.errors import IdentityInUse, StorageError, StorageFormat, StorageFull
+from chappe.system import machine
 from chappe.system.disk import (
     FULL,
     PRIVATE_DIRECTORY,
@@ -241,6 +242,11 @@ class FileOps:
         """Make creations, renames and removals in a directory durable."""
         with self.opened(path) as fd:
             self.fsync(fd)
+
+
+def file_ops() -> FileOps:
+    """The calls of the machine that is current: of the operating system, or of a disk that a test plays."""
+    return machine.current().files(FileOps())
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:

@@ -20,7 +20,7 @@ from chappe.storage.segments.appender import Appender, Pins, choose, load_pins, 
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
 from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, TopicFolder, segment_numbers, topic_of
-from chappe.storage.segments.files import FileOps, descriptors, logged, storage_error, trying
+from chappe.storage.segments.files import FileOps, descriptors, file_ops, logged, storage_error, trying
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
 from chappe.storage.segments.manifest import Known, Manifest, Mark
@@ -73,7 +73,7 @@ class SegmentStorage:
         ops: FileOps | None = None,
     ) -> None:
         own(self)
-        self._ops = ops or FileOps()
+        self._ops = ops or file_ops()
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
         self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
