@@ -205,6 +205,9 @@ class Ports:
     def release(self) -> None:
         """Close what is not a socket that is watched; nobody drives any more."""
 
+    def close_files(self) -> None:
+        """Close what jobs are done with; comes behind the last job, on its thread."""
+
 
 class Driver:
     """Runs one core.
@@ -231,6 +234,7 @@ class Driver:
         self.still = False  # what has to be on disk first is written: no other input is handled meanwhile
         self._inbox: deque[tuple[Any, Any, bool]] = deque()  # that came meanwhile: as ``_take`` has it
         self._disk: Lane | None = None
+        self._files_closed = False
         self._inlets: dict[zmq.Socket[bytes], Inlet] = {}
         self._suspects: dict[Inlet, None] = {}  # used since their descriptor was last looked at
         self._tasks: Deadlines[Task] = Deadlines()
@@ -253,8 +257,7 @@ class Driver:
 
     def close(self) -> None:
         """Finish what the disk has under way, and release everything; safe to call twice."""
-        if not self.turns.closed and self._disk is not None:
-            self._disk.close(CLOSE_S)
+        self._close_files()
         with self.lock:
             if self.turns.closed:
                 return
@@ -265,11 +268,21 @@ class Driver:
 
     def release(self) -> None:
         """Close all sockets; for a member whose making failed, and at the end."""
+        self._close_files()
         self.ports.release()
         for sock in list(self._inlets):
             sock.close()
         self._inlets.clear()
         self.turns.release()
+
+    def _close_files(self) -> None:
+        if self._files_closed:
+            return
+        self._files_closed = True
+        if self._disk is None:
+            self.ports.close_files()
+        else:
+            self._disk.close(CLOSE_S, self.ports.close_files)
 
     def forked(self) -> None:
         """We are a child's copy."""
@@ -342,6 +355,8 @@ class Driver:
     # -- the disk --------------------------------------------------------------------------------------
 
     def _persist(self, job: Any, rest: Sequence[Effect] | None) -> None:
+        if self._files_closed:
+            return
         if self._disk is None:
             self._disk = Lane(DISKS, self.run)
         if rest is not None:
@@ -393,7 +408,7 @@ class Driver:
             key.data(mask)
         suspects, self._suspects = self._suspects, {}
         for inlet in suspects:
-            if self._drain(inlet):
+            if self.drain(inlet):
                 self._suspects[inlet] = None
         if self._hurried:  # nothing is missed: whoever drives next, at once or when the alarm rings, does the rest
             self._hurried = False
@@ -450,8 +465,8 @@ class Driver:
             self._suspects[inlet] = None
         self.look_at(-math.inf)
 
-    def _drain(self, inlet: Inlet) -> bool:
-        """Handle what a socket has; returns whether there may be more."""
+    def drain(self, inlet: Inlet) -> bool:
+        """Handle what a socket has; returns whether there may be more. ``hear`` may read another socket first so."""
         ports, sock, link = self.ports, inlet.sock, inlet.link
         take = inlet.take or partial(sock.recv_multipart, _NOBLOCK)
         size = 0

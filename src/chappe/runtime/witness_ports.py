@@ -98,7 +98,7 @@ class WitnessPorts(Ports):
         """See ``Ports``."""
         self._on_report(event)
 
-    def release(self) -> None:
+    def close_files(self) -> None:
         """See ``Ports``."""
         self._backend.close()
 
