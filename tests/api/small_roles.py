@@ -72,9 +72,9 @@ class Place:
     def __post_init__(self) -> None:
         role, handle = self.node.role, self.node.role.handle_message
 
-        def spied(message: Message, now: float, wall_us: int) -> list[Any]:
+        def spied(message: Message, now: float) -> list[Any]:
             self.seen.append(message)
-            return handle(message, now, wall_us)
+            return handle(message, now)
 
         role.handle_message = spied  # type: ignore[method-assign]
 

@@ -48,7 +48,7 @@ class Witness:
             self.prefixes[prefix] += 1
         return []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         self.messages.append(message)
         return []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL, StoreRig
 
 from chappe.core import Report
@@ -16,6 +17,8 @@ from chappe.log.consumer import LogConsumer, Reset
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer, ReadRequest
 from chappe.log.sources import Key
+
+CLOCK = FixedClock(WALL)
 
 
 class Clocked:
@@ -55,7 +58,7 @@ class ConsumerRig(Clocked):
     ) -> None:
         self.now = 1000.0
         filters = [Filter.parse(each) for each in topics or ("hello",)]
-        self.core = LogConsumer("C", filters, reset, positions, limits, min_acks=min_acks)
+        self.core = LogConsumer("C", filters, reset, positions, limits, min_acks=min_acks, clock=CLOCK)
         self.stores: dict[str, StoreRig] = {}
         self.deaf: set[str] = set()  # endpoints of stores that do not answer
         self.late: list[Ask] | None = None  # not None: questions are kept here instead of answered
@@ -75,22 +78,20 @@ class ConsumerRig(Clocked):
         self, base: int, *values: bytes, direct: bool = False, partition: str = "P", topic: str = "hello"
     ) -> None:
         message = BatchMessage("C" if direct else topic, partition, topic, encode_batch(base, values, WALL), direct)
-        self.do(self.core.handle_message(message, self.now, WALL))
+        self.do(self.core.handle_message(message, self.now))
 
     def record(self, sequence: int, content: bytes, *, direct: bool = False) -> None:
         message = RecordMessage("C" if direct else "hello", "P", "hello", sequence, content, direct)
-        self.do(self.core.handle_message(message, self.now, WALL))
-        self.do(self.core.flush())
+        self.do(self.core.handle_message(message, self.now))
+        self.do(self.core.flush(self.now))
 
     def head(self, sequence: int, *, direct: bool = False) -> None:
-        self.do(
-            self.core.handle_message(Head("C" if direct else "hello", "P", "hello", sequence, direct), self.now, WALL)
-        )
+        self.do(self.core.handle_message(Head("C" if direct else "hello", "P", "hello", sequence, direct), self.now))
 
     def meet(self, store: StoreRig) -> None:
         self.stores[store.endpoint] = store
         info = StoreInfo("", store.core.address, store.storage.store_id, store.endpoint)
-        self.do(self.core.handle_message(info, self.now, WALL))
+        self.do(self.core.handle_message(info, self.now))
 
     def lose(self, store: StoreRig) -> None:
         del self.stores[store.endpoint]

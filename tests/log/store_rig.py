@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.fixed_clock import FixedClock
 from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.errors import StorageError
@@ -16,6 +17,7 @@ from chappe.log.storage import Append
 from chappe.log.store import LogStore
 
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 
 
 class StoreRig:
@@ -27,7 +29,7 @@ class StoreRig:
         self.storage = storage or MemoryLogStorage(f"id-{name}")
         self.endpoint = f"tcp://{name}:1"
         self.now = 1000.0
-        self.core = LogStore(name, self.storage, self.endpoint, now=self.now, limits=limits)
+        self.core = LogStore(name, self.storage, self.endpoint, now=self.now, limits=limits, clock=CLOCK)
         self.core.start(self.now)
         self.core.handle_subscription(b"DC", True, self.now)  # an original, C, listens to answers
 
@@ -36,21 +38,21 @@ class StoreRig:
     def batch(self, base: int, *values: bytes, direct: bool = False, partition: str = "P") -> list[Action]:
         body = encode_batch(base, values, WALL)
         message = BatchMessage(self.core.address if direct else "hello", partition, "hello", body, direct)
-        return self.core.handle_message(message, self.now, WALL)
+        return self.core.handle_message(message, self.now)
 
     def record(self, sequence: int, content: bytes, *, direct: bool = False) -> list[Action]:
         message = RecordMessage("hello", "P", "hello", sequence, content, direct)
-        return self.core.handle_message(message, self.now, WALL)
+        return self.core.handle_message(message, self.now)
 
     def head(self, sequence: int, partition: str = "P") -> list[Action]:
-        return self.core.handle_message(Head("hello", partition, "hello", sequence), self.now, WALL)
+        return self.core.handle_message(Head("hello", partition, "hello", sequence), self.now)
 
     def subscribe(self, *prefixes: bytes) -> list[Action]:
         return [each for prefix in prefixes for each in self.core.handle_subscription(prefix, True, self.now)]
 
     def meet(self, other: StoreRig) -> list[Action]:
         info = StoreInfo("", other.core.address, other.storage.store_id, other.endpoint)
-        return self.core.handle_message(info, self.now, WALL)
+        return self.core.handle_message(info, self.now)
 
     def answer(self, ask: Ask, answer: Answer, *batches: bytes) -> list[Action]:
         return self.core.handle_answer(ask.request_id, answer, list(batches), self.now)

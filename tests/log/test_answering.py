@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL, StoreRig, published
 
 from chappe.defaults import FETCH_RECORDS_MAX
@@ -14,6 +15,8 @@ from chappe.log.batch import encode_batch
 from chappe.log.messages import Fetch, Head, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.storage import Append
+
+CLOCK = FixedClock(WALL)
 
 PIECE_RECORDS = LOG_LIMITS.answer_records
 NOW = 100.0
@@ -101,7 +104,7 @@ def test_a_store_says_once_that_there_is_more_and_only_at_the_end() -> None:
     """An original does not ask for the same hundred thousand twice within a second, and not later either."""
     rig = StoreRig()
     rig.keep(0, *[b"x"] * 4000)
-    actions = rig.core.handle_message(fetch("C", 0, 2500), rig.now, WALL)
+    actions = rig.core.handle_message(fetch("C", 0, 2500), rig.now)
     assert len(actions) == PIECE_RECORDS
     actions += rig.wait(0.1)
 
@@ -116,20 +119,20 @@ def test_headers_that_do_not_decode_are_nothing_to_an_original() -> None:
     rig.keep(0, *[b"x"] * PIECE_RECORDS)
     body = encode_batch(PIECE_RECORDS, [b"y"], WALL, headers=[b"\xff"])
     rig.storage.publish(rig.storage.write([Append("hello", "P", PIECE_RECORDS, 1, WALL, WALL, body)]))
-    actions = rig.core.handle_message(fetch("C", 0, PIECE_RECORDS + 1), rig.now, WALL)
+    actions = rig.core.handle_message(fetch("C", 0, PIECE_RECORDS + 1), rig.now)
     actions += rig.wait(0.1)
     heard = [each for each in published(actions) if isinstance(each, RecordMessage)]
     assert heard[-1] == RecordMessage("C", "P", "hello", PIECE_RECORDS, b"y", True)
 
 
 def test_a_producer_answers_in_pieces_what_it_still_keeps() -> None:
-    producer = LogProducer("hello", "P")
+    producer = LogProducer("hello", "P", clock=CLOCK)
     producer.handle_subscription(b"DC", True, NOW)
     for _ in range(3):
         for _ in range(1500):
             producer.append(b"x")
-        producer.flush(NOW, WALL)
-    actions = producer.handle_message(fetch("C", 10, FETCH_RECORDS_MAX), NOW, WALL)
+        producer.flush(NOW)
+    actions = producer.handle_message(fetch("C", 10, FETCH_RECORDS_MAX), NOW)
     assert len(actions) == PIECE_RECORDS
     for tick in range(1, 10):
         actions += producer.handle_timeout(NOW + tick / 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL
 
 from chappe.limits import LOG_LIMITS
@@ -11,6 +12,8 @@ from chappe.log.messages import Fetch, GetHeads, Head, Message, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
+
+CLOCK = FixedClock(WALL)
 
 NOW = 100.0
 
@@ -22,15 +25,15 @@ class Rig:
         self.node = ProducingMember("N")
         self.began: list[Action] = []
         for number, topic in enumerate(topics):
-            made = LogProducers(f"P{number}", self.node.subscriptions)
-            part = LogProducer(topic, made.address, subscriptions=made.subscriptions, kept=made.kept)
+            made = LogProducers(f"P{number}", self.node.subscriptions, clock=CLOCK)
+            part = LogProducer(topic, made.address, subscriptions=made.subscriptions, kept=made.kept, clock=CLOCK)
             self.began += [*self.node.add(made, NOW), *self.node.add_topic(made, part, NOW)]
             for _ in range(records):
                 part.append(b"x")
-            self.node.carry(made, part.flush(NOW, WALL))
+            self.node.carry(made, part.flush(NOW))
 
     def ask(self, prefix: str, requester: str = "C") -> list[Message]:
-        return published(self.node.handle_message(GetHeads(prefix, requester), NOW, WALL))
+        return published(self.node.handle_message(GetHeads(prefix, requester), NOW))
 
     def listen(self, *prefixes: bytes) -> list[Message]:
         return published([each for raw in prefixes for each in self.node.handle_subscription(raw, True, NOW)])
@@ -82,5 +85,5 @@ def test_whoever_is_heard_to_ask_is_heard_to_fetch() -> None:
     assert b"FP0" < b"Ghello", "so does what a new connection subscribes to, which is in the order of the octets"
     rig.listen(b"EC", b"DC")
     rig.ask("hello")
-    found = published(rig.node.handle_message(Fetch("P0", "C", "hello", 0, 100_000), NOW, WALL))
+    found = published(rig.node.handle_message(Fetch("P0", "C", "hello", 0, 100_000), NOW))
     assert [each.sequence for each in found if isinstance(each, RecordMessage)] == [0, 1, 2]

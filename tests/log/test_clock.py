@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.log.clock import RUNS_MAX, SLACK_S, Clock
+from chappe.log.clock import RUNS_MAX, SLACK_S, ClockEstimate
 
 WALL = 1_700_000_000_000_000  # what the other's clock shows at 0
 
@@ -12,7 +12,7 @@ WALL = 1_700_000_000_000_000  # what the other's clock shows at 0
 class Other:
     """A clock that is asked over ways of any length."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ClockEstimate) -> None:
         self.clock = clock
         self.ahead_s = 0.0
 
@@ -25,7 +25,7 @@ class Other:
 
 @pytest.fixture
 def other() -> Other:
-    return Other(Clock())
+    return Other(ClockEstimate())
 
 
 @pytest.mark.parametrize("ahead_s", [-3600.0, -0.1, 0.0, 0.1, 3600.0])
@@ -115,7 +115,7 @@ def test_it_remembers_a_few_runs_only(other: Other) -> None:
 
 
 def test_our_own_clock_is_right_whenever_it_is_looked_at() -> None:
-    other = Other(Clock(slack_s=0.0))
+    other = Other(ClockEstimate(slack_s=0.0))
     assert not other.clock.known
     for now, ahead_s in ((100.0, 0.0), (110.0, 0.0), (120.0, 5.0)):
         other.ahead_s = ahead_s

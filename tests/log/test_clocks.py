@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe.log.actions import Action, ClockRead, Publish
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 from chappe.log.clocks import ASK_S, CLOCKS_MAX, CONSUMER_PAUSE_S, GRACE_S, PATIENCE_S, Clocks
 from chappe.log.messages import UNKNOWN_US, AskClock, ClockTold
 
@@ -25,7 +25,7 @@ class Rig:
     """The clocks of a consumer, or of a store; and a producer P that answers if it is ``there``."""
 
     def __init__(self, pause_s: float = CONSUMER_PAUSE_S) -> None:
-        self.clocks = Clocks("C", pause_s)
+        self.clocks = Clocks("C", self, pause_s)
         self.now = 1000.0
         self.there = True
         self.live = True
@@ -37,6 +37,9 @@ class Rig:
     def wall_us(self) -> int:
         return WALL + round(self.now * 1e6)
 
+    def wall_ns(self) -> int:
+        return self.wall_us * 1000
+
     def do(self, actions: Sequence[Action]) -> None:
         self.questions += asked(actions)
         self.events += [each for each in actions if isinstance(each, ClockRead)]
@@ -46,7 +49,7 @@ class Rig:
             self.now += 0.001
             self.do(self.clocks.told(answer, self.now))
 
-    def judge(self, age_s: float, arrived: float | None = None, max_age_s: float = 2.0) -> Clock | None:
+    def judge(self, age_s: float, arrived: float | None = None, max_age_s: float = 2.0) -> ClockEstimate | None:
         stamp = self.wall_us + AHEAD_US - round(age_s * 1e6)
         clock, actions = self.clocks.judge(
             "P",
@@ -56,7 +59,6 @@ class Rig:
             live=self.live,
             stores=self.stores,
             now=self.now,
-            wall_us=self.wall_us,
         )
         self.do(actions)
         return clock

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig
 
@@ -25,6 +26,8 @@ from chappe.log.sources import ANSWER_S
 from chappe.log.storage import Append
 from chappe.log.subscriptions import Subscriptions
 
+CLOCK = FixedClock(WALL)
+
 
 def store_with(*values: bytes, name: str = "S", base: int = 0, partition: str = "P") -> StoreRig:
     rig = StoreRig(name)
@@ -37,15 +40,15 @@ def store_with(*values: bytes, name: str = "S", base: int = 0, partition: str = 
 
 
 def test_conformance_c1_a_store_hello_without_topics_is_answered_with_none() -> None:
-    core = LogConsumer("C", [], EARLIEST)
+    core = LogConsumer("C", [], EARLIEST, clock=CLOCK)
 
-    assert core.handle_message(StoreHello("C", "S"), 0.0, WALL) == [Publish(ConsumerHello("S", "C", ()))]
+    assert core.handle_message(StoreHello("C", "S"), 0.0) == [Publish(ConsumerHello("S", "C", ()))]
 
 
 def test_conformance_c2_a_store_hello_is_answered_with_the_topics() -> None:
     rig = ConsumerRig(EARLIEST)
 
-    assert rig.core.handle_message(StoreHello("C", "S"), 0.0, WALL) == [Publish(ConsumerHello("S", "C", ("hello",)))]
+    assert rig.core.handle_message(StoreHello("C", "S"), 0.0) == [Publish(ConsumerHello("S", "C", ("hello",)))]
 
 
 def test_conformance_c3_subscribing_asks_for_heads() -> None:
@@ -221,7 +224,7 @@ def test_what_is_held_has_a_bound_and_what_was_dropped_is_fetched() -> None:
 def test_a_batch_that_is_none_is_a_protocol_error_and_leaves_no_trace(body: bytes) -> None:
     rig = ConsumerRig(EARLIEST)
     with pytest.raises(ProtocolError):
-        rig.core.handle_message(BatchMessage("hello", "P", "hello", body), rig.now, WALL)
+        rig.core.handle_message(BatchMessage("hello", "P", "hello", body), rig.now)
 
     assert rig.core.positions() == {}
     rig.batch(0, b"a")
@@ -232,7 +235,7 @@ def test_a_batch_that_is_none_is_a_protocol_error_and_leaves_no_trace(body: byte
 def test_offsets_that_cannot_be_are_refused(sequence: int) -> None:
     rig = ConsumerRig(EARLIEST)
     with pytest.raises(ProtocolError):
-        rig.core.handle_message(RecordMessage("hello", "P", "hello", sequence, b""), rig.now, WALL)
+        rig.core.handle_message(RecordMessage("hello", "P", "hello", sequence, b""), rig.now)
     rig.head(sequence)
 
     assert rig.core.heads() == {}
@@ -837,12 +840,12 @@ def test_positions_and_heads_tell_how_far_behind_it_is() -> None:
 
 
 def test_it_pauses_when_the_application_does_not_take_what_was_delivered() -> None:
-    core = LogConsumer("C", [Filter("hello")], EARLIEST)
+    core = LogConsumer("C", [Filter("hello")], EARLIEST, clock=CLOCK)
     size = 1 << 20
     base = 0
     while not core.paused:
         body = encode_batch(base, [bytes(size)], WALL)
-        (action,) = core.handle_message(BatchMessage("hello", "P", "hello", body), 0.0, WALL)
+        (action,) = core.handle_message(BatchMessage("hello", "P", "hello", body), 0.0)
         assert isinstance(action, Deliver)
         base += 1
     assert base <= LOG_LIMITS.consumer_queue_bytes // size + 1
@@ -877,5 +880,5 @@ def test_the_same_store_heard_twice_is_one_store() -> None:
     asked = len(rig.asked)
     info = StoreInfo("", store.core.address, store.storage.store_id, store.endpoint)
 
-    assert rig.core.handle_message(info, rig.now, WALL) == []
+    assert rig.core.handle_message(info, rig.now) == []
     assert len(rig.asked) == asked

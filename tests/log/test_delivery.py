@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS, LogLimits
@@ -15,11 +16,12 @@ from chappe.log.sources import Sources
 
 KEY = ("hello", "P")
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 
 
 def delivered(*keys: tuple[str, str], at: float = 0.0, limits: LogLimits = LOG_LIMITS) -> Delivery:
     """Three records of each were delivered."""
-    delivery = Delivery("C", EARLIEST, Sources(32), {}, limits)
+    delivery = Delivery("C", EARLIEST, Sources(32), {}, limits, clock=CLOCK)
     for key in keys:
         state = delivery.partitions[key] = Partition(Gap(0, 3, heard_at=at))
         delivery.advance(key, state, Batch.parse(encode_batch(0, [b"a", b"b", b"c"], WALL)))
@@ -62,12 +64,14 @@ def test_positions_beyond_the_bound_go_where_no_store_lists_the_partition() -> N
 
 @pytest.mark.parametrize("reset", [EARLIEST, Reset("latest")])
 def test_partitions_that_are_only_spoken_of_have_a_bound_and_are_forgotten(reset: Reset) -> None:
-    consumer = LogConsumer("C", [Filter.parse("hello")], reset, limits=LogLimits(unknown_partitions_max=50))
+    consumer = LogConsumer(
+        "C", [Filter.parse("hello")], reset, limits=LogLimits(unknown_partitions_max=50), clock=CLOCK
+    )
     consumer.start(0.0)
     body = encode_batch(0, [b"x"], WALL)
     for number in range(500):
-        consumer.handle_message(Head("hello", f"N{number}", "hello", 7), 0.0, WALL)
-    consumer.handle_message(BatchMessage("hello", "REAL", "hello", body), 0.0, WALL)
+        consumer.handle_message(Head("hello", f"N{number}", "hello", 7), 0.0)
+    consumer.handle_message(BatchMessage("hello", "REAL", "hello", body), 0.0)
     if reset is EARLIEST:
         assert len(consumer.heads()) == 51
 

@@ -31,7 +31,7 @@ class Rig(StoreRig):
         self.forwarder.handle_timeout(self.now)
 
     def take(self, message: Message) -> list[Action]:
-        return self.forwarder.handle_message(message, self.now, WALL)
+        return self.forwarder.handle_message(message, self.now)
 
     def hear(self, *prefixes: bytes, on: bool = True) -> None:
         for prefix in prefixes:

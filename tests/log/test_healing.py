@@ -181,7 +181,7 @@ def test_damage_that_nobody_can_heal_stays_reported_once_and_does_no_further_har
 def with_other(*partitions: PartitionInfo) -> tuple[StoreRig, Ask]:
     """A store that just asked another one for its partitions, got them, and asks for the first of them."""
     rig = StoreRig()
-    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL))
+    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
     assert poll.request == HeadsRequest(b"", 0)
     actions = rig.answer(poll, heads_answer(partitions, 0, 1000, 9))
     reads = asks(actions or rig.wait(0.2))
@@ -262,7 +262,7 @@ def test_an_answer_nobody_waits_for_is_ignored() -> None:
 
 def test_others_are_asked_for_news_once_a_second_and_only_for_news() -> None:
     rig = StoreRig()
-    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL))
+    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
     rig.answer(poll, HeadsAnswer([], 17, more=False))
 
     assert not asks(rig.wait(POLL_HEADS_S * 0.9))
@@ -274,7 +274,7 @@ def test_while_a_producer_speaks_its_partition_is_not_read_from_stores() -> None
     """Each store would otherwise get everything twice."""
     rig = StoreRig()
     (write,) = writes(rig.batch(0, b"a"))
-    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL))
+    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
 
     assert not asks(rig.answer(poll, heads_answer([info()], 0, 1000, 9)))
     rig.settle(rig.finish(write))
@@ -284,11 +284,11 @@ def test_while_a_producer_speaks_its_partition_is_not_read_from_stores() -> None
 
 def test_a_second_beacon_of_the_same_store_asks_nothing_new() -> None:
     rig = StoreRig()
-    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL))
+    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
     rig.answer(poll, HeadsAnswer([], 17, more=False))
 
-    assert rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL) == []
-    moved = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:2"), rig.now, WALL))
+    assert rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now) == []
+    moved = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:2"), rig.now))
     assert [(each.endpoint, each.request) for each in moved] == [("tcp://O:2", HeadsRequest(b"", 0))]
 
 
@@ -297,7 +297,7 @@ def test_a_healed_range_is_not_written_twice_while_the_first_write_runs() -> Non
     for base in range(3):
         rig.keep(base, b"%d" % base)
     rig.storage.damage("hello", "P", 1)
-    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now, WALL))
+    (poll,) = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now))
     rig.answer(poll, HeadsAnswer([], 1, more=False))
     (first, *_) = [each for each in asks(rig.wait(1.1)) if isinstance(each.request, ReadRequest)]
     actions = rig.answer(first, answered(), encode_batch(1, [b"1"], WALL))

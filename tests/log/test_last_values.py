@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import Clocked
 from tests.log.store_rig import WALL, StoreRig
 
@@ -25,6 +26,8 @@ from chappe.log.last_values import FORGET_S, LastValues
 from chappe.log.messages import BatchMessage, StoreInfo
 from chappe.log.queries import ErrorAnswer, LastAnswer, LastRequest, decode_answer, encode_query
 from chappe.log.storage import Append
+
+CLOCK = FixedClock(WALL)
 
 Given = tuple[str, str | None]  # key ("" for none), value (None for a tombstone)
 
@@ -274,13 +277,13 @@ class World(Clocked):
 
     def __post_init__(self) -> None:
         limits = replace(LOG_LIMITS, read_bytes=400)
-        self.core = LogConsumer("C", [Filter.parse(self.wanted)], LAST, None, limits)
+        self.core = LogConsumer("C", [Filter.parse(self.wanted)], LAST, None, limits, clock=CLOCK)
         self.do(self.core.start(self.now))
 
     def meet(self) -> None:
         for rig in self.stores:
             info = StoreInfo("", rig.core.address, rig.storage.store_id, rig.endpoint)
-            self.do(self.core.handle_message(info, self.now, WALL))
+            self.do(self.core.handle_message(info, self.now))
 
     def do(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -318,7 +321,7 @@ class World(Clocked):
             WALL + base,
             keys=[key.encode() or None for key, _ in records],
         )
-        self.do(self.core.handle_message(BatchMessage("hello", partition, "hello", body), self.now, WALL))
+        self.do(self.core.handle_message(BatchMessage("hello", partition, "hello", body), self.now))
 
     @property
     def places(self) -> list[tuple[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Report
 from chappe.data.topic import Filter
@@ -36,6 +37,7 @@ from chappe.log.sources import ANSWER_S
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 STORE = StoreInfo("", "STORE", "id", "tcp://127.0.0.1:7000")
 LIMITS = LogLimits(consumer_queue_bytes=1_000)
 MANY = LIMITS.apart_max + 1
@@ -70,13 +72,15 @@ class Producing:
         self.parts: dict[str, LogProducer] = {}
 
     def add(self, address: str, topic: str, *, identity: bool = False) -> list[Action]:
-        made = self.all[address] = LogProducers(address, self.node.subscriptions)
-        part = self.parts[address] = LogProducer(topic, address, subscriptions=made.subscriptions, kept=made.kept)
+        made = self.all[address] = LogProducers(address, self.node.subscriptions, clock=CLOCK)
+        part = self.parts[address] = LogProducer(
+            topic, address, subscriptions=made.subscriptions, kept=made.kept, clock=CLOCK
+        )
         return [*self.node.add(made, NOW, identity), *self.node.add_topic(made, part, NOW)]
 
     def publish(self, address: str) -> None:
         self.parts[address].append(b"a")
-        self.node.carry(self.all[address], self.parts[address].flush(NOW, WALL))
+        self.node.carry(self.all[address], self.parts[address].flush(NOW))
 
 
 def test_its_address_says_that_it_produces() -> None:
@@ -91,12 +95,12 @@ def test_an_acknowledgement_reaches_the_producer_that_it_names() -> None:
         rig.publish(address)
     rig.parts["B"].awaited = 0
 
-    (told,) = rig.node.handle_message(Stored("B", "STORE", "t", 0), NOW, WALL)
+    (told,) = rig.node.handle_message(Stored("B", "STORE", "t", 0), NOW)
 
     assert isinstance(told, Of)
     assert told.address == "B"
     assert (rig.parts["A"].stored, rig.parts["B"].stored) == (0, 1)
-    assert rig.node.handle_message(Stored("C", "STORE", "t", 0), NOW, WALL) == []
+    assert rig.node.handle_message(Stored("C", "STORE", "t", 0), NOW) == []
 
 
 def test_a_producer_that_comes_later_knows_who_listens() -> None:
@@ -145,7 +149,7 @@ def test_who_leaves_takes_its_subscriptions_along_and_is_told_nothing_more() -> 
     assert rig.node.remove("A", NOW) == [Unsubscribe(each + b"A") for each in (b"A", b"T", b"F", b"K")]
     assert rig.node.remove("A", NOW) == []
     assert rig.node.next_timeout() == math.inf
-    assert rig.node.handle_message(Fetch("A", "ME", "t", 0, 1), NOW, WALL) == []
+    assert rig.node.handle_message(Fetch("A", "ME", "t", 0, 1), NOW) == []
     assert rig.node.handle_subscription(b"R", True, NOW) == []
     assert len(rig.node) == 1
 
@@ -222,11 +226,13 @@ class Consuming:
         self.cores: dict[str, LogConsumer] = {}
 
     def add(self, address: str, *wanted: str) -> list[Action]:
-        core = self.cores[address] = LogConsumer(address, map(Filter.parse, wanted), EARLIEST, limits=LIMITS)
+        core = self.cores[address] = LogConsumer(
+            address, map(Filter.parse, wanted), EARLIEST, limits=LIMITS, clock=CLOCK
+        )
         return self.node.add(core, NOW)
 
     def hear(self, message: BatchMessage | RecordMessage | Head | StoreInfo, now: float = NOW) -> list[Action]:
-        return self.node.handle_message(message, now, WALL)
+        return self.node.handle_message(message, now)
 
     def take(self, address: str) -> list[Action]:
         core = self.cores[address]
@@ -535,7 +541,7 @@ def test_when_all_have_ended_nothing_is_asked_and_who_comes_then_is_asked_for() 
     assert second(rig, 1) == []
     assert second(rig, 2) == []
     now = NOW + 3
-    (own,) = asked(rig.node.add(LogConsumer("late", [Filter.parse("t00*")], EARLIEST, limits=LIMITS), now))
+    (own,) = asked(rig.node.add(LogConsumer("late", [Filter.parse("t00*")], EARLIEST, limits=LIMITS, clock=CLOCK), now))
     rig.node.handle_answer(own.request_id, HeadsAnswer([], 7, False), [], now)
     assert [each.request for each in second(rig, 4)] == [HeadsRequest(b"t00", 7)]
 
@@ -564,15 +570,15 @@ def test_records_go_to_those_who_want_the_topic_by_now() -> None:
     rig = Consuming()
     rig.add("A", "t")
     rig.add("B", "u*")
-    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("B", 0)]
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW)) == [("B", 0)]
 
     told = rig.node.subscribe(rig.cores["A"], Filter("u1"), NOW)
     rig.node.unsubscribe(rig.cores["B"], Filter("u", prefix=True), NOW)
 
     assert subscribed(told) == {b"Ru1", b"Mu1", b"Hu1"}
-    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("A", 0)]
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW)) == [("A", 0)]
     rig.node.subscribe(rig.cores["B"], Filter("u", prefix=True), NOW)
-    assert delivered(rig.node.handle_message(batch("u1", 1), NOW, WALL)) == [("A", 1), ("B", 1)]
+    assert delivered(rig.node.handle_message(batch("u1", 1), NOW)) == [("A", 1), ("B", 1)]
 
 
 def test_the_other_patterns_of_one_that_unsubscribes_stay() -> None:
@@ -581,9 +587,9 @@ def test_the_other_patterns_of_one_that_unsubscribes_stay() -> None:
     rig.node.unsubscribe(rig.cores["A"], Filter("t", prefix=True), NOW)
     rig.node.unsubscribe(rig.cores["A"], Filter("v"), NOW)
 
-    assert delivered(rig.node.handle_message(batch("t1", 0), NOW, WALL)) == []
-    assert delivered(rig.node.handle_message(batch("u1", 0), NOW, WALL)) == [("A", 0)]
-    assert delivered(rig.node.handle_message(batch("v", 0), NOW, WALL)) == [("A", 0)]
+    assert delivered(rig.node.handle_message(batch("t1", 0), NOW)) == []
+    assert delivered(rig.node.handle_message(batch("u1", 0), NOW)) == [("A", 0)]
+    assert delivered(rig.node.handle_message(batch("v", 0), NOW)) == [("A", 0)]
 
 
 def test_a_node_that_asks_for_all_asks_for_topics_that_are_subscribed_later() -> None:

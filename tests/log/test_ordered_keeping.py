@@ -247,11 +247,11 @@ def test_nobody_but_the_chain_writes_ordered_partitions() -> None:
         RecordMessage("hello", PARTITION, "hello", 0, b"forged"),
         Head("hello", PARTITION, "hello", 5),
     ):
-        assert member.role.handle_message(message, member.now, WALL) == []
+        assert member.role.handle_message(message, member.now) == []
     assert member.role.next_timeout() < math.inf
 
     ordinary = BatchMessage("hello", "P", "hello", body)
-    member.settle(member.role.handle_message(ordinary, member.now, WALL))
+    member.settle(member.role.handle_message(ordinary, member.now))
 
     assert member.contents() == [(0, b"forged")]
     assert member.values == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Report
 from chappe.defaults import BATCH_BYTES, BULK_BYTES, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
@@ -19,24 +20,25 @@ from chappe.log.subscriptions import Subscriptions
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 
 
 def made(
     *values: bytes, min_acks: int = 1, journal: list[bytes] | None = None, limits: LogLimits = LOG_LIMITS
 ) -> LogProducer:
     """A producer that published these values, one batch each; an original, ME, listens to its answers."""
-    producer = LogProducer("hello", "P", min_acks=min_acks, journal=journal, limits=limits)
+    producer = LogProducer("hello", "P", min_acks=min_acks, journal=journal, limits=limits, clock=CLOCK)
     producer.handle_subscription(b"DME", True, NOW)
     for value in values:
         producer.append(value)
-        producer.flush(NOW, WALL)
+        producer.flush(NOW)
     return producer
 
 
 def publish(producer: LogProducer, *values: bytes) -> list[Action]:
     for value in values:
         producer.append(value)
-    return producer.flush(NOW, WALL)
+    return producer.flush(NOW)
 
 
 def journaled(producer: LogProducer, *values: bytes) -> list[Action]:
@@ -70,14 +72,14 @@ def test_offsets_are_given_at_once_and_records_leave_together() -> None:
     producer = made()
 
     assert [producer.append(b"a"), producer.append(b"b"), producer.append(None)] == [0, 1, 2]
-    assert producer.flush(NOW, WALL) == [
+    assert producer.flush(NOW) == [
         Publish(BatchMessage("hello", "P", "hello", encode_batch(0, [b"a", b"b", None], WALL)))
     ]
     assert producer.append(b"c") == 3
 
 
 def test_nothing_gathered_is_nothing_published() -> None:
-    assert made().flush(NOW, WALL) == []
+    assert made().flush(NOW) == []
 
 
 def test_keys_headers_and_times_travel_from_the_first_record_that_has_one() -> None:
@@ -85,7 +87,7 @@ def test_keys_headers_and_times_travel_from_the_first_record_that_has_one() -> N
     producer.append(b"a")
     producer.append(b"b", key=b"k", headers=(("h", b"x"),), timestamp=5)
     producer.append(None)
-    (action,) = producer.flush(NOW, WALL)
+    (action,) = producer.flush(NOW)
 
     assert isinstance(action, Publish)
     assert isinstance(action.message, BatchMessage)
@@ -100,7 +102,7 @@ def test_keys_headers_and_times_travel_from_the_first_record_that_has_one() -> N
 def test_extras_of_one_batch_do_not_reach_the_next() -> None:
     producer = made()
     producer.append(b"a", key=b"k", timestamp=1)
-    producer.flush(NOW, WALL)
+    producer.flush(NOW)
 
     assert publish(producer, b"b") == [batch(1, b"b")]
 
@@ -111,7 +113,7 @@ def test_many_values_are_taken_in_pieces_that_fill_a_batch() -> None:
     done, sizes = 0, []
     while done < len(values):
         done = producer.append_many(values, done)
-        (action,) = producer.flush(NOW, WALL)
+        (action,) = producer.flush(NOW)
         assert isinstance(action, Publish)
         assert isinstance(action.message, BatchMessage)
         sizes.append(len(Batch.parse(action.message.body)))
@@ -127,7 +129,7 @@ def test_many_values_of_very_different_sizes_keep_their_order() -> None:
     done, found = 0, []
     while done < len(values):
         done = producer.append_many(values, done)
-        for action in producer.flush(NOW, WALL):
+        for action in producer.flush(NOW):
             assert isinstance(action, Publish)
             assert isinstance(action.message, BatchMessage)
             found += Batch.parse(action.message.body).values()
@@ -152,7 +154,7 @@ def test_a_record_over_the_bound_is_refused_and_takes_no_offset() -> None:
         producer.append_many([b"x" * (RECORD_BYTES_MAX + 1)], 0)
 
     assert producer.append(b"x" * RECORD_BYTES_MAX) == 0
-    (action,) = producer.flush(NOW, WALL)
+    (action,) = producer.flush(NOW)
     assert isinstance(action, Publish)
 
 
@@ -188,7 +190,7 @@ def test_a_journaled_batch_is_on_disk_before_it_is_published() -> None:
     producer = made(journal=[])
 
     assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL), "hello")]
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW) == []
     assert producer.handle_persisted(NOW) == [batch(0, b"a")]
 
 
@@ -200,11 +202,11 @@ def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_no
 
     assert producer.handle_persist_failed("full") == [Report(WritesRefused("full"))]
     assert producer.handle_timeout(NOW + 10) == [head(0)]
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == [direct(0, b"a")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW) == [direct(0, b"a")]
 
-    assert producer.flush(NOW, WALL) == [Persist(encode_batch(1, [b"b"], WALL), "hello")]
+    assert producer.flush(NOW) == [Persist(encode_batch(1, [b"b"], WALL), "hello")]
     assert producer.handle_persist_failed("full") == []  # it was said already
-    producer.flush(NOW, WALL)
+    producer.flush(NOW)
     assert producer.handle_persisted(NOW) == [Report(WritesResumed()), batch(1, b"b")]
     assert journaled(producer, b"c") == [batch(2, b"c")]
 
@@ -214,13 +216,13 @@ def test_a_sender_takes_back_what_the_journal_refuses_and_what_came_before_stays
     producer.append(b"a", key=b"k")
     room = producer.room
     offset = producer.append(b"b", headers=(("h", b"x"),), timestamp=5)
-    producer.flush(NOW, WALL)
+    producer.flush(NOW)
     producer.handle_persist_failed("full")
     producer.take_back(offset)
 
     assert (producer.room, producer.next_offset, producer.published) == (room, 1, 0)
     assert producer.append(b"c") == 1
-    (persist,) = producer.flush(NOW, WALL)
+    (persist,) = producer.flush(NOW)
     assert isinstance(persist, Persist)
     found = Batch.parse(persist.body)
     assert (found.values(), found.keys()) == ([b"a", b"c"], [b"k", None])
@@ -230,12 +232,12 @@ def test_a_sender_takes_back_what_the_journal_refuses_and_what_came_before_stays
 def test_a_sender_may_take_back_all_that_is_gathered() -> None:
     producer = made(journal=[])
     producer.append_many([b"a" * 10] * 3, 0)
-    producer.flush(NOW, WALL)
+    producer.flush(NOW)
     producer.handle_persist_failed("full")
     producer.take_back(0)
 
     assert (producer.pending, producer.room, producer.next_offset) == (False, BATCH_BYTES, 0)
-    assert producer.flush(NOW, WALL) == []
+    assert producer.flush(NOW) == []
     assert journaled(producer, b"b")[-1] == batch(0, b"b")
 
 
@@ -281,20 +283,20 @@ def test_head_comes_less_often_while_every_store_has_everything() -> None:
     for _ in range(2):
         producer.handle_subscription(STORES, True, NOW)
     publish(producer, b"a")
-    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW)
     assert pauses(3) == [1, 1, 1]
-    producer.handle_message(Stored("P", "S2", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S2", "hello", 0), NOW)
     assert pauses(7) == [1, 2, 4, 8, 16, HEAD_IDLE_S, HEAD_IDLE_S]
     producer.handle_subscription(STORES, True, NOW + 100)  # one more, which may have nothing
     assert pauses(2) == [1, 1]
-    producer.handle_message(Stored("P", "S3", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S3", "hello", 0), NOW)
     assert pauses(3) == [1, 2, 4]
     publish(producer, b"b")
     assert producer.next_timeout() == NOW + HEAD_INTERVAL_S
     assert pauses(2) == [1, 1]
-    producer.handle_message(Stored("P", "S1", "hello", 1), NOW, WALL)
-    producer.handle_message(Stored("P", "S2", "hello", 1), NOW, WALL)
-    producer.handle_message(Stored("P", "S3", "hello", 1), NOW, WALL)
+    producer.handle_message(Stored("P", "S1", "hello", 1), NOW)
+    producer.handle_message(Stored("P", "S2", "hello", 1), NOW)
+    producer.handle_message(Stored("P", "S3", "hello", 1), NOW)
     producer.handle_subscription(b"Mhello", True, NOW + 200)  # an original
     assert pauses(3)[1:] == [1, 1]
 
@@ -333,7 +335,7 @@ def test_who_waits_for_acknowledgements_makes_head_hurry_until_they_are_there() 
 
     assert producer.handle_timeout(NOW + HEAD_HURRY_S) == [head(0)]
     assert producer.next_timeout() == pytest.approx(NOW + 2 * HEAD_HURRY_S)
-    producer.handle_message(Stored("P", "S", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S", "hello", 0), NOW)
     producer.handle_timeout(NOW + 1)
     assert producer.next_timeout() == NOW + 1 + HEAD_INTERVAL_S
 
@@ -355,9 +357,9 @@ def test_what_is_acknowledged_is_let_go() -> None:
     producer = made(b"a", b"b")
     kept = producer.kept_bytes
 
-    assert producer.handle_message(Ack("P", "hello", 0), NOW, WALL) == []
+    assert producer.handle_message(Ack("P", "hello", 0), NOW) == []
     assert (producer.stored, producer.kept_bytes) == (1, kept // 2)
-    producer.handle_message(Ack("P", "hello", 1), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 1), NOW)
     assert (producer.stored, producer.kept_bytes) == (2, 0)
 
 
@@ -365,7 +367,7 @@ def test_a_batch_acknowledged_in_part_is_kept_whole() -> None:
     producer = made()
     publish(producer, b"a", b"b", b"c")
     kept = producer.kept_bytes
-    producer.handle_message(Ack("P", "hello", 1), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 1), NOW)
 
     assert (producer.stored, producer.kept_bytes) == (2, kept)
 
@@ -374,11 +376,11 @@ def test_min_acks_counts_distinct_stores() -> None:
     producer = made(b"a", b"b", min_acks=2)
 
     for _ in range(3):
-        producer.handle_message(Stored("P", "S1", "hello", 1), NOW, WALL)
+        producer.handle_message(Stored("P", "S1", "hello", 1), NOW)
     assert producer.stored == 0
-    producer.handle_message(Stored("P", "S2", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S2", "hello", 0), NOW)
     assert producer.stored == 1
-    producer.handle_message(Stored("P", "S3", "hello", 1), NOW, WALL)
+    producer.handle_message(Stored("P", "S3", "hello", 1), NOW)
     assert producer.stored == 2
 
 
@@ -387,9 +389,9 @@ def test_all_original_stores_count_as_one_for_their_acknowledgements_have_no_nam
     producer.handle_subscription(b"WREADER", True, NOW)
 
     for _ in range(3):
-        producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+        producer.handle_message(Ack("P", "hello", 0), NOW)
     assert producer.stored == 0
-    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW)
     assert producer.stored == 1
 
 
@@ -409,14 +411,14 @@ def test_all_original_stores_count_as_one_for_their_acknowledgements_have_no_nam
 def test_acknowledgements_of_others_or_of_what_was_never_sent_are_ignored(ack: Ack | Stored) -> None:
     producer = made(b"a")
 
-    assert producer.handle_message(ack, NOW, WALL) == []
+    assert producer.handle_message(ack, NOW) == []
     assert producer.stored == 0
 
 
 def test_an_older_acknowledgement_takes_nothing_back() -> None:
     producer = made(b"a", b"b")
-    producer.handle_message(Ack("P", "hello", 1), NOW, WALL)
-    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 1), NOW)
+    producer.handle_message(Ack("P", "hello", 0), NOW)
 
     assert producer.stored == 2
 
@@ -425,18 +427,18 @@ def test_one_store_does_not_count_twice_if_it_acknowledged_before_it_heard_our_s
     producer = made(b"a", min_acks=2)
     for prefix in (b"SSTORE", b"WSTORE"):
         producer.handle_subscription(prefix, True, NOW)
-    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
-    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 0), NOW)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW)
     assert producer.stored == 0
 
-    producer.handle_message(Stored("P", "S2", "hello", 0), NOW, WALL)
+    producer.handle_message(Stored("P", "S2", "hello", 0), NOW)
     assert producer.stored == 1
 
 
 def test_an_acknowledgement_without_a_name_counts_once_an_original_store_is_known() -> None:
     producer = made(b"a", min_acks=2)
-    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
-    producer.handle_message(Stored("P", "S1", "hello", 0), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 0), NOW)
+    producer.handle_message(Stored("P", "S1", "hello", 0), NOW)
     producer.handle_subscription(b"WREADER", True, NOW)
 
     assert producer.stored == 1
@@ -447,9 +449,9 @@ def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:
     journaled(producer, b"a")
     journaled(producer, b"b", b"c")
 
-    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW, WALL) == [Trim(1, "hello")]
-    assert producer.handle_message(Stored("P", "S", "hello", 1), NOW, WALL) == []
-    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW, WALL) == [Trim(3, "hello")]
+    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW) == [Trim(1, "hello")]
+    assert producer.handle_message(Stored("P", "S", "hello", 1), NOW) == []
+    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW) == [Trim(3, "hello")]
 
 
 def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them() -> None:
@@ -458,7 +460,7 @@ def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them(
 
     assert producer.stored == 20
     assert producer.kept_bytes <= 3_000
-    answer = producer.handle_message(Fetch("P", "ME", "hello", 0, 100), NOW, WALL)
+    answer = producer.handle_message(Fetch("P", "ME", "hello", 0, 100), NOW)
     assert answer == [batch(offset, b"x" * 500, to="ME") for offset in range(15, 20)]
 
 
@@ -466,7 +468,7 @@ def test_the_newest_batch_is_kept_even_when_it_alone_is_over_the_bound() -> None
     producer = made(b"x" * 500, b"y" * 500, min_acks=0, limits=LogLimits(producer_ring_bytes=100))
     producer.handle_subscription(b"SME", True, NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 1), NOW, WALL) == [batch(1, b"y" * 500, to="ME")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 1), NOW) == [batch(1, b"y" * 500, to="ME")]
 
 
 # -- FETCH ------------------------------------------------------------------------------------------------
@@ -475,7 +477,7 @@ def test_the_newest_batch_is_kept_even_when_it_alone_is_over_the_bound() -> None
 def test_conformance_p1_a_fetch_is_answered_with_the_record() -> None:
     producer = made(b"CONTENT")
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == [direct(0, b"CONTENT")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW) == [direct(0, b"CONTENT")]
 
 
 def test_fetched_records_have_the_content_they_were_published_with() -> None:
@@ -483,7 +485,7 @@ def test_fetched_records_have_the_content_they_were_published_with() -> None:
     values = [b"record %d" % index for index in range(600)]
     producer = made(*values)
 
-    answer = producer.handle_message(Fetch("P", "ME", "hello", 0, 600), NOW, WALL)
+    answer = producer.handle_message(Fetch("P", "ME", "hello", 0, 600), NOW)
 
     assert answer == [direct(index, value) for index, value in enumerate(values)]
 
@@ -493,9 +495,9 @@ def test_fetched_records_are_right_after_an_acknowledgement_in_part() -> None:
     values = [b"record %d" % index for index in range(200)]
     producer = made()
     publish(producer, *values)
-    producer.handle_message(Ack("P", "hello", 99), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 99), NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 100, 2), NOW, WALL) == [
+    assert producer.handle_message(Fetch("P", "ME", "hello", 100, 2), NOW) == [
         direct(100, b"record 100"),
         direct(101, b"record 101"),
     ]
@@ -504,9 +506,9 @@ def test_fetched_records_are_right_after_an_acknowledgement_in_part() -> None:
 def test_a_fetch_for_more_than_there_is_ends_with_what_there_is() -> None:
     """The original loops for ever once a chunk was recycled."""
     producer = made(*[b"x"] * 300)
-    producer.handle_message(Ack("P", "hello", 255), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 255), NOW)
 
-    answer = producer.handle_message(Fetch("P", "ME", "hello", 256, 100_000), NOW, WALL)
+    answer = producer.handle_message(Fetch("P", "ME", "hello", 256, 100_000), NOW)
 
     assert answer == [direct(index, b"x") for index in range(256, 300)]
 
@@ -515,43 +517,43 @@ def test_a_fetch_for_more_than_there_is_ends_with_what_there_is() -> None:
 def test_a_fetch_for_what_is_not_there_has_no_answer(first: int, count: int) -> None:
     producer = made(b"a", b"b")
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", first, count), NOW, WALL) == []
+    assert producer.handle_message(Fetch("P", "ME", "hello", first, count), NOW) == []
 
 
 def test_nobody_is_answered_before_the_subscription_to_the_answer_is_there() -> None:
     """It may come later than the question, over another connection; who is it then, an original or not?"""
     producer = made(b"a")
 
-    assert producer.handle_message(Fetch("P", "YOU", "hello", 0, 1), NOW, WALL) == []
+    assert producer.handle_message(Fetch("P", "YOU", "hello", 0, 1), NOW) == []
 
 
 def test_a_fetch_for_another_partition_or_topic_is_not_for_us() -> None:
     producer = made(b"a")
 
-    assert producer.handle_message(Fetch("Q", "ME", "hello", 0, 1), NOW, WALL) == []
-    assert producer.handle_message(Fetch("P", "ME", "other", 0, 1), NOW, WALL) == []
+    assert producer.handle_message(Fetch("Q", "ME", "hello", 0, 1), NOW) == []
+    assert producer.handle_message(Fetch("P", "ME", "other", 0, 1), NOW) == []
 
 
 def test_what_is_no_longer_kept_is_not_answered_to_an_original() -> None:
     producer = made(b"a", b"b")
-    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 0), NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW, WALL) == []
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW) == []
 
 
 def test_who_knows_batches_is_told_where_what_is_kept_begins() -> None:
     producer = made(b"a", b"b")
-    producer.handle_message(Ack("P", "hello", 0), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 0), NOW)
     producer.handle_subscription(b"SME", True, NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW, WALL) == [batch(1, b"b", to="ME")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW) == [batch(1, b"b", to="ME")]
 
 
 def test_an_answer_has_a_bound_and_at_least_one_batch() -> None:
     producer = made(*[b"x" * 200] * 5, limits=LogLimits(read_bytes_max=100))
     producer.handle_subscription(b"SME", True, NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW, WALL) == [batch(1, b"x" * 200, to="ME")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW) == [batch(1, b"x" * 200, to="ME")]
 
 
 # -- a further life ---------------------------------------------------------------------------------------
@@ -564,11 +566,11 @@ def test_after_a_restart_it_goes_on_where_its_journal_ends_and_announces_that_at
 
     assert (producer.next_offset, producer.stored) == (7, 4)
     assert producer.handle_timeout(NOW) == [head(6)]
-    assert producer.handle_message(Fetch("P", "ME", "hello", 5, 2), NOW, WALL) == [direct(5, b"f"), direct(6, b"g")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 5, 2), NOW) == [direct(5, b"f"), direct(6, b"g")]
 
 
 def test_after_a_restart_with_everything_stored_the_next_offset_is_neither_skipped_nor_repeated() -> None:
-    producer = LogProducer("hello", "P", journal=[], next_offset=7)
+    producer = LogProducer("hello", "P", journal=[], next_offset=7, clock=CLOCK)
     producer.start(NOW)
 
     assert producer.handle_timeout(NOW) == [head(6)]
@@ -582,7 +584,7 @@ def test_who_asks_for_what_was_damaged_in_the_journal_is_told_where_it_goes_on()
     producer.start(NOW)
     producer.handle_subscription(b"SME", True, NOW)
 
-    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW, WALL) == [batch(100, b"b", to="ME")]
+    assert producer.handle_message(Fetch("P", "ME", "hello", 1, 5), NOW) == [batch(100, b"b", to="ME")]
 
 
 # -- who listens ------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.defaults import HEAD_INTERVAL_S
 from chappe.log.actions import Action, Progress, Publish, Subscribe
@@ -16,6 +17,7 @@ from chappe.log.producing import ProducingMember
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 TOPICS = ("one", "two", "three")
 
 
@@ -24,7 +26,7 @@ class Rig:
 
     def __init__(self, *, min_acks: int = 1) -> None:
         self.node = ProducingMember("N")
-        self.all = LogProducers("P", self.node.subscriptions)
+        self.all = LogProducers("P", self.node.subscriptions, clock=CLOCK)
         self.parts: dict[str, LogProducer] = {}
         assert self.all.next_timeout() == math.inf
         self.started = self.node.add(self.all, NOW)
@@ -32,14 +34,16 @@ class Rig:
             self.add(topic, min_acks)
 
     def add(self, topic: str, min_acks: int) -> None:
-        part = LogProducer(topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions, kept=self.all.kept)
+        part = LogProducer(
+            topic, "P", min_acks=min_acks, subscriptions=self.all.subscriptions, kept=self.all.kept, clock=CLOCK
+        )
         self.parts[topic] = part
         assert self.node.add_topic(self.all, part, NOW) == [Subscribe(b"G" + topic.encode())]
 
     def publish(self, topic: str, *values: bytes) -> list[Action]:
         for value in values:
             self.parts[topic].append(value)
-        return self.parts[topic].flush(NOW, WALL)
+        return self.parts[topic].flush(NOW)
 
     @property
     def stored(self) -> list[int]:
@@ -60,7 +64,7 @@ def test_each_topic_has_offsets_of_its_own_under_one_address() -> None:
     assert (sent.message.subject, Batch.parse(sent.message.body).base) == ("two", 1)
     assert rig.all.kept_bytes == sum(part.kept_bytes for part in rig.parts.values()) > 0
     for topic in TOPICS:
-        rig.all.handle_message(Stored("P", "S", topic, rig.parts[topic].next_offset - 1), NOW, WALL)
+        rig.all.handle_message(Stored("P", "S", topic, rig.parts[topic].next_offset - 1), NOW)
     assert rig.all.kept_bytes == 0
 
 
@@ -68,12 +72,12 @@ def test_an_acknowledgement_counts_for_its_subject_alone() -> None:
     rig = Rig()
     for topic in TOPICS:
         rig.publish(topic, b"a", b"b")
-    rig.all.handle_message(Stored("P", "S", "two", 1), NOW, WALL)
+    rig.all.handle_message(Stored("P", "S", "two", 1), NOW)
     assert rig.stored == [0, 2, 0]
-    rig.all.handle_message(Ack("P", "three", 0), NOW, WALL)
+    rig.all.handle_message(Ack("P", "three", 0), NOW)
     assert rig.stored == [0, 2, 1]
     for strange in (Stored("P", "S", "none", 1), Stored("Q", "S", "one", 1), Head("one", "P", "one", 1)):
-        assert rig.all.handle_message(strange, NOW, WALL) == []
+        assert rig.all.handle_message(strange, NOW) == []
     assert rig.stored == [0, 2, 1]
 
 
@@ -82,7 +86,7 @@ def test_a_request_is_answered_from_its_subject() -> None:
     rig.node.handle_subscription(b"DME", True, NOW)
     for topic in TOPICS:
         rig.publish(topic, topic.encode())
-    answer = rig.all.handle_message(Fetch("P", "ME", "three", 0, 9), NOW, WALL)
+    answer = rig.all.handle_message(Fetch("P", "ME", "three", 0, 9), NOW)
     assert answer == [Publish(RecordMessage("ME", "P", "three", 0, b"three", direct=True))]
 
 
@@ -119,5 +123,5 @@ def test_who_waits_for_a_record_is_told_once(min_acks: int) -> None:
     for _ in range(4):
         told += rig.publish("one", b"a")
     for sequence in (0, 1, 3):
-        told += rig.all.handle_message(Stored("P", "S", "one", sequence), NOW, WALL)
+        told += rig.all.handle_message(Stored("P", "S", "one", sequence), NOW)
     assert [each for each in told if isinstance(each, Progress)] == [Progress("one", 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.core import Report
 from chappe.defaults import HEAD_HURRY_S
@@ -15,11 +16,12 @@ from chappe.log.producer import LogProducer
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
+CLOCK = FixedClock(WALL)
 
 
 def resumed(next_offset: int = 60, stores: int = 1) -> LogProducer:
     """A producer in its second life, whose journal ends at ``next_offset``; so many stores listen."""
-    producer = LogProducer("hello", "P", journal=[], next_offset=next_offset, resumed=True)
+    producer = LogProducer("hello", "P", journal=[], next_offset=next_offset, resumed=True, clock=CLOCK)
     producer.start(NOW)
     for _ in range(stores):
         producer.handle_subscription(b"F", True, NOW)
@@ -27,7 +29,7 @@ def resumed(next_offset: int = 60, stores: int = 1) -> LogProducer:
 
 
 def stored(producer: LogProducer, next_: int, store: str = "S", now: float = NOW) -> list[Action]:
-    return producer.handle_message(Stored("P", store, "hello", next_ - 1), now, WALL)
+    return producer.handle_message(Stored("P", store, "hello", next_ - 1), now)
 
 
 def send(producer: LogProducer, value: bytes = b"x", now: float = NOW) -> list[Action]:
@@ -37,7 +39,7 @@ def send(producer: LogProducer, value: bytes = b"x", now: float = NOW) -> list[A
 
 
 def flush(producer: LogProducer, now: float = NOW) -> list[Action]:
-    actions = producer.flush(now, WALL)
+    actions = producer.flush(now)
     return producer.handle_persisted(now) if actions and isinstance(actions[0], Persist) else actions
 
 
@@ -71,7 +73,7 @@ def test_a_store_that_holds_more_than_the_journal_knows_of_is_reported_and_nothi
     assert flush(producer, NOW + 60) == []
     assert producer.handle_timeout(NOW + 60) == []
     producer.handle_subscription(b"SME", True, NOW)
-    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW, WALL) == []
+    assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW) == []
     assert stored(producer, 100, "S") == []
     assert "go on with a new identity" in str(rolled_back(100)[0].event)  # type: ignore[union-attr]
 
@@ -79,16 +81,16 @@ def test_a_store_that_holds_more_than_the_journal_knows_of_is_reported_and_nothi
 def test_who_asks_for_what_was_never_published_knows_it_from_another_life() -> None:
     """A store with a hole right behind the end of the journal acknowledges nothing beyond it."""
     producer = resumed()
-    assert producer.handle_message(Fetch("P", "ME", "hello", 60, 2), NOW, WALL) == rolled_back(61)
+    assert producer.handle_message(Fetch("P", "ME", "hello", 60, 2), NOW) == rolled_back(61)
     assert flush(producer, NOW + 60) == []
 
-    fresh = LogProducer("hello", "P", journal=[], resumed=True)
+    fresh = LogProducer("hello", "P", journal=[], resumed=True, clock=CLOCK)
     fresh.start(NOW)
     fresh.handle_timeout(NOW)  # this asks who knows more, by speaking of offset 0
-    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 100_000), NOW, WALL) == []  # an original always does
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 100_000), NOW) == []  # an original always does
     fresh.handle_subscription(b"SME", True, NOW)
-    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW, WALL) == []
-    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW, WALL) != []
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW) == []
+    assert fresh.handle_message(Fetch("P", "ME", "hello", 0, 2), NOW) != []
 
 
 def test_the_journal_of_a_partition_without_records_may_be_old_too() -> None:
@@ -112,7 +114,7 @@ def test_a_store_of_the_original_that_was_told_may_acknowledge_what_it_was_told(
     producer = resumed()
     send(producer, now=NOW + LOG_LIMITS.resume_wait_s)
 
-    assert producer.handle_message(Ack("P", "hello", 60), NOW, WALL) != []
+    assert producer.handle_message(Ack("P", "hello", 60), NOW) != []
     assert producer.stored == 61
 
 
@@ -132,7 +134,7 @@ def test_acknowledgements_without_a_name_are_no_answer() -> None:
     """An original says where it is on its way; one of ours says the same again by name, and would count twice."""
     producer = resumed(stores=2)
     send(producer)
-    producer.handle_message(Ack("P", "hello", 39), NOW, WALL)
+    producer.handle_message(Ack("P", "hello", 39), NOW)
     stored(producer, 40, "S")
     assert flush(producer) == []
 
@@ -150,7 +152,7 @@ def test_a_store_that_comes_late_is_asked_before_it_hears_of_what_others_were_se
     assert producer.handle_timeout(late) == [Publish(Head("hello", "P", "hello", 59))]
     assert send(producer, now=late) == []
     producer.handle_subscription(b"SME", True, late)
-    assert producer.handle_message(Fetch("P", "ME", "hello", 100, 20), late, WALL) == []
+    assert producer.handle_message(Fetch("P", "ME", "hello", 100, 20), late) == []
     assert stored(producer, 100, now=late) == rolled_back(100, sent=60)
 
 
@@ -163,7 +165,7 @@ def test_a_late_store_that_holds_no_more_is_told_of_what_was_sent_meanwhile() ->
 
     assert producer.handle_timeout(late + 1) == [Publish(Head("hello", "P", "hello", 60))]
     producer.handle_subscription(b"SME", True, late)
-    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late, WALL)) == [(60, 61)]
+    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late)) == [(60, 61)]
     stored(producer, 61, now=late)
     assert producer.stored == 61
 
@@ -193,7 +195,7 @@ def test_who_asked_for_some_of_a_batch_and_got_all_of_it_may_acknowledge_all() -
         producer.append(b"x")
     assert published(send(producer, now=late)) == [(60, 70)]
     producer.handle_subscription(b"SME", True, late)
-    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late, WALL)) == [(60, 70)]
+    assert published(producer.handle_message(Fetch("P", "ME", "hello", 60, 1), late)) == [(60, 70)]
 
     assert not any(isinstance(each, Report) for each in stored(producer, 70, now=late))
     assert producer.stored == 70
@@ -219,7 +221,7 @@ def test_an_answer_does_not_count_for_a_store_that_comes_after_it() -> None:
 
 
 def test_another_copy_in_use_is_noticed_in_the_midst_of_life() -> None:
-    producer = LogProducer("hello", "P", journal=[])
+    producer = LogProducer("hello", "P", journal=[], clock=CLOCK)
     producer.start(NOW)
     assert published(send(producer)) == [(0, 1)]  # a first life asks nobody
 
@@ -229,15 +231,15 @@ def test_another_copy_in_use_is_noticed_in_the_midst_of_life() -> None:
 
 
 def test_without_a_journal_an_acknowledgement_of_what_was_never_sent_means_nothing() -> None:
-    producer = LogProducer("hello", "P")
+    producer = LogProducer("hello", "P", clock=CLOCK)
     producer.append(b"a")
-    producer.flush(NOW, WALL)
+    producer.flush(NOW)
 
     assert stored(producer, 9) == []
     assert producer.stored == 0
-    assert published(producer.flush(NOW, WALL)) == []
+    assert published(producer.flush(NOW)) == []
     producer.append(b"b")
-    assert published(producer.flush(NOW, WALL)) == [(1, 2)]
+    assert published(producer.flush(NOW)) == [(1, 2)]
 
 
 def test_who_asked_for_what_is_not_kept_any_more_may_acknowledge_the_later_records_that_came_instead() -> None:
@@ -246,10 +248,10 @@ def test_who_asked_for_what_is_not_kept_any_more_may_acknowledge_the_later_recor
     for _ in range(4):
         send(producer, now=late)
     producer.handle_subscription(b"SME", True, late)
-    producer.handle_message(Fetch("P", "ME", "hello", 60, 2), late, WALL)
+    producer.handle_message(Fetch("P", "ME", "hello", 60, 2), late)
     stored(producer, 62, now=late)
     asked_twice = Fetch("P", "ME", "hello", 60, 2)
-    assert published(producer.handle_message(asked_twice, late, WALL)) == [(62, 63), (63, 64)]
+    assert published(producer.handle_message(asked_twice, late)) == [(62, 63), (63, 64)]
 
     assert not any(isinstance(each, Report) for each in stored(producer, 64, now=late))
     assert producer.stored == 64

@@ -14,7 +14,7 @@ OTHERS = [PRODUCING + "p", CONSUMING + "c"]
 
 def say(scout: Scout, *stores: str) -> None:
     for each in stores:
-        scout.handle_message(StoreInfo("", each, f"id-{each}", f"tcp://{each}:1"), 0.0, 0)
+        scout.handle_message(StoreInfo("", each, f"id-{each}", f"tcp://{each}:1"), 0.0)
 
 
 def test_at_a_tower_all_are_known_when_it_has_told_of_everybody_and_each_store_has_answered() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL, StoreRig
 
 from chappe.data.topic import encode_topic
@@ -19,6 +20,8 @@ from chappe.log.producer import LogProducer
 from chappe.log.queries import ErrorAnswer, LastRequest, ReadRequest
 from chappe.log.writing import Stream
 from chappe.storage.journal import Journal
+
+CLOCK = FixedClock(WALL)
 
 BODY = bytes(range(8)) * 3
 
@@ -79,11 +82,11 @@ def test_the_flag_stands_alone() -> None:
 
 
 def test_a_producer_publishes_what_was_sealed_and_no_single_records_for_originals() -> None:
-    producer = LogProducer("hello", "P", seal=seal)
+    producer = LogProducer("hello", "P", seal=seal, clock=CLOCK)
     producer.handle_subscription(b"Rhello", True, 1.0)  # an original listens
     producer.append(b"secret", b"key", (("h", b"v"),))
     producer.append(b"secret")
-    published = [each.message for each in producer.flush(1.0, WALL) if isinstance(each, Publish)]
+    published = [each.message for each in producer.flush(1.0) if isinstance(each, Publish)]
     assert published == [BatchMessage("hello", "P", "hello", encode_sealed(0, 2, WALL, WALL, BODY))]
     published = [each.message for each in producer.append_batch(encode_batch(0, [b"more"], 3), 1.0)
                  if isinstance(each, Publish)]  # fmt: skip
@@ -91,15 +94,15 @@ def test_a_producer_publishes_what_was_sealed_and_no_single_records_for_original
 
 
 def test_the_journal_gets_what_was_sealed() -> None:
-    producer = LogProducer("hello", "P", seal=seal, journal=[])
+    producer = LogProducer("hello", "P", seal=seal, journal=[], clock=CLOCK)
     producer.append(b"secret")
-    (persist,) = producer.flush(1.0, WALL)
+    (persist,) = producer.flush(1.0)
     assert isinstance(persist, Persist)
     assert persist.body == encode_sealed(0, 1, WALL, WALL, BODY)
 
 
 def test_what_is_sealed_already_or_too_large_is_not_sent() -> None:
-    producer = LogProducer("hello", "P", seal=lambda raw: encode_sealed(0, 1, 0, 0, bytes(9 << 20)))
+    producer = LogProducer("hello", "P", seal=lambda raw: encode_sealed(0, 1, 0, 0, bytes(9 << 20)), clock=CLOCK)
     with pytest.raises(UsageError, match="sealed already"):
         producer.append_batch(sealed(0), 1.0)
     with pytest.raises(RecordTooLarge, match="the sealed batch has"):
@@ -146,7 +149,7 @@ def test_one_that_begins_before_what_is_there_is_kept_whole() -> None:
 
 
 def stored(rig: StoreRig, raw: bytes) -> None:
-    actions = rig.core.handle_message(BatchMessage("hello", "P", "hello", raw), rig.now, WALL)
+    actions = rig.core.handle_message(BatchMessage("hello", "P", "hello", raw), rig.now)
     (write,) = [each for each in actions if isinstance(each, Write)]
     rig.storage.publish(rig.storage.write(list(write.appends)))
     rig.core.handle_written(rig.now)
@@ -176,7 +179,7 @@ def test_a_table_of_newest_records_is_refused_in_one_sentence() -> None:
 def test_an_original_that_asks_gets_all_of_it_as_its_first_record() -> None:
     rig = StoreRig()
     stored(rig, sealed(0, 3))
-    actions = rig.core.handle_message(Fetch("P", "C", "hello", 0, 3), rig.now, WALL) + rig.wait(1.0)
+    actions = rig.core.handle_message(Fetch("P", "C", "hello", 0, 3), rig.now) + rig.wait(1.0)
     told = [each.message for each in actions if isinstance(each, Publish)]
     records = [(each.sequence, each.content) for each in told if isinstance(each, RecordMessage)]
     assert records == [(0, BODY), (1, b""), (2, b"")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL
 
@@ -16,6 +17,8 @@ from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, StoreHello
 
+CLOCK = FixedClock(WALL)
+
 NOW = 1000.0
 
 
@@ -23,14 +26,14 @@ class Rig:
     """A consumer core whose driver calls ``flush`` when a test says so."""
 
     def __init__(self, limits: LogLimits | None = None) -> None:
-        self.core = LogConsumer("C", [Filter("hello")], EARLIEST, limits=limits or LogLimits())
+        self.core = LogConsumer("C", [Filter("hello")], EARLIEST, limits=limits or LogLimits(), clock=CLOCK)
         self.core.start(NOW)
 
     def hear(self, *messages: Message) -> list[Deliver]:
-        return deliveries([action for each in messages for action in self.core.handle_message(each, NOW, WALL)])
+        return deliveries([action for each in messages for action in self.core.handle_message(each, NOW)])
 
     def flush(self) -> list[Deliver]:
-        return deliveries(self.core.flush())
+        return deliveries(self.core.flush(NOW))
 
 
 def deliveries(actions: list[Action]) -> list[Deliver]:
@@ -101,7 +104,7 @@ def test_what_was_early_comes_behind_what_was_missing() -> None:
 
 def test_the_answer_to_a_fetch_becomes_batches_too() -> None:
     rig = Rig()
-    actions = rig.core.handle_message(Head("hello", "P", "hello", 99), NOW, WALL)
+    actions = rig.core.handle_message(Head("hello", "P", "hello", 99), NOW)
     assert Publish(Fetch("P", "C", "hello", 0, 100)) in actions
     found = rig.hear(*(record(n, to="C") for n in range(100))) + rig.flush()
     assert [each.start for each in found] == [0]
@@ -126,14 +129,14 @@ def test_a_record_that_is_too_large_is_refused() -> None:
 def test_a_node_hands_on_what_all_its_consumers_gathered() -> None:
     node = ConsumingMember("N")
     for address in ("A", "B"):
-        node.add(LogConsumer(address, [Filter("hello")], EARLIEST), NOW)
-    assert [node.handle_message(record(n), NOW, WALL) for n in range(3)] == [[], [], []]
+        node.add(LogConsumer(address, [Filter("hello")], EARLIEST, clock=CLOCK), NOW)
+    assert [node.handle_message(record(n), NOW) for n in range(3)] == [[], [], []]
     parts = [each for each in node.flush(NOW) if isinstance(each, Of)]
     assert [each.address for each in parts] == ["A", "B"]
     assert shown(deliveries([each.action for each in parts])) == [("P", 0, [b"0", b"1", b"2"])] * 2
     assert node.flush(NOW) == []
 
-    node.handle_message(record(3), NOW, WALL)
+    node.handle_message(record(3), NOW)
     node.remove("A", NOW)
     assert [each.address for each in node.flush(NOW) if isinstance(each, Of)] == ["B"]
 

@@ -146,7 +146,7 @@ def test_what_is_staged_but_not_written_is_not_acknowledged_again() -> None:
 def test_a_batch_that_is_none_is_a_protocol_error_and_leaves_no_trace() -> None:
     rig = StoreRig()
     with pytest.raises(ProtocolError):
-        rig.core.handle_message(BatchMessage("hello", "P", "hello", b"garbage"), rig.now, WALL)
+        rig.core.handle_message(BatchMessage("hello", "P", "hello", b"garbage"), rig.now)
 
     assert rig.settle(rig.batch(0, b"a")) == [ack(0)]
 
@@ -160,7 +160,7 @@ def test_messages_without_a_topic_or_partition_are_ignored() -> None:
             RecordMessage(topic, partition, topic, 0, b"x"),
             Head(topic, partition, topic, 5),
         ):
-            assert rig.core.handle_message(message, rig.now, WALL) == []
+            assert rig.core.handle_message(message, rig.now) == []
 
 
 @pytest.mark.parametrize("sequence", [2**63 - 1, 2**64 - 1])
@@ -191,7 +191,7 @@ def test_headers_that_are_none_are_stored_as_they_are_and_stop_nobody() -> None:
     rig = StoreRig()
     first = rig.batch(0, b"a")
     for base in (1, 3):
-        rig.core.handle_message(BatchMessage("hello", "P", "hello", evil_headers(base)), rig.now, WALL)
+        rig.core.handle_message(BatchMessage("hello", "P", "hello", evil_headers(base)), rig.now)
     rig.batch(0, b"b", partition="Q")
 
     assert rig.settle(first) == [ack(0), ack(4), Publish(Ack("Q", "hello", 0))]
@@ -375,7 +375,7 @@ def test_a_fetch_is_answered_exactly() -> None:
     """An original store sends one record more than was asked for."""
     rig = StoreRig()
     rig.keep(0, b"a", b"b", b"c")
-    answer = rig.core.handle_message(Fetch("P", "C", "hello", 0, 2), rig.now, WALL)
+    answer = rig.core.handle_message(Fetch("P", "C", "hello", 0, 2), rig.now)
 
     assert answer == [
         Publish(RecordMessage("C", "P", "hello", 0, b"a", direct=True)),
@@ -388,7 +388,7 @@ def test_a_fetch_that_reaches_the_end_has_no_head_behind_it() -> None:
     rig = StoreRig()
     rig.keep(0, b"a", b"b", b"c")
 
-    assert rig.core.handle_message(Fetch("P", "C", "hello", 1, 100_000), rig.now, WALL) == [
+    assert rig.core.handle_message(Fetch("P", "C", "hello", 1, 100_000), rig.now) == [
         Publish(RecordMessage("C", "P", "hello", 1, b"b", direct=True)),
         Publish(RecordMessage("C", "P", "hello", 2, b"c", direct=True)),
     ]
@@ -399,21 +399,21 @@ def test_a_fetch_for_what_is_not_there_has_no_answer(message: Fetch) -> None:
     rig = StoreRig()
     rig.keep(0, b"a", b"b", b"c")
 
-    assert rig.core.handle_message(message, rig.now, WALL) == []
+    assert rig.core.handle_message(message, rig.now) == []
 
 
 def test_nobody_is_answered_before_the_subscription_to_the_answer_is_there() -> None:
     rig = StoreRig()
     rig.keep(0, b"a")
 
-    assert rig.core.handle_message(Fetch("P", "D", "hello", 0, 1), rig.now, WALL) == []
+    assert rig.core.handle_message(Fetch("P", "D", "hello", 0, 1), rig.now) == []
 
 
 def test_our_own_fetch_is_not_answered() -> None:
     rig = StoreRig()
     rig.keep(0, b"a")
 
-    assert rig.core.handle_message(Fetch("P", "S", "hello", 0, 1), rig.now, WALL) == []
+    assert rig.core.handle_message(Fetch("P", "S", "hello", 0, 1), rig.now) == []
 
 
 def test_members_that_know_queries_are_not_answered_by_publication() -> None:
@@ -421,18 +421,18 @@ def test_members_that_know_queries_are_not_answered_by_publication() -> None:
     rig.keep(0, b"a")
     rig.subscribe(b"SC")
 
-    assert rig.core.handle_message(Fetch("P", "C", "hello", 0, 1), rig.now, WALL) == []
-    assert rig.core.handle_message(GetHeads("hello", "C"), rig.now, WALL) == []
+    assert rig.core.handle_message(Fetch("P", "C", "hello", 0, 1), rig.now) == []
+    assert rig.core.handle_message(GetHeads("hello", "C"), rig.now) == []
 
 
 def test_heads_are_told_of_all_topics_that_start_with_the_wanted_one() -> None:
     rig = StoreRig()
     rig.settle(rig.record(0, b"a"))
-    rig.settle(rig.core.handle_message(RecordMessage("help", "Q", "help", 0, b"a"), rig.now, WALL))
+    rig.settle(rig.core.handle_message(RecordMessage("help", "Q", "help", 0, b"a"), rig.now))
     hello, help_ = Head("C", "P", "hello", 0, direct=True), Head("C", "Q", "help", 0, direct=True)
 
     def told(prefix: str) -> list[object]:
-        return published(rig.core.handle_message(GetHeads(prefix, "C"), rig.now, WALL))
+        return published(rig.core.handle_message(GetHeads(prefix, "C"), rig.now))
 
     assert told("hello") == [hello]
     assert told("hel") == [hello, help_]
@@ -445,9 +445,9 @@ def test_a_hello_is_answered_with_the_heads_of_its_topics() -> None:
     rig.keep(0, b"a")
 
     hello = ConsumerHello("S", "C", ("nothing", "hello"))
-    assert rig.core.handle_message(hello, rig.now, WALL) == [Publish(Head("C", "P", "hello", 0, direct=True))]
-    assert rig.core.handle_message(ConsumerHello("S", "C", ()), rig.now, WALL) == []
-    assert rig.core.handle_message(ConsumerHello("OTHER", "C", ("hello",)), rig.now, WALL) == []
+    assert rig.core.handle_message(hello, rig.now) == [Publish(Head("C", "P", "hello", 0, direct=True))]
+    assert rig.core.handle_message(ConsumerHello("S", "C", ()), rig.now) == []
+    assert rig.core.handle_message(ConsumerHello("OTHER", "C", ("hello",)), rig.now) == []
 
 
 def test_a_consumer_that_begins_to_listen_is_told_that_a_store_is_here() -> None:

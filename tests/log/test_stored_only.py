@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig, published
 
@@ -19,11 +20,13 @@ from chappe.log.queries import heads_answer
 from chappe.log.storage import Hole, PartitionInfo
 from chappe.log.subscriptions import Subscriptions
 
+CLOCK = FixedClock(WALL)
+
 
 def told(rig: ConsumerRig, store: StoreRig, sequence: int, first: int = 0) -> None:
     """The store says what it has on disk."""
     message = OnDisk("hello", store.storage.store_id, "P", first, sequence)
-    rig.do(rig.core.handle_message(message, rig.now, WALL))
+    rig.do(rig.core.handle_message(message, rig.now))
     assert rig.core.wrong() == []
 
 
@@ -117,17 +120,17 @@ def test_what_nobody_had_comes_once_a_store_has_it() -> None:
 
 def test_a_word_of_somebody_unknown_is_ignored() -> None:
     rig, _ = met()
-    rig.do(rig.core.handle_message(OnDisk("hello", "stranger", "P", 0, 9), rig.now, WALL))
+    rig.do(rig.core.handle_message(OnDisk("hello", "stranger", "P", 0, 9), rig.now))
     assert rig.core.heads() == {("hello", "P"): 1}
 
 
 def test_beside_one_that_takes_what_is_published_it_only_learns_of_it() -> None:
     node = ConsumingMember("N")
     for address, min_acks in (("live", 0), ("stored", 1)):
-        node.add(LogConsumer(address, [Filter("hello")], EARLIEST, min_acks=min_acks), 0.0)
-    node.handle_message(StoreInfo("", "S", "id", "tcp://s:1"), 0.0, WALL)
+        node.add(LogConsumer(address, [Filter("hello")], EARLIEST, min_acks=min_acks, clock=CLOCK), 0.0)
+    node.handle_message(StoreInfo("", "S", "id", "tcp://s:1"), 0.0)
     message = BatchMessage("hello", "P", "hello", encode_batch(0, [b"x"], WALL))
-    actions = node.handle_message(message, 0.0, WALL)
+    actions = node.handle_message(message, 0.0)
     assert [each.address for each in actions if isinstance(each, Of) and isinstance(each.action, Deliver)] == ["live"]
 
 

@@ -690,7 +690,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "log/consuming.py",
         (
             "        for info in self._stores.values():\n"
-            "            actions += self._tell(part, part.handle_message, info, now, 0, now=now)\n"
+            "            actions += self._tell(part, part.handle_message, info, now, now=now)\n"
         ),
         "",
         "consumers have what is stored",
@@ -755,8 +755,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "own-clock-believed-for-another",
         "log",
         "log/clocks.py",
-        "return state.clock if state is not None and state.clock.known else self.own(now, wall_us)",
-        "return self.own(now, wall_us)",
+        "return state.clock if state is not None and state.clock.known else self.own(now)",
+        "return self.own(now)",
         "what is fresh is not called old",
     ),
     Plant(

@@ -11,7 +11,7 @@ from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.scenario import Log
 
 from chappe.log import clocks
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 
 SEEDS = range(16)
 
@@ -35,11 +35,11 @@ def test_what_is_old_is_told_and_what_is_fresh_is_not(kind: type[Log]) -> None:
 
 
 def test_who_believes_its_own_clock_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks.Clocks, "clock", lambda self, partition, now, wall_us: self.own(now, wall_us))
+    monkeypatch.setattr(clocks.Clocks, "clock", lambda self, partition, now: self.own(now))
     assert any("too old, which is" in each for _, each in failures(Log))
     assert any("takes (" in each for _, each in failures(Log))
 
 
 def test_who_calls_old_without_asking_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Clock, "seen", property(lambda self: math.inf if self.known else -math.inf))
+    monkeypatch.setattr(ClockEstimate, "seen", property(lambda self: math.inf if self.known else -math.inf))
     assert any("too old, which is" in each for _, each in failures(Log))

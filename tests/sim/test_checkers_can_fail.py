@@ -14,6 +14,7 @@ from tests.worlds.log import faults, trims
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.world import Cores
 
+from chappe.core import Clock
 from chappe.limits import LogLimits
 from chappe.log.actions import Action, Deliver, Publish, Reply, Write
 from chappe.log.batch import Batch
@@ -34,8 +35,8 @@ from chappe.sim.world import Settings
 
 
 class AcknowledgesBeforeTheWrite(LogStore):
-    def handle_message(self, message: Any, now: float, wall_us: int) -> list[Action]:
-        actions = super().handle_message(message, now, wall_us)
+    def handle_message(self, message: Any, now: float) -> list[Action]:
+        actions = super().handle_message(message, now)
         if isinstance(message, BatchMessage):
             end = Batch.parse(message.body).next
             stored = Stored(message.address, self.storage.store_id, message.subject, end - 1)
@@ -128,8 +129,8 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     """A store with these sinks."""
 
     class Store(LogStore):
-        def __init__(self, *arguments: Any, kept: Kept, limits: LogLimits, now: float) -> None:
-            super().__init__(*arguments, kept=kept, limits=limits, now=now)
+        def __init__(self, *arguments: Any, kept: Kept, limits: LogLimits, now: float, clock: Clock) -> None:
+            super().__init__(*arguments, kept=kept, limits=limits, now=now, clock=clock)
             self.transactions = broken(self.storage.store_id, kept, self._writer.next_offset, limits, now=now)
 
     Store.__name__ = broken.__name__
@@ -232,8 +233,8 @@ class ReusesAnOffset(LogProducer):
 class ForgetsWhatNobodyHas(LogProducer):
     """Lets go of records as soon as they are published."""
 
-    def flush(self, now: float, wall_us: int) -> list[Action]:
-        actions = super().flush(now, wall_us)
+    def flush(self, now: float) -> list[Action]:
+        actions = super().flush(now)
         self._kept.drop_before(self.next_offset)
         return actions
 

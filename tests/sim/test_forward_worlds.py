@@ -40,7 +40,7 @@ def test_what_is_published_is_passed_on_and_not_read_where_nothing_goes_wrong() 
 class PassesOnElsewhere(LogForwarder):
     """What it passes on has other offsets."""
 
-    def _pass_on(self, message: BatchMessage | RecordMessage, wall_us: int) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
         assert isinstance(message, BatchMessage)
         return [Publish(replace_body(message))]
 
@@ -48,7 +48,7 @@ class PassesOnElsewhere(LogForwarder):
 class PassesOnUnderItsOwnName(LogForwarder):
     """What it passes on seems to be its own."""
 
-    def _pass_on(self, message: BatchMessage | RecordMessage, wall_us: int) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
         assert isinstance(message, BatchMessage)
         return [Publish(BatchMessage(message.topic, self.address, message.subject, message.body))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 from chappe.errors import ProtocolError
 from chappe.tapping.messages import (
@@ -21,6 +22,7 @@ from chappe.tapping.messages import (
 from chappe.tapping.sessions import ANSWER_MAX, MESSAGES_MAX, SESSIONS_MAX, SILENT_S, SUBSCRIPTIONS_MAX, Sessions
 
 ALL = Look()
+CLOCK = FixedClock()
 A, B = b"client a", b"client b"
 
 
@@ -30,15 +32,15 @@ def passed(topic: bytes, count: int = 1) -> Passed:
 
 @pytest.fixture
 def sessions() -> Sessions:
-    made = Sessions()
-    assert made.handle_look(A, ALL, 0.0, 0) is None
-    assert made.handle_look(B, Look((b"t/", b"u")), 0.0, 0) is None
+    made = Sessions(CLOCK)
+    assert made.look(A, ALL, 0.0) is None
+    assert made.look(B, Look((b"t/", b"u")), 0.0) is None
     return made
 
 
 def test_each_sees_what_it_looks_for_and_once(sessions: Sessions) -> None:
     all_of_them = [passed(b"t/1"), passed(b"other"), passed(b"u")]
-    sessions.handle_passed(all_of_them, 0)
+    sessions.show(all_of_them, 0)
     assert sessions.take(A) == Shown(list(all_of_them))
     assert sessions.take(B) == Shown([all_of_them[0], all_of_them[2]])
     assert sessions.take(A) == sessions.take(B) == Shown([])
@@ -46,7 +48,7 @@ def test_each_sees_what_it_looks_for_and_once(sessions: Sessions) -> None:
 
 
 def test_what_has_no_room_is_counted_and_told_once(sessions: Sessions) -> None:
-    sessions.handle_passed([passed(b"x", 10) for _ in range(MESSAGES_MAX + 3)], 5)
+    sessions.show([passed(b"x", 10) for _ in range(MESSAGES_MAX + 3)], 5)
     assert sessions.take(A).missed == 35
     assert sessions.take(B) == Shown([], 5)
     shown = sessions.take(A)
@@ -55,26 +57,29 @@ def test_what_has_no_room_is_counted_and_told_once(sessions: Sessions) -> None:
 
 def test_who_comes_hears_who_wants_what_and_then_what_changes(sessions: Sessions) -> None:
     wants = {("p1", b"t/1"): ("record",), ("p1", b""): ("head",), ("p2", b"x"): ("record",)}
-    sessions.handle_wants(wants, 7)
+    CLOCK.us = 7
+    sessions.show_wants(wants)
     everything = [Subscribed(7, topic, who, kinds) for (who, topic), kinds in wants.items()]
     assert sessions.take(A).seen == everything
     assert sessions.take(B).seen == everything[:2]  # the second one gets what begins with t/, too
     sessions.forget(B)
-    sessions.handle_look(B, Look((b"x",)), 0.0, 8)
+    CLOCK.us = 8
+    sessions.look(B, Look((b"x",)), 0.0)
     assert sessions.take(B).seen == [Subscribed(8, b"", "p1", ("head",)), Subscribed(8, b"x", "p2", ("record",))]
-    sessions.handle_wants({("p1", b""): ("head",), ("p2", b"x"): ("record", "batch")}, 9)
+    CLOCK.us = 9
+    sessions.show_wants({("p1", b""): ("head",), ("p2", b"x"): ("record", "batch")})
     gone, more = Subscribed(9, b"t/1", "p1", ()), Subscribed(9, b"x", "p2", ("record", "batch"))
     assert sessions.take(A).seen == [gone, more]
     assert sessions.take(B).seen == [more]
 
 
 def test_subscriptions_are_bounded_too(sessions: Sessions) -> None:
-    sessions.handle_wants({("p", b"%d" % each): ("record",) for each in range(SUBSCRIPTIONS_MAX + 4)}, 0)
+    sessions.show_wants({("p", b"%d" % each): ("record",) for each in range(SUBSCRIPTIONS_MAX + 4)})
     assert sessions.take(A).missed == 4
 
 
 def test_who_is_silent_is_forgotten_and_who_asks_is_not(sessions: Sessions) -> None:
-    sessions.handle_look(A, ALL, SILENT_S - 1, 0)
+    sessions.look(A, ALL, SILENT_S - 1)
     assert sessions.next_timeout() == SILENT_S
     sessions.handle_timeout(SILENT_S)
     assert sessions.prefixes == (b"",)
@@ -84,20 +89,20 @@ def test_who_is_silent_is_forgotten_and_who_asks_is_not(sessions: Sessions) -> N
 
 def test_who_was_forgotten_is_told_that_something_was_missed(sessions: Sessions) -> None:
     sessions.handle_timeout(SILENT_S)
-    sessions.handle_look(A, Look(again=True), SILENT_S, 0)
-    sessions.handle_look(B, Look((b"t/",)), SILENT_S, 0)
-    sessions.handle_look(A, Look(again=True), SILENT_S, 0)
+    sessions.look(A, Look(again=True), SILENT_S)
+    sessions.look(B, Look((b"t/",)), SILENT_S)
+    sessions.look(A, Look(again=True), SILENT_S)
     assert (sessions.take(A).missed, sessions.take(B).missed) == (1, 0)
 
 
 def test_no_more_than_so_many_look_at_once() -> None:
-    sessions = Sessions()
+    sessions = Sessions(CLOCK)
     for number in range(SESSIONS_MAX):
-        assert sessions.handle_look(b"%d" % number, ALL, 0.0, 0) is None
-    assert isinstance(sessions.handle_look(b"late", ALL, 0.0, 0), Refused)
-    assert sessions.handle_look(b"0", ALL, 0.0, 0) is None
+        assert sessions.look(b"%d" % number, ALL, 0.0) is None
+    assert isinstance(sessions.look(b"late", ALL, 0.0), Refused)
+    assert sessions.look(b"0", ALL, 0.0) is None
     sessions.forget(b"0")
-    assert sessions.handle_look(b"late", ALL, 0.0, 0) is None
+    assert sessions.look(b"late", ALL, 0.0) is None
 
 
 @pytest.mark.parametrize("message", [ALL, Look((b"a", b"\xff"), again=True)])

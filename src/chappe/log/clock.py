@@ -39,8 +39,8 @@ class _Run:
         return self.error_s + DRIFT * max(0.0, now - self.at)
 
 
-class Clock:
-    """Of one other; or, without ``slack_s``, our own."""
+class ClockEstimate:
+    """The clock of one other; or, without ``slack_s``, our own."""
 
     __slots__ = ("_runs", "_slack_s")
 
@@ -63,14 +63,14 @@ class Clock:
         """How often it was found to have been set, and one."""
         return len(self._runs)
 
-    def read(self, asked: float, came: float, wall_us: int, error_s: float = 0.0, ago_s: float = 0.0) -> None:
-        """Between ``asked`` and ``came`` it showed ``wall_us``.
+    def read(self, asked: float, came: float, time_us: int, error_s: float = 0.0, ago_s: float = 0.0) -> None:
+        """Between ``asked`` and ``came`` it showed ``time_us``.
 
         Args:
             error_s: Who says so is wrong by at most this.
             ago_s: Who says so has not read it itself just now, but so long before.
         """
-        offset_us = wall_us - round((asked + came) * 500_000)
+        offset_us = time_us - round((asked + came) * 500_000)
         read = _Run(-math.inf, math.inf, offset_us, (came - asked) / 2 + error_s, came, asked - ago_s)
         if not self._runs:
             self._runs.append(read)

@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from chappe.core import Clock
 from chappe.deadlines import Deadlines
 from chappe.log.actions import Action, ClockRead, Publish
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 from chappe.log.messages import UNKNOWN_US, AskClock, ClockTold
 
 CLOCKS_MAX: Final = (
@@ -36,7 +37,7 @@ GRACE_S: Final = 0.3  # ... and waits so long for the answer before it says what
 class _State:
     """What is known of the clock of one partition's producer."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: ClockEstimate = field(default_factory=ClockEstimate)
     asked: dict[int, float] = field(default_factory=dict)  # questions, and when
     asked_at: float = -math.inf
     pause_s: float = FIRST_PAUSE_S
@@ -49,12 +50,13 @@ class _State:
 class Clocks:
     """The clocks that one member knows. ``pause_s``: between two questions while nobody waits."""
 
-    def __init__(self, address: str, pause_s: float = CONSUMER_PAUSE_S) -> None:
+    def __init__(self, address: str, clock: Clock, pause_s: float = CONSUMER_PAUSE_S) -> None:
         self._address = address
+        self._clock = clock
         self._pause_s = pause_s
         self._states: dict[str, _State] = {}
         self._waits: Deadlines[str] = Deadlines()
-        self._own = Clock(slack_s=0.0)
+        self._own = ClockEstimate(slack_s=0.0)
         self._number = 0
 
     def told(self, message: ClockTold, now: float) -> list[Action]:
@@ -85,8 +87,7 @@ class Clocks:
         live: bool,
         stores: int,
         now: float,
-        wall_us: int,
-    ) -> tuple[Clock | None, list[Action]]:
+    ) -> tuple[ClockEstimate | None, list[Action]]:
         """The clock by which records are to be judged; None while it is asked for, until ``ClockRead`` at the latest.
 
         Args:
@@ -95,7 +96,7 @@ class Clocks:
             live: Whether their producer was heard of lately.
             stores: How many stores may know it.
         """
-        self.own(now, wall_us)  # when it was set is known by having looked
+        self.own(now)  # when it was set is known by having looked
         state = self._of(partition)
         clock = state.clock
         if now - arrived > max_age_s:
@@ -114,16 +115,16 @@ class Clocks:
                 self._waits.set(partition, max(now, state.asked_at + SOON_S))
             return None, self.handle_timeout(now)
         self._wait_no_more(partition, state)
-        return self.clock(partition, now, wall_us), self._ask_seldom(partition, state, now)
+        return self.clock(partition, now), self._ask_seldom(partition, state, now)
 
-    def clock(self, partition: str, now: float, wall_us: int) -> Clock:
+    def clock(self, partition: str, now: float) -> ClockEstimate:
         """What is known of a clock; if nothing is, it is taken to go as ours."""
         state = self._states.get(partition)
-        return state.clock if state is not None and state.clock.known else self.own(now, wall_us)
+        return state.clock if state is not None and state.clock.known else self.own(now)
 
-    def own(self, now: float, wall_us: int) -> Clock:
+    def own(self, now: float) -> ClockEstimate:
         """Our own clock."""
-        self._own.read(now, now, wall_us)
+        self._own.read(now, now, self._clock.wall_ns() // 1000)
         return self._own
 
     def handle_timeout(self, now: float) -> list[Action]:
@@ -175,8 +176,8 @@ class Clocks:
             state.silent = True
         known = UNKNOWN
         if clock.known:
-            wall_us, error_s, ago_s = clock.now(now)
-            known = wall_us, round(error_s * 1e6), round(ago_s * 1e6)
+            time_us, error_s, ago_s = clock.now(now)
+            known = time_us, round(error_s * 1e6), round(ago_s * 1e6)
         told = ClockTold(question.address, partition, self._address, question.number, *known)
         return [*actions, Publish(told)]
 

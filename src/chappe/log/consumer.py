@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import HEAD_IDLE_S
 from chappe.errors import ProtocolError
@@ -24,7 +24,7 @@ from chappe.log.absent import Absent
 from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.beyond import ALONE_S, MEET_S, Beyond
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 from chappe.log.clocks import Clocks
 from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
@@ -73,19 +73,23 @@ class LogConsumer:
         positions: dict[Key, int] | None = None,
         limits: LogLimits = LOG_LIMITS,
         *,
+        clock: Clock,
         ages: bool = False,
         min_acks: int = 0,
     ) -> None:
         self._limits = limits
         self.min_acks = min_acks
+        self._clock = clock
         self.address = address
-        self.clocks = Clocks(address) if ages else None
+        self.clocks = Clocks(address, clock) if ages else None
         self._raw = encode_topic(address)
         self._filters = list(filters)
         self._matching: dict[str, bool] = {}  # what ``_wanted`` found: it is asked for every batch
         self._reset = reset
         self._sources = Sources(limits.reads_max, ever=bool(positions), limits=limits)
-        self._delivery = Delivery(address, reset, self._sources, positions or {}, limits, min_acks=min_acks)
+        self._delivery = Delivery(
+            address, reset, self._sources, positions or {}, limits, clock=clock, min_acks=min_acks
+        )
         self._gaps = self._delivery.gaps
         self._beyond = Beyond(positions or {}, self._delivery, self._sources)
         self._last = LastTopics(self._sources)
@@ -151,23 +155,23 @@ class LogConsumer:
         return self._gaps.look(now) if paused else []
 
     def judge(
-        self, key: Key, batch: Batch, arrived: float, max_age_s: float, now: float, wall_us: int
-    ) -> tuple[Clock | None, list[Action]]:
+        self, key: Key, batch: Batch, arrived: float, max_age_s: float, now: float
+    ) -> tuple[ClockEstimate | None, list[Action]]:
         """The clock that tells how old records are; None while it is asked for. See ``Clocks.judge``."""
         assert self.clocks is not None
         if isinstance(batch, StampedHere):
-            return self.clocks.own(now, wall_us), []
+            return self.clocks.own(now), []
         span = batch.timestamp_min, batch.timestamp_max
         part = self._delivery.partitions.get(key)
         live = part is not None and part.gap.heard_at > now - LIVE_S
         stores = len(self._sources.stores)
-        return self.clocks.judge(key[1], span, arrived, max_age_s, live=live, stores=stores, now=now, wall_us=wall_us)
+        return self.clocks.judge(key[1], span, arrived, max_age_s, live=live, stores=stores, now=now)
 
-    def clock(self, partition: str, batch: Batch, now: float, wall_us: int) -> Clock:
+    def clock(self, partition: str, batch: Batch, now: float) -> ClockEstimate:
         """The same, by what is known."""
         assert self.clocks is not None
         here = isinstance(batch, StampedHere)
-        return self.clocks.own(now, wall_us) if here else self.clocks.clock(partition, now, wall_us)
+        return self.clocks.own(now) if here else self.clocks.clock(partition, now)
 
     @property
     def paused(self) -> bool:
@@ -289,7 +293,7 @@ class LogConsumer:
             return [] if store is None or store in self._sources.stores else [self._hello(store)]
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """Take a message of a peer. Call ``flush`` before any other input while ``gathers`` is true.
 
         Raises ProtocolError for a malformed batch.
@@ -298,13 +302,13 @@ class LogConsumer:
             case BatchMessage(_, partition, topic, body, direct):
                 return self._arrived(topic, partition, Batch.parse(body), now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct):
-                return self._single((topic, partition), sequence, content, now, wall_us, live=not direct)
+                return self._single((topic, partition), sequence, content, now, live=not direct)
             case Head(_, partition, topic, sequence, direct):
                 before = self._delivery.hand_on((topic, partition))
                 return before + self._heard_head(topic, partition, sequence, now, live=not direct)
         return self._delivery.hand_on_all() + self._told(message, now)
 
-    def flush(self) -> list[Action]:
+    def flush(self, now: float) -> list[Action]:
         """Deliver the single records that were gathered; call it when no message is pending."""
         return self._delivery.hand_on_all()
 
@@ -572,19 +576,19 @@ class LogConsumer:
             self._gaps.hold_early(key, gap, batch, live=live)
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
-    def _single(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
+    def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Action]:
         """Take a single record of an original."""
         check_single(sequence, content)
         if not self.wants(key[0]):
             return []
         part = self._partition(key, sequence, now)
         if sequence != part.gap.next:
-            batch = StampedHere.parse(encode_batch(sequence, [content], wall_us), check=False)
+            batch = StampedHere.parse(encode_batch(sequence, [content], self._clock.wall_ns() // 1000), check=False)
             return self._arrived(key[0], key[1], batch, now, live=live)
         gap = part.gap
         gap.head = max(gap.head, sequence + 1)
         gap.heard(now, live=live)
-        actions = self._delivery.take_single(key, part, content, wall_us)
+        actions = self._delivery.take_single(key, part, content)
         if gap.state is GapState.CLOSED or (gap.state is GapState.FETCHING and now < gap.retry_at):
             return actions
         return actions + self._delivery.hand_on(key) + self._gaps.pursue(key, gap, now)

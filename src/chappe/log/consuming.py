@@ -92,7 +92,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         for prefix in self._listening:
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)
         for info in self._stores.values():
-            actions += self._tell(part, part.handle_message, info, now, 0, now=now)
+            actions += self._tell(part, part.handle_message, info, now, now=now)
         return actions + self._resume()  # it may be that only others here have no room
 
     def remove(self, address: str, now: float) -> list[Action]:
@@ -179,26 +179,26 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._inquiries.want(now)
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """Take a message of a peer; later call ``flush``. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
             if message.direct and not isinstance(message, Head):
-                return self._hand([message.topic], message, now, wall_us)
-            return self._hand(self._who_wants(message.subject), message, now, wall_us)
+                return self._hand([message.topic], message, now)
+            return self._hand(self._who_wants(message.subject), message, now)
         if isinstance(message, OnDisk):
-            return self._hand(self._who_wants(message.topic), message, now, wall_us)
+            return self._hand(self._who_wants(message.topic), message, now)
         if isinstance(message, StoreHello | ClockTold):
-            return self._hand([message.topic], message, now, wall_us)
+            return self._hand([message.topic], message, now)
         if not isinstance(message, StoreInfo):
             return []
         if message.address in self._stores or len(self._stores) < self._stores_max:
             self._stores[message.address] = message
-        return self._tell_all(lambda part: part.handle_message(message, now, wall_us), now)
+        return self._tell_all(lambda part: part.handle_message(message, now), now)
 
     def flush(self, now: float) -> list[Action]:
         """Deliver gathered single records; call it when no message is pending, and before any other input."""
         gathering, self._gathering = self._gathering, {}
-        return [action for part in gathering.values() for action in self._tell(part, part.flush, now=now)]
+        return [action for part in gathering.values() for action in self._tell(part, part.flush, now, now=now)]
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
@@ -312,13 +312,13 @@ class ConsumingMember(Carrying[LogConsumer]):
             actions += self._tell(part, method, part, now=now)
         return actions
 
-    def _hand(self, addresses: Iterable[str], message: Message, now: float, wall_us: int) -> list[Action]:
+    def _hand(self, addresses: Iterable[str], message: Message, now: float) -> list[Action]:
         actions: list[Action] = []
         for address in addresses:
             part = self._parts.get(address)
             if part is not None:
                 taken = _told_of(message) if part.paused or part.min_acks else message
-                actions += self._tell(part, part.handle_message, taken, now, wall_us, now=now)
+                actions += self._tell(part, part.handle_message, taken, now, now=now)
         return actions
 
     def _who_wants(self, topic: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.defaults import BATCH_RECORDS_MAX, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.actions import Action, Deliver
@@ -92,7 +92,7 @@ class _Singles:
     """Consecutive single records of an original, gathered for one batch."""
 
     base: int
-    wall_us: int  # when the first one arrived
+    arrived_us: int  # when the first one came
     contents: list[bytes]
     size: int = 0
 
@@ -108,8 +108,10 @@ class Delivery:
         positions: Mapping[Key, int],
         limits: LogLimits = LOG_LIMITS,
         *,
+        clock: Clock,
         min_acks: int = 0,
     ) -> None:
+        self._clock = clock
         self._reset = reset
         self._sources = sources
         self._limits = limits
@@ -235,12 +237,12 @@ class Delivery:
             self._deliver_held(key, part, actions, moved=True)
         return actions
 
-    def take_single(self, key: Key, part: Partition, content: bytes, wall_us: int) -> list[Action]:
+    def take_single(self, key: Key, part: Partition, content: bytes) -> list[Action]:
         """Gather the single record at the next offset; it is delivered together with those that follow."""
         gap = part.gap
         singles = self.singles.get(key)
         if singles is None:
-            singles = self.singles[key] = _Singles(gap.next, wall_us, [])
+            singles = self.singles[key] = _Singles(gap.next, self._clock.wall_ns() // 1000, [])
         singles.contents.append(content)
         singles.size += len(content)
         self.queued_bytes += len(content)
@@ -264,11 +266,11 @@ class Delivery:
             return []
         part = self.partitions.get(key)
         if part is not None and part.since is not None:
-            if singles.wall_us < part.since:  # their time is the arrival time
+            if singles.arrived_us < part.since:  # their time is the arrival time
                 self.queued_bytes -= singles.size
                 return []
             part.since = None
-        batch = StampedHere.parse(encode_batch(singles.base, singles.contents, singles.wall_us), check=False)
+        batch = StampedHere.parse(encode_batch(singles.base, singles.contents, singles.arrived_us), check=False)
         self.queued_bytes += len(batch.raw) - singles.size
         return [Deliver(key[0], key[1], batch, singles.base)]
 

@@ -43,7 +43,7 @@ class _Singles:
     """Records that follow each other."""
 
     base: int
-    wall_us: int
+    arrived_us: int
     contents: list[bytes]
     bytes: int
 
@@ -92,7 +92,7 @@ class LogForwarder:
         """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """Something a member published: take it, and pass it on. Raises ProtocolError for a malformed batch."""
         store = self._store
         match message:
@@ -101,18 +101,18 @@ class LogForwarder:
                 return [] if echo else [Publish(message)]  # an answer to somebody else
             case BatchMessage() | RecordMessage() if not message.direct:
                 known, left = store.duplicates, store.left
-                actions = store.handle_message(message, now, wall_us)
+                actions = store.handle_message(message, now)
                 known_already = store.duplicates > known or not (message.subject and message.address)
                 if store.left > left:  # so the store will not know it again
                     known_already = known_already or self._records.repeats(_place(message), 0, now)
-                return actions if known_already else [*self._pass_on(message, wall_us), *actions]
+                return actions if known_already else [*self._pass_on(message), *actions]
             case Head() if not message.direct:
-                actions = store.handle_message(message, now, wall_us)
+                actions = store.handle_message(message, now)
                 echo = self._heads.repeats((message.subject, message.address), message.sequence, now)
                 return actions if echo else [Publish(message), *actions]
             case Fetch():
-                return [*self._pass_question(message, now), *store.handle_message(message, now, wall_us)]
-        return store.handle_message(message, now, wall_us)
+                return [*self._pass_question(message, now), *store.handle_message(message, now)]
+        return store.handle_message(message, now)
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
@@ -143,16 +143,16 @@ class LogForwarder:
 
     # -- passing on -----------------------------------------------------------------------------------
 
-    def _pass_on(self, message: BatchMessage | RecordMessage, wall_us: int) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
         topic = message.subject
         self.passed += 1
         originals = self._store.subscriptions.originals(encode_topic(topic))
         if isinstance(message, RecordMessage):
-            actions = self._gather(message, wall_us)
+            actions = self._gather(message)
             return [*actions, Publish(message)] if originals else actions
         return published(message, originals=originals)
 
-    def _gather(self, message: RecordMessage, wall_us: int) -> list[Action]:
+    def _gather(self, message: RecordMessage) -> list[Action]:
         """Keep a single record until what came with it is handled, too; returns what it does not fit or follow.
 
         That may take a second, as when the machine refuses something.
@@ -168,7 +168,7 @@ class LogForwarder:
             found.bytes += size
             return []
         actions = [] if found is None else [_batch(key, found)]
-        self._singles[key] = _Singles(message.sequence, wall_us, [message.content], size)
+        self._singles[key] = _Singles(message.sequence, self._store.clock.wall_ns() // 1000, [message.content], size)
         return actions
 
     def _pass_singles(self) -> list[Action]:
@@ -215,5 +215,5 @@ def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:
 
 
 def _batch(key: Key, singles: _Singles) -> Action:
-    body = encode_batch(singles.base, singles.contents, singles.wall_us)
+    body = encode_batch(singles.base, singles.contents, singles.arrived_us)
     return Publish(BatchMessage(key[0], key[1], key[0], body))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
     BATCH_BYTES_MAX,
@@ -87,6 +87,7 @@ class LogProducer:
         resumed: Whether the partition had a life before this one.
         subscriptions: Of its member, where that writes several topics and counts them itself.
         kept: The same of the bytes that are kept.
+        clock: Gives the time to records that come without one.
         seal: Makes of a batch what is to be published and kept instead, with the same records: if the topic is sealed
             for a group, a sealed one.
     """
@@ -96,6 +97,7 @@ class LogProducer:
         topic: str,
         address: str,
         *,
+        clock: Clock,
         min_acks: int = 1,
         journal: Sequence[bytes] | None = None,
         next_offset: int = 0,
@@ -105,6 +107,7 @@ class LogProducer:
         seal: Seal | None = None,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
+        self._clock = clock
         self._seal = seal
         self._limits = limits
         self._batch_bytes = limits.batch_bytes
@@ -243,8 +246,8 @@ class LogProducer:
         """Whether records wait for ``flush``."""
         return bool(self.values)
 
-    def flush(self, now: float, wall_us: int) -> list[Action]:
-        """Publish the batch being gathered; ``wall_us`` becomes the time of records that came without one.
+    def flush(self, now: float) -> list[Action]:
+        """Publish the batch being gathered; records that came without a time get that of now.
 
         With a journal ``Persist`` comes first and alone: nothing may be added before ``handle_persisted``, which
         publishes it, or ``handle_persist_failed``. While ``held`` nothing is done.
@@ -252,6 +255,7 @@ class LogProducer:
         values = self.values
         if not values or self.held(now):
             return []
+        now_us = self._clock.wall_ns() // 1000
         base = self.next_offset - len(values)
         keys: Sequence[bytes | None] | None = None
         headers: Sequence[Headers] | None = None
@@ -261,9 +265,9 @@ class LogProducer:
             keys = None if keys.count(None) == len(values) else keys
             headers = headers if any(headers) else None
             if some.count(None) < len(values):
-                stamps = [wall_us if each is None else each for each in some]
+                stamps = [now_us if each is None else each for each in some]
         body = encode_batch(
-            base, values, wall_us, timestamps=stamps, keys=keys, headers=headers, positions=self._positions
+            base, values, now_us, timestamps=stamps, keys=keys, headers=headers, positions=self._positions
         )
         sealed = self.sealed(body)
         shown: Sequence[bytes | None] = values if sealed is body else ()
@@ -356,7 +360,7 @@ class LogProducer:
             self._head_at = min(self._head_at, now + GREET_S)
         return []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """An acknowledgement or a request for what somebody missed."""
         match message:
             case Stored(topic, store, subject, sequence) if topic == self.address and subject == self.topic:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from chappe.core import Clock
 from chappe.log.actions import Action, Publish
 from chappe.log.answering import KeptBytes
 from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, GetHeads, Message, Stored
@@ -19,8 +20,9 @@ from chappe.log.subscriptions import Subscriptions
 class LogProducers:
     """All partitions with one address. ``subscriptions``: of the node, where that counts them for several producers."""
 
-    def __init__(self, address: str, subscriptions: Subscriptions | None = None) -> None:
+    def __init__(self, address: str, subscriptions: Subscriptions | None = None, *, clock: Clock) -> None:
         self.address = address
+        self.clock = clock  # for each partition, too
         self.subscriptions = Subscriptions() if subscriptions is None else subscriptions  # for each partition, too
         self.kept = KeptBytes()  # likewise
         self._parts: dict[str, LogProducer] = {}
@@ -65,18 +67,16 @@ class LogProducers:
             part.begin(now)
         return [*subscriptions_of(self.address), *map(questions_for, self._parts)]
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """An acknowledgement, a request for what somebody missed, or a question for the time here."""
         match message:
             case AskClock(_, asker, number):
-                return [Publish(ClockTold(asker, self.address, self.address, number, wall_us))]
+                return [Publish(ClockTold(asker, self.address, self.address, number, self.clock.wall_ns() // 1000))]
             case Stored() | Ack() | Fetch():
                 part = self._parts.get(message.subject)
-                return [] if part is None else part.handle_message(message, now, wall_us)
+                return [] if part is None else part.handle_message(message, now)
             case GetHeads():
-                return [
-                    action for part in self._parts.values() for action in part.handle_message(message, now, wall_us)
-                ]
+                return [action for part in self._parts.values() for action in part.handle_message(message, now)]
         return []
 
     def handle_timeout(self, now: float) -> list[Action]:

@@ -73,15 +73,15 @@ class ProducingMember(Carrying[LogProducers]):
             return []
         return self._tell_each(concerned, lambda each: each.handle_listener(prefix, on, now), now)
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """An acknowledgement, or a question."""
         match message:
             case Stored() | Ack() | Fetch() | AskClock():
                 part = self._parts.get(message.topic)
-                return [] if part is None else self._tell(part, part.handle_message, message, now, wall_us, now=now)
+                return [] if part is None else self._tell(part, part.handle_message, message, now, now=now)
             case GetHeads(prefix):
                 concerned = self._starting(encode_topic(prefix))
-                return self._tell_each(concerned, lambda each: each.handle_message(message, now, wall_us), now)
+                return self._tell_each(concerned, lambda each: each.handle_message(message, now), now)
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Action]:

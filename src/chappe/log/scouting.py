@@ -65,7 +65,7 @@ class Scout(ConsumingMember):
         """See ``Part``."""
         return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """See ``Role``."""
         if isinstance(message, StoreInfo):
             self.stores[message.address] = message

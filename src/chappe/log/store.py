@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import INFO_S, POLL_HEADS_S
@@ -83,10 +83,12 @@ class LogStore:
         endpoint: str,
         *,
         now: float,
+        clock: Clock,
         kept: Kept | None = None,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.limits = limits
+        self.clock = clock
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
@@ -96,11 +98,11 @@ class LogStore:
         self._timers: Deadlines[str] = Deadlines()  # what is due of ``_duties``
         self._timers.set("heal", now)
         self._timers.set("retain", now + limits.maintain_s)
-        self._writer = Writer(storage, self._gaps, self._timers, limits)
+        self._writer = Writer(storage, self._gaps, self._timers, clock, limits)
         self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self.subscriptions, limits)
         self._unfilled = self._backfill.unfilled
         self._last = LastValues(storage, limits)
-        self._clocks = Clocks(address, limits.clock_pause_s)
+        self._clocks = Clocks(address, clock, limits.clock_pause_s)
         self._trims = Trims(storage)
         self._inquiries = Inquiries(INQUIRY_PAUSE_S)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
@@ -147,7 +149,7 @@ class LogStore:
         consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """Something a member published. Raises ProtocolError for a malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
@@ -156,7 +158,7 @@ class LogStore:
                 filling = self._backfill.fill(key, batch, now) if direct else []
                 return filling + self._arrived(key, batch, now, live=not direct)
             case RecordMessage(_, partition, topic, sequence, content, direct) if topic and partition:
-                return self._record((topic, partition), sequence, content, now, wall_us, live=not direct)
+                return self._record((topic, partition), sequence, content, now, live=not direct)
             case Head(_, partition, topic, sequence, True) if topic and partition and sequence < (1 << 63) - 1:
                 return self._listed_by_original((topic, partition), sequence + 1, now)
             case Head(_, partition, topic, sequence) if topic and partition and sequence < (1 << 63) - 1:
@@ -383,18 +385,20 @@ class LogStore:
         writer.stage(key, stream, batch)
         return writer.go_on(key, stream, now)
 
-    def _record(self, key: Key, sequence: int, content: bytes, now: float, wall_us: int, *, live: bool) -> list[Action]:
+    def _record(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Action]:
         """A single record of an original producer."""
         check_single(sequence, content)
         writer = self._writer
         if not live and self._unfilled.tries(key) and 0 <= sequence < writer.stored(key):
-            batch = Batch.parse(encode_batch(sequence, [content], wall_us), check=False)
-            return self._backfill.fill(key, batch, now)
+            return self._backfill.fill(key, self._stamped(sequence, content), now)
         stream = writer.stream(key)
         if sequence != stream.gap.next or stream.gap.held or now < writer.refusing_until:
-            return self._arrived(key, Batch.parse(encode_batch(sequence, [content], wall_us)), now, live=live)
+            return self._arrived(key, self._stamped(sequence, content), now, live=live)
         stream.gap.heard(now, live=live)
-        return writer.take_record(key, stream, content, now, wall_us)
+        return writer.take_record(key, stream, content, now)
+
+    def _stamped(self, sequence: int, content: bytes) -> Batch:
+        return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
 
     def _listed(self, source: Source, question: Question, answer: HeadsAnswer, now: float) -> list[Action]:
         """Another store said what is new there."""

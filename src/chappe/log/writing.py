@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.deadlines import Deadlines
 from chappe.defaults import BATCH_RECORDS_MAX, DISK_RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
@@ -53,13 +53,13 @@ class Stream:
         gap.next = batch.next
         gap.head = max(gap.head, gap.next)
 
-    def stage_record(self, content: bytes, wall_us: int) -> None:
+    def stage_record(self, content: bytes, clock: Clock) -> None:
         """Take the record at ``next``."""
         gap = self.gap
         if self.records is not None and len(self.records) >= BATCH_RECORDS_MAX:
             self._seal_records()
         if self.records is None:
-            self.records, self.records_us = [], wall_us
+            self.records, self.records_us = [], clock.wall_ns() // 1000
         self.records.append(content)
         gap.next += 1
         gap.head = max(gap.head, gap.next)
@@ -123,7 +123,10 @@ class Writer:
     Of ``timers``, ``retain`` is when retention runs, unless it does so; ``write`` when the disk may be asked again.
     """
 
-    def __init__(self, storage: LogStorage, gaps: Gaps, timers: Deadlines[str], limits: LogLimits = LOG_LIMITS) -> None:
+    def __init__(
+        self, storage: LogStorage, gaps: Gaps, timers: Deadlines[str], clock: Clock, limits: LogLimits = LOG_LIMITS
+    ) -> None:
+        self._clock = clock
         self._timers = timers
         self._gaps = gaps
         self._limits = limits
@@ -203,9 +206,9 @@ class Writer:
             self._gaps.progress(key, gap)
         return self.write(now)
 
-    def take_record(self, key: Key, stream: Stream, content: bytes, now: float, wall_us: int) -> list[Action]:
+    def take_record(self, key: Key, stream: Stream, content: bytes, now: float) -> list[Action]:
         """Take the record at the next offset of a stream that holds nothing back, and write."""
-        stream.stage_record(content, wall_us)
+        stream.stage_record(content, self._clock)
         self.staged_bytes += len(content)
         self._dirty[key] = None
         if stream.gap.state is not GapState.CLOSED:

@@ -78,18 +78,13 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, StorageError)
 
 
-def wall_us() -> int:
-    """The time of day in microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
-
-
 class Role(Part, Protocol):
     """What a node runs: the core of a producer, a consumer or a store."""
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
         """A peer subscribed to our publications, or no longer."""
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """A peer published something."""
 
     def handle_gone(self, address: str, now: float) -> list[Action]:
@@ -486,7 +481,7 @@ class Node:
             return self._tell_traffic(message)
         if isinstance(message, StoreInfo):
             self.discovery.store_heard(message.address, time.monotonic())
-        return self.role.handle_message(message, time.monotonic(), wall_us())
+        return self.role.handle_message(message, time.monotonic())
 
     def _tell_traffic(self, question: AskTraffic) -> Sequence[Action]:
         """Somebody looks at what passes."""
@@ -498,7 +493,7 @@ class Node:
 
     def told(self, message: Message) -> Sequence[Action]:
         """As ``on_message``, where the message was looked at already."""
-        return self.role.handle_message(message, time.monotonic(), wall_us())
+        return self.role.handle_message(message, time.monotonic())
 
     def _drain_pub(self) -> bool:
         return self.receive_frames(self._pub.socket, self._on_subscription)

@@ -32,7 +32,8 @@ from chappe.log.queries import (
 )
 from chappe.log.storage import LogStorage, Retention, Scrubbed
 from chappe.log.store import LogStore
-from chappe.runtime.log_node import Node, wall_us
+from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.log_node import Node
 from chappe.runtime.meeting import Meeting
 from chappe.runtime.worker import DISKS, Lane
 from chappe.system import machine, time
@@ -83,7 +84,7 @@ class StoreNode:
         self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
         self._closing = machine.current().event()
         kept = recover(staged, storage)
-        self.core = LogStore(address, storage, "", now=time.monotonic(), kept=kept)
+        self.core = LogStore(address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept)
         role: LogStore | LogForwarder | OrderedStore = self.core
         if forwards:
             role = LogForwarder(self.core, now=time.monotonic())
@@ -292,7 +293,7 @@ class StoreNode:
 
     def _retain(self) -> Callable[[float], Sequence[Action]]:
         try:
-            return partial(self._retained, self.storage.retain(self._retention, wall_us()))
+            return partial(self._retained, self.storage.retain(self._retention, time.time_ns() // 1000))
         except (StorageError, OSError) as error:
             logger.warning("retention failed and is tried again later: %s", error)
             return partial(self.core.handle_retained, problem=str(error))

@@ -19,6 +19,7 @@ from chappe.defaults import MIB
 from chappe.errors import ProtocolError
 from chappe.log.guard import Refusal
 from chappe.permissions.rules import ADMINISTER
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
 from chappe.system.forking import own
@@ -93,7 +94,7 @@ class TapNode:
     def __init__(self, tapped: Tapped, host: str, port: int, gate: Gate | None = None) -> None:
         own(self)
         self._tapped = tapped
-        self._sessions = Sessions()
+        self._sessions = Sessions(SYSTEM_CLOCK)
         self._feed: Feed | None = None  # while somebody looks
         self._looked_at = 0.0
         self._left = float(LOOKS_MAX)  # messages that may be read now
@@ -155,18 +156,16 @@ class TapNode:
     def _on_question(self, frames: list[bytes], who: str) -> None:
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
-        client, now, wall_us = frames[0], time.monotonic(), time.time_ns() // 1000
+        client, now = frames[0], time.monotonic()
         unknown = unknown_kind(frames[1])
         if unknown is not None:
             self._reply(client, unknown)
             return
         look = decode_look(frames[1])
-        self._look(now, wall_us)
+        self._look(now)
         refusal = self._forbidden(who, look)
         answer: Refused | Shown | None
-        answer = (
-            Refused(str(refusal)) if refusal is not None else self._sessions.handle_look(client, look, now, wall_us)
-        )
+        answer = Refused(str(refusal)) if refusal is not None else self._sessions.look(client, look, now)
         if answer is None:
             if self._feed is None:
                 self._feed, self._looked_at = Feed(), now
@@ -191,11 +190,11 @@ class TapNode:
             self._gate.refuse(refusal)
         return refusal
 
-    def _look(self, now: float, wall_us: int) -> None:
+    def _look(self, now: float) -> None:
         """Read what has passed, for all who look."""
         wants = self._tapped.wants()
         if wants is not None:
-            self._sessions.handle_wants(wants, wall_us)
+            self._sessions.show_wants(wants)
         if self._feed is None:
             return
         waiting, missed = self._feed.take()
@@ -215,4 +214,4 @@ class TapNode:
                     continue
             missed += count - place
         self._left -= len(seen)
-        self._sessions.handle_passed(seen, missed)
+        self._sessions.show(seen, missed)

@@ -71,6 +71,10 @@ class Clock:
         """The time of day in microseconds since 1970 UTC."""
         return WALL_START_US + int(self.now * 1_000_000) + self.wall_jump_us
 
+    def wall_ns(self) -> int:
+        """The time of day as cores ask for it: nanoseconds since 1970 UTC."""
+        return self.wall_us * 1000
+
     @property
     def next(self) -> float:
         """When something happens next."""

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from chappe.core import Clock
 from chappe.deadlines import Deadlines
 from chappe.tapping.messages import Look, Passed, Refused, Seen, Shown, Subscribed
 
@@ -50,7 +51,8 @@ class _TapSession:
 class Sessions:
     """All who look at one tap."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._sessions: dict[bytes, _TapSession] = {}
         self._until: Deadlines[bytes] = Deadlines()
         self._wants: Wants = {}  # as it was told last
@@ -63,7 +65,7 @@ class Sessions:
         """What somebody looks for."""
         return tuple({prefix for each in self._sessions.values() for prefix in each.prefixes})
 
-    def handle_look(self, client: bytes, look: Look, now: float, wall_us: int) -> Refused | None:
+    def look(self, client: bytes, look: Look, now: float) -> Refused | None:
         """Somebody asks, and is answered by ``take`` unless that is refused; who is new hears who wants what."""
         session, prefixes = self._sessions.get(client), look.topics or (b"",)
         if session is None and len(self._sessions) >= SESSIONS_MAX:
@@ -71,12 +73,13 @@ class Sessions:
         self._until.set(client, now + SILENT_S)
         if session is None or session.prefixes != prefixes:
             session = self._sessions[client] = _TapSession(prefixes, int(look.again))  # how much, nobody knows
+            now_us = self._clock.wall_ns() // 1000
             for (who, topic), kinds in self._wants.items():
-                session.offer(Subscribed(wall_us, topic, who, kinds))
+                session.offer(Subscribed(now_us, topic, who, kinds))
         session.number = look.number
         return None
 
-    def handle_passed(self, passed: Iterable[Passed], missed: int) -> None:
+    def show(self, passed: Iterable[Passed], missed: int) -> None:
         """These passed, and so many messages more, which were not looked at."""
         sessions = self._sessions.values()
         for each in passed:
@@ -85,11 +88,11 @@ class Sessions:
         for session in sessions:
             session.missed += missed
 
-    def handle_wants(self, wants: Wants, wall_us: int) -> None:
+    def show_wants(self, wants: Wants) -> None:
         """Who wants what now."""
-        before, self._wants = self._wants, wants
-        gone = [Subscribed(wall_us, topic, who, ()) for who, topic in before if (who, topic) not in wants]
-        new = [Subscribed(wall_us, key[1], key[0], kinds) for key, kinds in wants.items() if before.get(key) != kinds]
+        before, self._wants, now_us = self._wants, wants, self._clock.wall_ns() // 1000
+        gone = [Subscribed(now_us, topic, who, ()) for who, topic in before if (who, topic) not in wants]
+        new = [Subscribed(now_us, key[1], key[0], kinds) for key, kinds in wants.items() if before.get(key) != kinds]
         for session in self._sessions.values():
             for each in (*gone, *new):
                 session.offer(each)

@@ -18,7 +18,7 @@ from tests.worlds.log.world import LogWorld
 from chappe.data.topic import Filter
 from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Batch
-from chappe.log.clock import SLACK_S, Clock
+from chappe.log.clock import SLACK_S, ClockEstimate
 from chappe.log.messages import BatchMessage, Message
 from chappe.log.sources import Key
 from chappe.sim.world import Checker
@@ -81,7 +81,7 @@ class Snail(ConsumerHost):
         now = self.world.now
         action, arrived = self._queue[0]
         key, batch = (action.topic, action.partition), action.batch
-        clock, actions = self.core.judge(key, batch, arrived, self.max_age_s, now, self.wall_us)
+        clock, actions = self.core.judge(key, batch, arrived, self.max_age_s, now)
         if clock is not None:
             self._queue.popleft()
             old = (lambda timestamp: True) if now - arrived > self.max_age_s else clock.olds(self.max_age_s, now)
@@ -119,7 +119,7 @@ class Ages(Checker[LogWorld]):
                 if timestamp == host.wall_us:
                     self._made[host.key, offset] = self.world.now, timestamp
 
-    def on_judged(self, host: Snail, action: Deliver, arrived: float, clock: Clock | None, old: Any) -> None:
+    def on_judged(self, host: Snail, action: Deliver, arrived: float, clock: ClockEstimate | None, old: Any) -> None:
         """A consumer has made up its mind."""
         key, now = (action.topic, action.partition), self.world.now
         sets = [0.0, *(at for at, name in self._set if name in (None, self._host.get(key)))]

@@ -11,7 +11,7 @@ from typing import Any
 from tests.worlds.journals import Gathered, Journal
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import KEYED, LogWorld
+from tests.worlds.log.world import KEYED, HostClock, LogWorld
 
 from chappe.core import Report
 from chappe.data.topic import Filter
@@ -50,10 +50,11 @@ class ProducerHost(NodeHost):
         renew: Callable[[], None] | None = None,
     ) -> None:
         self.member = ProducingMember(name)
-        self.part = LogProducers(address, self.member.subscriptions)
+        self.part = LogProducers(address, self.member.subscriptions, clock=HostClock(world, name))
         self.core: LogProducer = world.cores.producer(
             topic,
             address,
+            clock=self.part.clock,
             min_acks=min_acks,
             journal=None if journal is None else list(journal.batches),
             next_offset=0 if journal is None else journal.next_offset,
@@ -191,7 +192,7 @@ class ProducerHost(NodeHost):
         """Publish what is gathered; returns whether it is. If not, what comes from ``offset`` on is taken back."""
         if not self.alive:
             return False
-        actions = self.core.flush(self.world.now, self.wall_us)
+        actions = self.core.flush(self.world.now)
         if actions and self.doomed:
             if self.journal is not None and self.world.rng.random() < 0.5:
                 with suppress(StorageError):
@@ -348,7 +349,8 @@ class ConsumerHost(NodeHost):
         if reset is LAST or not self.counts:
             self.min_acks = min(self.min_acks, 1)
         self.core: LogConsumer = world.cores.consumer(
-            world.address(), filters, reset, positions, world.limits, ages=ages, min_acks=self.min_acks,
+            world.address(), filters, reset, positions, world.limits, clock=HostClock(world, name),
+            ages=ages, min_acks=self.min_acks,
         )  # fmt: skip
         self.reset = reset
         self.home = home or self

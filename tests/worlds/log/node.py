@@ -177,7 +177,7 @@ class NodeHost(Host):
             self.world.see("on_fetched", self, message)
         if isinstance(message, StoreInfo):
             self.discovery.store_heard(message.address, self.world.now)
-        self.call(self.role.handle_message, message, self.world.now, self.wall_us)
+        self.call(self.role.handle_message, message, self.world.now)
 
     def flush(self) -> None:
         """Flush the role when no more messages are pending."""

@@ -49,7 +49,7 @@ class OriginalProducer:
         """A plain PUB socket tells nothing."""
         return []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """An acknowledgement, or a request for what was missed."""
         match message:
             case Ack(_, _, sequence):
@@ -98,7 +98,7 @@ class OriginalStore:
             return [Publish(StoreHello(prefix[1:].decode(), self.address))]
         return []
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """Keep records, ask for what is missing, answer who missed some."""
         match message:
             case RecordMessage(_, partition, topic, sequence, content):

@@ -22,7 +22,7 @@ from tests.worlds.log.node import NodeHost
 from tests.worlds.log.population import TOPICS
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import HOST
+from tests.worlds.log.world import HOST, HostClock
 
 from chappe.core import Report
 from chappe.data.topic import Filter
@@ -244,9 +244,9 @@ class ForgerHost(NodeHost):
         self.rng = Random(f"forger {world.seed}")
         self.member = ProducingMember("forger")
         self.member.address = "forger"  # of a member of any kind
-        self.part = LogProducers(world.address(), self.member.subscriptions)
+        self.part = LogProducers(world.address(), self.member.subscriptions, clock=HostClock(world, FORGER))
         self.core = LogProducer(
-            self.rng.choice(TOPICS), self.part.address, min_acks=1, limits=world.limits,
+            self.rng.choice(TOPICS), self.part.address, clock=self.part.clock, min_acks=1, limits=world.limits,
             subscriptions=self.member.subscriptions, kept=self.part.kept,
         )  # fmt: skip
         super().__init__(world, FORGER, self.member)
@@ -263,7 +263,7 @@ class ForgerHost(NodeHost):
         if not self.alive or not world.sending:
             return
         self.core.append(b"forged")
-        self.perform(self.member.carry(self.part, self.core.flush(world.now, self.wall_us)))
+        self.perform(self.member.carry(self.part, self.core.flush(world.now)))
         self.arm()
         for each in world.alive(ProducerHost)[:1]:
             topic, address = each.key

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.worlds.disk import Part, SimDisk
 from tests.worlds.log.node import NodeHost
-from tests.worlds.log.world import HOST, LogWorld
+from tests.worlds.log.world import HOST, HostClock, LogWorld
 
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
@@ -33,7 +33,7 @@ class StoreHost(NodeHost):
         disk.staged.full = disk.full
         kept = recover(disk.staged, disk, world.limits)
         self.core: LogStore = world.cores.store(
-            world.address(), disk, "", now=world.now, kept=kept, limits=world.limits
+            world.address(), disk, "", now=world.now, clock=HostClock(world, name), kept=kept, limits=world.limits
         )
         super().__init__(world, name, self._role(world.now))
         world.disk_of[self.core.address] = disk

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.worlds.chain.hosts import UNDER_WAY_MAX, ClientHost, ServerHost
 from tests.worlds.linearizable import Operation
+from tests.worlds.log.world import HostClock
 from tests.worlds.ordered import model
 
 from chappe.core import Report
@@ -133,7 +134,12 @@ class OrderedServer(Speaks, ServerHost):
         self.records.restarted(False)
         self.address = f"{name}/{self.life}"
         self.store: LogStore = world.cores.store(
-            self.address, self.records, self.address, now=self.now, limits=world.log_limits
+            self.address,
+            self.records,
+            self.address,
+            now=self.now,
+            clock=HostClock(world, self),
+            limits=world.log_limits,
         )
         self.role: OrderedStore = OrderedStore(self.store, self.keeping)
         self._jobs: deque[log.Write] = deque()
@@ -172,7 +178,7 @@ class OrderedServer(Speaks, ServerHost):
 
     def heard(self, message: Any) -> None:
         """Another store has published something."""
-        self.take(lambda: self.carry_on(self.role.handle_message(message, self.now, self.world.wall_us(self))))
+        self.take(lambda: self.carry_on(self.role.handle_message(message, self.now)))
 
     def carry_on(self, actions: Sequence[Any]) -> None:
         """Carry out, and look what is due."""
@@ -319,7 +325,7 @@ class Reader(Speaks, Host):
         self.life = world.next_life()
         self.address = f"{name}/{self.life}"
         self.role: LogConsumer = world.cores.consumer(
-            self.address, [Filter(model.TOPIC.decode())], EARLIEST, None, world.log_limits
+            self.address, [Filter(model.TOPIC.decode())], EARLIEST, None, world.log_limits, clock=world.clock
         )
         self.positions: dict[str, int] = {}
 
@@ -351,7 +357,7 @@ class Reader(Speaks, Host):
     def heard(self, message: Any) -> None:
         """A store has published something."""
         if self.alive:
-            self.carry(self.role.handle_message(message, self.world.now, self.world.clock.wall_us))
+            self.carry(self.role.handle_message(message, self.world.now))
             self.arm()
 
     def log_table(self) -> dict[type, Callable[[Any], None]]:

@@ -9,7 +9,7 @@ from chappe.api.ages import OnStale, Stale
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.data.topic import shown
 from chappe.errors import TooSlow
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 from chappe.log.events import RecordsTooOld
 from chappe.system import time
 
@@ -27,23 +27,23 @@ class Aged:
         self.max_age_s = max_age_s
         self.stale = Stale(max_age_s, on_stale, lambda count, age_s: report(RecordsTooOld(count, age_s, max_age_s)))
 
-    def is_old(self, batch: ConsumedBatch, clock: Clock) -> bool:
+    def is_old(self, batch: ConsumedBatch, clock: ClockEstimate) -> bool:
         """Whether records of a batch are too old."""
         return _count(batch, self.olds(batch, clock)) > 0
 
-    def olds(self, batch: ConsumedBatch, clock: Clock) -> Olds:
+    def olds(self, batch: ConsumedBatch, clock: ClockEstimate) -> Olds:
         """Tells of timestamps of a batch whether they are too old now: by the clock, or since they came here."""
         now = time.monotonic()
         if now - batch.arrived > self.max_age_s:
             return lambda timestamp: True
         return clock.olds(self.max_age_s, now)
 
-    def young_until(self, batch: ConsumedBatch, clock: Clock) -> float:
+    def young_until(self, batch: ConsumedBatch, clock: ClockEstimate) -> float:
         """Until when no record of a batch needs to be looked at."""
         known = clock.young_until(batch.batch.timestamp_min, self.max_age_s)
         return min(known, batch.arrived + self.max_age_s)
 
-    def drop(self, batch: ConsumedBatch, clock: Clock) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
+    def drop(self, batch: ConsumedBatch, clock: ClockEstimate) -> tuple[ConsumedBatch | None, ConsumedBatch | None]:
         """The first young neighbours in a batch, and the batch from the next young record on, for later.
 
         What is too old in front of either is counted. The time that it takes is that of what it goes past: young and
@@ -75,11 +75,11 @@ class Aged:
         rest = skip(last)
         return batch.cut(first, last), None if rest == end else batch.cut(rest)
 
-    def drop_one(self, batch: ConsumedBatch, timestamp: int, clock: Clock) -> None:
+    def drop_one(self, batch: ConsumedBatch, timestamp: int, clock: ClockEstimate) -> None:
         """A record of a batch is too old."""
         self.stale.drop(1, _age_s(batch, timestamp, clock))
 
-    def error(self, batches: Sequence[tuple[ConsumedBatch, Clock]]) -> TooSlow:
+    def error(self, batches: Sequence[tuple[ConsumedBatch, ClockEstimate]]) -> TooSlow:
         """The first of what waits is too old: what ends the consumer. Each comes with the clock of its producer."""
         first, clock = batches[0]
         oldest = min(first.batch.timestamps()[first.first - first.batch.base :])
@@ -88,7 +88,7 @@ class Aged:
         return self.stale.error(what, _age_s(first, oldest, clock), count)
 
 
-def _age_s(batch: ConsumedBatch, timestamp: int, clock: Clock) -> float:
+def _age_s(batch: ConsumedBatch, timestamp: int, clock: ClockEstimate) -> float:
     now = time.monotonic()
     return max(clock.age_s(timestamp, now), now - batch.arrived)
 

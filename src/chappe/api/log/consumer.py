@@ -29,6 +29,7 @@ from chappe.log.events import ConnectionRefused, ForwarderFound, OutOfRange, Per
 from chappe.log.sources import Key
 from chappe.log.traffic import Reading, reading_of
 from chappe.permissions.rules import CONSUME
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.log_seats import Where, consuming
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
@@ -113,7 +114,7 @@ class Consumer(at_exit.Collectable, Closeable):
             self._positions = Positions(state_directory("consumers", identity, directory))
         self._core = LogConsumer(
             new_address(), filters, beginning, {} if self._positions is None else dict(self._positions.committed),
-            ages=max_age_s is not None, min_acks=counted,
+            clock=SYSTEM_CLOCK, ages=max_age_s is not None, min_acks=counted,
         )  # fmt: skip
         self._ahead_of_all = beginning is LAST
         self._events: deque[object] = deque(maxlen=1000)

@@ -16,11 +16,10 @@ from chappe.data.topic import Filter
 from chappe.errors import Sealed, TooSlow
 from chappe.log.actions import Deliver
 from chappe.log.batch import Record
-from chappe.log.clock import Clock
+from chappe.log.clock import ClockEstimate
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.sources import Key
-from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Seat
 from chappe.system import time
 
@@ -203,7 +202,7 @@ class Inbox:
             return records
 
     def _young(self, aged: Aged, batch: ConsumedBatch, records: Iterator[Record]) -> Iterator[Record]:
-        clock: Clock | None = None
+        clock: ClockEstimate | None = None
         young_until, monotonic = -math.inf, time.monotonic
         for record in records:
             if monotonic() < young_until or (clock is not None and not aged.olds(batch, clock)(record.timestamp)):
@@ -221,7 +220,7 @@ class Inbox:
             else:
                 aged.drop_one(batch, record.timestamp, clock)
 
-    def _clock_in_loop(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+    def _clock_in_loop(self, aged: Aged, batch: ConsumedBatch) -> ClockEstimate | None:
         with self._node.lock:
             clock = self._clock(aged, batch)
             self._undecided = clock is None
@@ -317,10 +316,10 @@ class Inbox:
 
     # -- how old it is ----------------------------------------------------------------------------------------
 
-    def _clock(self, aged: Aged, batch: ConsumedBatch) -> Clock | None:
+    def _clock(self, aged: Aged, batch: ConsumedBatch) -> ClockEstimate | None:
         """The clock that tells how old a batch is; None while it is asked for."""
         key, now = (batch.topic, batch.partition), time.monotonic()
-        clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now, wall_us())
+        clock, actions = self._core.judge(key, batch.batch, batch.arrived, aged.max_age_s, now)
         self._node.perform(actions)
         return clock
 
@@ -340,7 +339,7 @@ class Inbox:
         size = sum([len(each.batch.raw) for each in self.queue])
         self.queue.clear()
         now = time.monotonic()
-        clocks = [self._core.clock(each.partition, each.batch, now, wall_us()) for each in waiting]
+        clocks = [self._core.clock(each.partition, each.batch, now) for each in waiting]
         self.ended = aged.error(list(zip(waiting, clocks, strict=True))), {**self._core.positions(), **self.taken}
         for wanted in self._core.filters:
             self._node.unsubscribe(wanted)

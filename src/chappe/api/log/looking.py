@@ -76,7 +76,7 @@ class _Watch(ProducingMember):
         own = encode_topic(self.address)
         return [Subscribe(b"I"), Subscribe(b"L" + own), Subscribe(b"U" + own)]
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         if isinstance(message, StoreInfo):
             self.stores[message.address] = StoreAddress(message.store_id, message.endpoint)
         elif isinstance(message, TrafficTold) and message.topic == self.address:

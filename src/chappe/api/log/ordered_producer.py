@@ -49,7 +49,7 @@ from chappe.log.ordered.commands import (
     encode,
 )
 from chappe.log.ordered.gathering import Gathering, Leaving
-from chappe.runtime.log_node import wall_us
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
@@ -117,7 +117,7 @@ class OrderedProducer(Closeable):
         except BaseException:
             self._chain.close()
             raise
-        self._gathering = Gathering(len(self._parts))
+        self._gathering = Gathering(len(self._parts), SYSTEM_CLOCK)
         at_exit.add(self)
 
     def _open(self, partitions: int | None, timeout: Seconds) -> tuple[Part, ...]:
@@ -193,7 +193,7 @@ class OrderedProducer(Closeable):
         raw, raw_key, some = as_bytes(value, "the value"), as_bytes(key, "the key"), as_headers(headers)
         stamp = None if timestamp is None else as_micros(timestamp)
         with self._room():
-            self._submit(self._gathering.add(raw, raw_key, some, stamp, partition, wall_us()))
+            self._submit(self._gathering.add(raw, raw_key, some, stamp, partition))
 
     def send_many(
         self,
@@ -225,7 +225,7 @@ class OrderedProducer(Closeable):
         if not values:
             return
         with self._room():
-            self._submit(self._gathering.add_values(values, stamp, partition, wall_us()))
+            self._submit(self._gathering.add_values(values, stamp, partition))
 
     def send_batch(self, batch: bytes | Batch, *, partition: int = 0) -> None:
         """Add records that are encoded as a batch already, without unpacking them; its offsets are replaced.
@@ -236,7 +236,7 @@ class OrderedProducer(Closeable):
         if found.sealed is not None:
             raise UsageError("a batch that is sealed cannot be sent: only its own producer can seal it")
         with self._room():
-            self._submit(self._gathering.add_batch(found, partition, wall_us()))
+            self._submit(self._gathering.add_batch(found, partition))
 
     def append(
         self,
@@ -273,12 +273,12 @@ class OrderedProducer(Closeable):
         expected = ANY if expected_offset is None else expected_offset
         if not isinstance(expected, int) or not ANY <= expected < 1 << 63:
             raise UsageError(f"{expected_offset} is no offset")
-        body = encode_batch(0, raws, wall_us(), keys=keys)
+        body = encode_batch(0, raws, SYSTEM_CLOCK.wall_ns() // 1000, keys=keys)
         if len(body) > BODY_BYTES_MAX:
             raise RecordTooLarge(f"the values have {len(body):,} bytes together, of {BODY_BYTES_MAX:,} at most")
         with self._room():
             index = self._gathering.partition_of(raw_key, partition)
-            self._submit(self._gathering.push(index, wall_us()))
+            self._submit(self._gathering.push(index))
             call = self._chain.member.submit(encode(Append(self._raw, index, expected, body)), at_once=True)
             self._appending += len(body)
         try:
@@ -413,7 +413,7 @@ class OrderedProducer(Closeable):
                 self._error = self._error or _refusal(answer)
         except ChappeError as error:
             self._error = self._error or error
-        further = self._gathering.confirmed(leaving, wall_us())
+        further = self._gathering.confirmed(leaving)
         turns = self._chain.member.turns
         if not turns.closed and turns.halted is None:
             self._submit(further)

@@ -33,7 +33,7 @@ from chappe.log.events import ConnectionRefused, IdentityClash, IdentityRolledBa
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
-from chappe.runtime.log_node import wall_us
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.log_seats import Where, producing
 from chappe.security import LogSecurity
 from chappe.storage.journal import Journals
@@ -42,7 +42,9 @@ from chappe.system.forking import own
 
 logger = logging.getLogger(__name__)
 
-_NO_TOPIC = LogProducer("", "")  # never ``plain``: who names no topic takes the long way, and is told so
+_NO_TOPIC = LogProducer(
+    "", "", clock=SYSTEM_CLOCK
+)  # never ``plain``: who names no topic takes the long way, and is told so
 CHUNK = 4096  # records of an iterable taken at once
 
 
@@ -126,7 +128,7 @@ class Producer(Closeable):
             if self._journals:
                 self._journals.close()
             raise
-        self._core = LogProducers(address, self._node.subscriptions)
+        self._core = LogProducers(address, self._node.subscriptions, clock=SYSTEM_CLOCK)
         self._topics = TopicWriters(
             self._node,
             self._check,
@@ -280,7 +282,7 @@ class Producer(Closeable):
         self._check()
         writer = self._writer(topic)
         first = writer.core.next_offset
-        for part in from_arrow(data, wall_us):  # made without the lock: it may take its time
+        for part in from_arrow(data, _now_us):  # made without the lock: it may take its time
             for moment in (part.first_us, part.last_us):
                 as_micros(moment)
             with self._lock:
@@ -557,6 +559,10 @@ class Producer(Closeable):
         self._error, self._error_said = error, False
         self._topics.look_again()
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
+
+
+def _now_us() -> int:
+    return SYSTEM_CLOCK.wall_ns() // 1000
 
 
 def _chunks(source: Iterator[bytes | str | None]) -> Iterator[list[bytes | str | None]]:

@@ -22,7 +22,6 @@ from chappe.log.pace import Pace
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
-from chappe.runtime.log_node import wall_us
 from chappe.runtime.log_seats import Seat
 from chappe.storage.journal import Journal, Journals
 from chappe.system import time
@@ -111,6 +110,7 @@ class TopicWriters:
         core = LogProducer(
             topic,
             self.cores.address,
+            clock=self.cores.clock,
             min_acks=self._min_acks,
             journal=journal.batches if journal else None,
             next_offset=journal.next_offset if journal else 0,
@@ -250,7 +250,7 @@ class TopicWriter:
         timestamp: int | None,
     ) -> None:
         """Have the journal remember a record that is gathered still; if it refuses, the record was not taken."""
-        stamp = wall_us() if timestamp is None else timestamp
+        stamp = self._common.cores.clock.wall_ns() // 1000 if timestamp is None else timestamp
         if value is None or key is not None or headers:
             keys = None if key is None else [key]
             body = encode_batch(offset, [value], stamp, keys=keys, headers=[headers] if headers else None)
@@ -302,7 +302,7 @@ class TopicWriter:
         self.core.plain = False
         began, gathered = time.monotonic(), self.core.pending
         try:
-            self._node.perform(self.core.flush(began, wall_us()))
+            self._node.perform(self.core.flush(began))
         except StorageError as error:
             self._quiet = False
             self._retry_at = time.monotonic() + DISK_RETRY_S

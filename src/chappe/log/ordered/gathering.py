@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from chappe.core import Clock
 from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers
@@ -46,8 +47,9 @@ class _Part:
 class Gathering:
     """See the module; ``partitions``: of the topic, ``batch_bytes``: a batch of so many is full."""
 
-    def __init__(self, partitions: int, *, batch_bytes: int = BATCH_BYTES) -> None:
+    def __init__(self, partitions: int, clock: Clock, *, batch_bytes: int = BATCH_BYTES) -> None:
         self._parts = [_Part() for _ in range(partitions)]
+        self._clock = clock
         self._batch_bytes = batch_bytes
         self._turn = 0  # where records without a key go until a batch leaves
         self.bytes = 0  # gathered or under way
@@ -74,7 +76,6 @@ class Gathering:
         headers: Headers,
         timestamp: int | None,
         partition: int | None,
-        wall_us: int,
     ) -> list[Leaving]:
         """Add a record; returns what is to leave now.
 
@@ -88,7 +89,7 @@ class Gathering:
         self._refuse(size, timestamp)
         part = self._parts[index]
         if part.values and part.size + size > self._batch_bytes:
-            self._seal(index, wall_us)
+            self._seal(index)
         part.values.append(value)
         part.keys.append(key)
         part.headers.append(raw_headers)
@@ -97,12 +98,10 @@ class Gathering:
         self.bytes += size
         self.taken += 1
         if part.size >= self._batch_bytes or len(part.values) == BATCH_RECORDS_MAX:
-            self._seal(index, wall_us)
-        return self._leave(index, wall_us)
+            self._seal(index)
+        return self._leave(index)
 
-    def add_values(
-        self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None, wall_us: int
-    ) -> list[Leaving]:
+    def add_values(self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None) -> list[Leaving]:
         """As ``add`` of each, without keys and headers; returns what is to leave now.
 
         Raises:
@@ -128,33 +127,33 @@ class Gathering:
             self.taken += end - first
             part.size = size
             if end < len(values) or size >= self._batch_bytes or end - first == room:
-                self._seal(index, wall_us)
-            found += self._leave(index, wall_us)
+                self._seal(index)
+            found += self._leave(index)
             first = end
         return found
 
-    def add_batch(self, batch: Batch, partition: int, wall_us: int) -> list[Leaving]:
+    def add_batch(self, batch: Batch, partition: int) -> list[Leaving]:
         """Add records that are a batch already; returns what is to leave now. Raises RecordTooLarge, UsageError."""
         index = self.partition_of(None, partition)
         if len(batch.raw) > BODY_BYTES_MAX:
             raise RecordTooLarge(f"a batch for a chain has at most {BODY_BYTES_MAX:,} bytes, not {len(batch.raw):,}")
-        self._seal(index, wall_us)
+        self._seal(index)
         size = len(batch.raw)
         self._parts[index].ready.append(Leaving(index, bytes(batch.raw), batch.count, size))
         self.bytes += size
         self.taken += batch.count
-        return self._leave(index, wall_us)
+        return self._leave(index)
 
-    def push(self, partition: int, wall_us: int) -> list[Leaving]:
+    def push(self, partition: int) -> list[Leaving]:
         """All that is gathered for a partition is to leave now: something follows it."""
-        self._seal(partition, wall_us)
-        return self._leave(partition, wall_us, most=len(self._parts[partition].ready))
+        self._seal(partition)
+        return self._leave(partition, most=len(self._parts[partition].ready))
 
-    def confirmed(self, leaving: Leaving, wall_us: int) -> list[Leaving]:
+    def confirmed(self, leaving: Leaving) -> list[Leaving]:
         """A batch is not under way any more, whatever became of it; returns what is to leave now."""
         self.bytes -= leaving.size
         self._parts[leaving.partition].under_way -= 1
-        return self._leave(leaving.partition, wall_us)
+        return self._leave(leaving.partition)
 
     # -- parts ------------------------------------------------------------------------------------------------
 
@@ -168,31 +167,32 @@ class Gathering:
         if timestamp is not None and timestamp not in _I64:
             raise UsageError(f"the timestamp {timestamp} has more than 64 bits: it is in microseconds since 1970")
 
-    def _leave(self, index: int, wall_us: int, most: int = 0) -> list[Leaving]:
+    def _leave(self, index: int, most: int = 0) -> list[Leaving]:
         part = self._parts[index]
         found: list[Leaving] = []
         while part.ready and (part.under_way < UNDER_WAY_MAX or len(found) < most):
             found.append(part.ready.popleft())
             part.under_way += 1
         if part.values and not part.under_way:
-            self._seal(index, wall_us)
+            self._seal(index)
             found.append(part.ready.popleft())
             part.under_way += 1
         return found
 
-    def _seal(self, index: int, wall_us: int) -> None:
+    def _seal(self, index: int) -> None:
         """What is gathered becomes a batch."""
         part = self._parts[index]
         values, keys, headers, stamps = part.values, part.keys, part.headers, part.stamps
         if not values:
             return
+        now_us = self._clock.wall_ns() // 1000
         body = encode_batch(
             0,
             values,
-            wall_us,
+            now_us,
             timestamps=None
             if stamps.count(None) == len(stamps)
-            else [wall_us if each is None else each for each in stamps],
+            else [now_us if each is None else each for each in stamps],
             keys=None if keys.count(None) == len(keys) else keys,
             headers=headers if any(headers) else None,
         )

@@ -266,11 +266,11 @@ class OrderedStore:
         """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
-    def handle_message(self, message: Message, now: float, wall_us: int) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Action]:
         """See ``LogStore.handle_message``; what others say of ordered partitions is left: the chain says it."""
         if isinstance(message, BatchMessage | RecordMessage | Head) and is_ordered(message.address):
             return []
-        return self._store.handle_message(message, now, wall_us)
+        return self._store.handle_message(message, now)
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
