@@ -13,6 +13,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import PART_BYTES, Lead, encode, parts_of
 from chappe.kv.entity import chappe_entity
 from chappe.kv.rows import encode_operation
+from chappe.runtime.driver import SYSTEM_CLOCK
 
 MIB = 1 << 20
 COMMIT_ROWS = 1_000
@@ -43,11 +44,11 @@ def main() -> None:
     begun = time.thread_time()
     whole = machine.whole()
     handed = time.thread_time() - begun
-    role = ChainedMaster("store", JOINER, 1, now=0.0, wall_ns=0)
+    role = ChainedMaster("store", JOINER, 1, now=0.0, clock=SYSTEM_CLOCK)
     took: list[float] = []
     for step in steps(whole):
         begun = time.thread_time()
-        role.handle_fed((step,), 0.0, 0)
+        role.handle_fed((step,), 0.0)
         took.append(time.thread_time() - begun)
     last = took.pop()
     print(

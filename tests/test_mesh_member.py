@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.calls import calls_inside_chappe
+from tests.daytime import Daytime
 
 from chappe.core import Report
 from chappe.errors import BufferFull, Closed
@@ -36,7 +37,11 @@ class Joined:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.members = {
-            name: Member(EndpointCore(name.encode() * 16, EndpointOptions(**options), self.now)) for name in OTHER
+            name: Member(
+                EndpointCore(name.encode() * 16, EndpointOptions(**options), self.now),
+                Daytime(of=lambda: int(self.now * NS)),
+            )
+            for name in OTHER
         }
         self.parts: dict[str, KvPart] = {}
         self.served: dict[str, list[object]] = {"a": [], "b": []}
@@ -50,7 +55,7 @@ class Joined:
 
     @property
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
+        return {"now": self.now}
 
     def call(self, name: str, method: Any, *args: Any) -> None:
         self.do(name, self.members[name].call(method, *args, **self.times))
@@ -94,20 +99,20 @@ class Joined:
         return part
 
     def master(self, name: str, **options: Any) -> KvPart:
-        now, wall_ns = self.members[name].times(**self.times)
-        entity = chappe_entity(name.encode() * 16, 1)
-        return self.attach(name, KvMaster("s", entity, now=now, wall_ns=wall_ns, **options))
+        entity, member = chappe_entity(name.encode() * 16, 1), self.members[name]
+        return self.attach(name, KvMaster("s", entity, now=member.time(self.now), clock=member.clock, **options))
 
     def clone(self, name: str) -> KvPart:
-        now, _ = self.members[name].times(**self.times)
-        return self.attach(name, KvClone("s", chappe_entity(name.encode() * 16, 2), now=now))
+        member = self.members[name]
+        entity = chappe_entity(name.encode() * 16, 2)
+        return self.attach(name, KvClone("s", entity, now=member.time(self.now), clock=member.clock))
 
     def advance(self, seconds: float, *names: str) -> None:
         """Advance the simulated clocks of data stores, without letting time pass."""
         for name in names:
-            clock = self.members[name].clock
+            clock = self.members[name].simulated
             assert clock is not None
-            self.do(name, self.members[name].advance(clock.wall_ns + round(seconds * NS), **self.times))
+            self.do(name, self.members[name].advance(clock.wall_ns() + round(seconds * NS), **self.times))
 
     def write(self, name: str, method: str, *args: object, **options: Any) -> None:
         part = self.parts[name]
@@ -192,7 +197,7 @@ def simulated() -> Joined:
     """As ``joined``, but the time of the data stores stands still."""
     found = Joined()
     for member in found.members.values():
-        member.clock = SimulatedClock()
+        member.simulate(SimulatedClock())
     found.master("a")
     found.clone("b")
     found.run(1.0)
@@ -257,11 +262,11 @@ def test_a_master_whose_time_stands_still_is_lost_when_that_of_its_clone_goes_on
 
 def test_simulated_time_does_not_go_back_and_real_time_is_not_advanced(simulated: Joined, joined: Joined) -> None:
     member = simulated.members["a"]
-    assert member.clock is not None
+    assert member.simulated is not None
     simulated.advance(10.0, "a")
     for to_ns in (10 * NS, 9 * NS, -1):
         assert not member.advance(to_ns, **simulated.times)
-        assert member.clock.wall_ns == 10 * NS
+        assert member.simulated.wall_ns() == 10 * NS
     joined.write("a", "put", "k", 1, expiry_ns=NS)
     assert not joined.members["a"].advance(10**18, **joined.times)
     assert joined.parts["a"].role.engine.get("k") == 1

@@ -9,8 +9,8 @@ use it, comes as ``Serve``.
     its users      ``attach`` makes a ``KvPart``: start, write, ask, handle_full, close
     its disk       KvPart.handle_committed, as an answer to ``Commit``
 
-``now`` is monotonic seconds, ``wall_ns`` nanoseconds since 1970. Data stores take both from ``Member.clock``, where the
-endpoint has one: their time stands still until ``Member.advance``.
+``now`` is monotonic seconds. Where the time of data stores is simulated, they get that, and it stands still until
+``Member.advance``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from chappe.compiled import Frozen
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
 from chappe.errors import BufferFull, Closed, StorageError
@@ -85,14 +85,14 @@ class KvPart:
 
     # -- its users --------------------------------------------------------------------------------------------
 
-    def start(self, now: float, wall_ns: int) -> list[Action]:
+    def start(self, now: float) -> list[Action]:
         """Take part.
 
         Raises:
             UsageError: The endpoint has too many subscriptions to be announced; then nothing is left of this.
         """
         actions: list[Action] = []
-        subscribe = partial(self._member.call, self._endpoint.subscribe, now=now, wall_ns=wall_ns)
+        subscribe = partial(self._member.call, self._endpoint.subscribe, now=now)
         member = self._member
         member.parts[self.number] = self
         for topic, hear in self.role.hears.items():
@@ -103,13 +103,12 @@ class KvPart:
             try:
                 actions += subscribe(subscriber, [topic], COMMAND)
             except BaseException:
-                self.close(now, wall_ns)
+                self.close(now)
                 raise
-        return actions + self._answer(self.role.start(*self._member.times(now, wall_ns)), now, wall_ns)
+        return actions + self._answer(self.role.start(self._member.time(now)), now)
 
     def write(
         self, method: Callable[..., list[KvAction]], args: Iterable[object], options: dict[str, Any], now: float,
-        wall_ns: int,
     ) -> Sequence[Action]:  # fmt: skip
         """Make one call of the role's that writes.
 
@@ -122,14 +121,11 @@ class KvPart:
             raise Closed(f"store {self.role.name!r} was closed")
         if not self.room():
             raise BufferFull(f"store {self.role.name!r} takes no more writes at present")
-        clock = self._member.clock
-        if clock is None:
-            actions = method(*args, now=now, wall_ns=wall_ns, **options)
-        else:
-            actions = method(*args, now=clock.now, wall_ns=clock.wall_ns, **options)
+        clock = self._member.simulated
+        actions = method(*args, now=now if clock is None else clock.now, **options)
         # Without expiry a write brings nothing that is due earlier.
         if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
-            return self._answer(actions, now, wall_ns)
+            return self._answer(actions, now)
         self.due = min(self.due, self.role.held_until)
         return self._publish(actions, now) if actions else _NOTHING
 
@@ -137,11 +133,9 @@ class KvPart:
         """Send now what writes before wanted to be sent, where it is held for those that follow."""
         return self._publish(self.role.let_go(), now)
 
-    def ask(
-        self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float, wall_ns: int
-    ) -> list[Action]:
+    def ask(self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float) -> list[Action]:
         """Make one call of the role's that a ``Resolve`` answers."""
-        return self._answer(method(*args, now=self._member.times(now, wall_ns)[0]), now, wall_ns)
+        return self._answer(method(*args, now=self._member.time(now)), now)
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
@@ -155,66 +149,58 @@ class KvPart:
         (self._full.add if full else self._full.discard)(watcher)
         return bool(self._full) is full
 
-    def close(self, now: float, wall_ns: int) -> list[Action]:
+    def close(self, now: float) -> list[Action]:
         """Stop taking part."""
         self.halt()
         actions = self._publish(self.role.leave(), now)
         self._member.parts.pop(self.number, None)
         for subscriber in self.topics:
             self._member.hearing.pop(subscriber, None)
-            actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now, wall_ns=wall_ns)
+            actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now)
         return actions
 
     # -- its driver and its member ----------------------------------------------------------------------------
 
-    def handle_messages(
-        self, topic: bytes, hear: Hear, messages: list[Message], now: float, wall_ns: int
-    ) -> list[Action]:
+    def handle_messages(self, topic: bytes, hear: Hear, messages: list[Message], now: float) -> list[Action]:
         """Command messages have come."""
         actions: list[KvAction] = []
         payloads = self._believed(topic, messages, now, actions)
         if not payloads:
             return self._publish(actions, now)
-        clock = self._member.clock
-        actions += hear(payloads, now, wall_ns) if clock is None else hear(payloads, clock.now, clock.wall_ns)
-        return self._answer(actions, now, wall_ns)
+        clock = self._member.simulated
+        actions += hear(payloads, now if clock is None else clock.now)
+        return self._answer(actions, now)
 
-    def handle_gone(self, endpoint: bytes, now: float, wall_ns: int) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
         """An endpoint is out of reach, or was for a moment."""
-        at, _ = self._member.times(now, wall_ns)
-        return self._answer(self.role.handle_gone(endpoint, at), now, wall_ns)
+        return self._answer(self.role.handle_gone(endpoint, self._member.time(now)), now)
 
-    def handle_network(self, holders: frozenset[bytes], now: float, wall_ns: int) -> list[Action]:
+    def handle_network(self, holders: frozenset[bytes], now: float) -> list[Action]:
         """The network has changed: ``holders`` are all that may have the master."""
-        at, _ = self._member.times(now, wall_ns)
-        return self._answer(self.role.handle_network(holders, self._router.topology.reaches, at), now, wall_ns)
+        reaches = self._router.topology.reaches
+        return self._answer(self.role.handle_network(holders, reaches, self._member.time(now)), now)
 
-    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due; called too early it does nothing."""
         if now < self.due:
             return []
-        return self._answer(self.role.handle_timeout(*self._member.times(now, wall_ns)), now, wall_ns)
+        return self._answer(self.role.handle_timeout(self._member.time(now)), now)
 
-    def handle_committed(self, number: int, error: StorageError | None, now: float, wall_ns: int) -> list[Action]:
+    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
         """A ``Commit`` is durable, or was refused because of ``error``."""
-        at, at_wall_ns = self._member.times(now, wall_ns)
+        at = self._member.time(now)
         if error is None:
-            return self._answer(self.role.handle_committed(number, at, at_wall_ns), now, wall_ns)
-        return self._answer(self.role.handle_commit_failed(number, error, at), now, wall_ns)
+            return self._answer(self.role.handle_committed(number, at), now)
+        return self._answer(self.role.handle_commit_failed(number, error, at), now)
 
-    def handle_chain(
-        self, method: Callable[..., list[KvAction]], told: object, now: float, wall_ns: int
-    ) -> list[Action]:
+    def handle_chain(self, method: Callable[..., list[KvAction]], told: object, now: float) -> list[Action]:
         """The chain of a master has told something, for this method of the role's."""
-        return self._answer(method(told, *self._member.times(now, wall_ns)), now, wall_ns)
+        return self._answer(method(told, self._member.time(now)), now)
 
-    def handle_advance(self, now: float, wall_ns: int) -> list[Action]:
+    def handle_advance(self, now: float) -> list[Action]:
         """Simulated time has gone on: do what is due by it."""
-        at, at_wall_ns = self._member.times(now, wall_ns)
-        if self.role.next_timeout(at, at_wall_ns) > at:
-            return []
         self.due = -math.inf
-        return self.handle_timeout(now, wall_ns)
+        return self.handle_timeout(now)
 
     def halt(self) -> None:
         """Nothing can be read or written any more."""
@@ -260,15 +246,15 @@ class KvPart:
                 actions.append(Report(CommandRefused(self.role.name, reason)))
         return payloads
 
-    def _answer(self, actions: Sequence[KvAction], now: float, wall_ns: int) -> list[Action]:
+    def _answer(self, actions: Sequence[KvAction], now: float) -> list[Action]:
         """After nearly every call: when to call again, and whether the data may be read; then what was answered."""
         role = self.role
-        clock = self._member.clock
+        clock = self._member.simulated
         if clock is None:
-            self.due = role.next_timeout(now, wall_ns)
+            self.due = role.next_timeout()
         else:  # changes that are held for a moment would be held until the next advance
             actions = [*actions, *role.let_go()]
-            self.due = -math.inf if role.next_timeout(clock.now, clock.wall_ns) <= clock.now else math.inf
+            self.due = -math.inf if role.next_timeout() <= clock.now else math.inf
         self.entries = role.engine.entries if role.readable and not self.closing else None
         return self._publish(actions, now)
 
@@ -316,17 +302,19 @@ class Member:
     Args:
         endpoint: New; everything that returns actions is called through ``call``, ``handle_frames`` and
             ``handle_timeout``, the rest directly.
+        clock: The time of day of its data stores.
     """
 
-    def __init__(self, endpoint: EndpointCore) -> None:
+    def __init__(self, endpoint: EndpointCore, clock: Clock) -> None:
+        self.clock = clock
         self.endpoint = endpoint
         self.router = endpoint.router
         self.paused = False  # somebody has no room: nothing is to be read from peers
         self._full: set[int] = set()  # who has none
         self.parts: dict[int, KvPart] = {}
-        self.hearing: dict[int, Callable[[list[Message], float, int], list[Action]]] = {}  # by subscriber, below 0
+        self.hearing: dict[int, Callable[[list[Message], float], list[Action]]] = {}  # by subscriber, below 0
         self.reporting = Reporting()
-        self.clock: SimulatedClock | None = None  # of its data stores; set before there are any
+        self.simulated: SimulatedClock | None = None  # the time of its data stores, where that is simulated
         self.last_subscriber = _REPORTS
         self.hearing[_REPORTS] = self._asked_of_links
         endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
@@ -338,40 +326,38 @@ class Member:
 
     # -- the driver -------------------------------------------------------------------------------------------
 
-    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float, wall_ns: int) -> Sequence[Action]:
+    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> Sequence[Action]:
         """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
         actions = self.endpoint.handle_frames(conn, frames, now)
         if not actions:
             return actions
-        handled, defect = self._hand_on(actions, now, wall_ns)
+        handled, defect = self._hand_on(actions, now)
         if defect is not None:  # the actions that follow are carried out first
-            handled += self._hand_on(self.endpoint.contain(conn, defect, frames[0], now), now, wall_ns)[0]
+            handled += self._hand_on(self.endpoint.contain(conn, defect, frames[0], now), now)[0]
         return handled
 
-    def call(
-        self, method: Callable[..., Sequence[MeshAction]], *args: Any, now: float, wall_ns: int
-    ) -> Sequence[Action]:
+    def call(self, method: Callable[..., Sequence[MeshAction]], *args: Any, now: float) -> Sequence[Action]:
         """Make any other call into the endpoint's core."""
         actions = method(*args, now=now)
         if self.note_filter is not None:
             self.note_filter(self.router.subscriptions.filter)
         if not actions:
             return actions
-        handled, defect = self._hand_on(actions, now, wall_ns)
+        handled, defect = self._hand_on(actions, now)
         if defect is not None:
             raise defect
         return handled
 
-    def handle_timeout(self, now: float, wall_ns: int) -> Sequence[Action]:
+    def handle_timeout(self, now: float) -> Sequence[Action]:
         """Do what is due at ``now``; called too early it does nothing."""
         actions: list[Action] = []
         if now >= self.endpoint.next_timeout():
-            actions += self.call(self.endpoint.handle_timeout, now=now, wall_ns=wall_ns)
+            actions += self.call(self.endpoint.handle_timeout, now=now)
         if self.parts:
             if self._seen != self.router.settled:
-                actions += self._look_at_network(now, wall_ns)
+                actions += self._look_at_network(now)
             for part in list(self.parts.values()):
-                actions += part.handle_timeout(now, wall_ns)
+                actions += part.handle_timeout(now)
         return actions
 
     def next_timeout(self) -> float:
@@ -384,18 +370,22 @@ class Member:
                 due = min(due, part.due)
         return due
 
-    def advance(self, to_ns: int, now: float, wall_ns: int) -> Sequence[Action]:
+    def advance(self, to_ns: int, now: float) -> Sequence[Action]:
         """Advance the simulated time of data stores to a time of day; nothing happens if that is not later."""
-        if self.clock is None or not self.clock.advance(to_ns):
+        if self.simulated is None or not self.simulated.advance(to_ns):
             return _NOTHING
         actions: list[Action] = []
         for part in list(self.parts.values()):
-            actions += part.handle_advance(now, wall_ns)
+            actions += part.handle_advance(now)
         return actions
 
-    def times(self, now: float, wall_ns: int) -> tuple[float, int]:
-        """The time as data stores have it."""
-        return (now, wall_ns) if self.clock is None else (self.clock.now, self.clock.wall_ns)
+    def simulate(self, clock: SimulatedClock) -> None:
+        """Give data stores a clock that stands still; before there are any."""
+        self.clock = self.simulated = clock
+
+    def time(self, now: float) -> float:
+        """Monotonic seconds as data stores have them."""
+        return now if self.simulated is None else self.simulated.now
 
     def handle_full(self, number: int, full: bool, now: float) -> None:
         """A subscriber, or a data store by its number, has no room, or has some again: see ``paused``."""
@@ -426,26 +416,24 @@ class Member:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _hand_on(
-        self, actions: Sequence[MeshAction], now: float, wall_ns: int
-    ) -> tuple[list[Action], Exception | None]:
+    def _hand_on(self, actions: Sequence[MeshAction], now: float) -> tuple[list[Action], Exception | None]:
         """Give data stores what is theirs. Returns what is left to do, and the defect that one of them met."""
         found: list[Action] = []
         defect: Exception | None = None
         for action in actions:
             if type(action) is Deliver and action.subscriber in self.hearing:
                 try:
-                    found += self.hearing[action.subscriber](action.messages, now, wall_ns)
+                    found += self.hearing[action.subscriber](action.messages, now)
                 except Exception as problem:
                     defect = problem
                 continue
             found.append(action)
             if type(action) is Report and isinstance(action.event, EndpointUnreachable | PeerLost):
                 for part in list(self.parts.values()):
-                    found += part.handle_gone(action.event.peer_id, now, wall_ns)
+                    found += part.handle_gone(action.event.peer_id, now)
         return found, defect
 
-    def _asked_of_links(self, messages: list[Message], now: float, wall_ns: int) -> list[Action]:
+    def _asked_of_links(self, messages: list[Message], now: float) -> list[Action]:
         """Somebody wants to know how much goes over our links."""
         rules = self.router.rules
         flushes: dict[int, Flush] = {}
@@ -455,16 +443,16 @@ class Member:
             if rules is not None and not rules.administers_as(message.origin):
                 continue
             roles = [each.role for each in self.parts.values()]
-            at, at_wall_ns = self.times(now, wall_ns)
+            at = self.time(now)
             stores = [StoreReport(e.name, e.kind == "master", len(e.engine.entries), e.age_s(at)) for e in roles]
-            lives = self._lives(named(message.payload), at_wall_ns)
+            lives = self._lives(named(message.payload))
             answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now, lives)
             if answer and self.router.room((LINKS_TOLD,), message.origin):
                 for flush in self.router.publish(LINKS_TOLD, answer, DATA, message.origin, now):
                     flushes[flush.conn] = flush
         return list(flushes.values())
 
-    def _lives(self, store: str, wall_ns: int) -> Iterator[tuple[Value, float]]:
+    def _lives(self, store: str) -> Iterator[tuple[Value, float]]:
         """Keys of a data store whose master is here that expire next, and the seconds they have left.
 
         Where somebody can seal what data stores say, nothing: this goes unsealed.
@@ -473,13 +461,13 @@ class Member:
         for role in roles if self.seals is None else ():
             for entry in role.engine.soonest(LIVES_MAX):
                 assert entry.expires_ns is not None
-                yield entry.key, max(0.0, (entry.expires_ns - wall_ns) / 1e9)
+                yield entry.key, max(0.0, (entry.expires_ns - self.clock.wall_ns()) / 1e9)
 
-    def _look_at_network(self, now: float, wall_ns: int) -> list[Action]:
+    def _look_at_network(self, now: float) -> list[Action]:
         self._seen = self.router.settled
         filters = self.router.topology.filters()
         actions: list[Action] = []
         for part in list(self.parts.values()):
             wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]
-            actions += part.handle_network(frozenset(wanting), now, wall_ns)
+            actions += part.handle_network(frozenset(wanting), now)
         return actions

@@ -113,7 +113,7 @@ def test_a_defect_in_a_handshake_costs_that_connection(make: Make, monkeypatch: 
 
 
 def test_a_defect_of_a_store_costs_the_connection_that_brought_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def handle_messages(self: KvMaster, payloads: Any, now: float, wall_ns: int) -> Any:
+    def handle_messages(self: KvMaster, payloads: Any, now: float) -> Any:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(KvMaster, "handle_messages", handle_messages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.daytime import Daytime
 
 from chappe.core import Report
 from chappe.errors import ProtocolError, UsageError
@@ -34,17 +35,17 @@ def gateway(
     gateways: frozenset[bytes] | None = None,
 ) -> GatewayCore:  # fmt: skip
     sides = SideOptions("a", OWN_A, chosen[0], gateways), SideOptions("b", OWN_B, chosen[1], gateways)
-    return GatewayCore(sides, limits)
+    return GatewayCore(sides, Daytime(WALL_US * 1000), limits)
 
 
 def passing(core: GatewayCore, a: dict[bytes, Filter], b: dict[bytes, Filter]) -> list[Action]:
     """Let a gateway see its domains, and time pass until it does what it is to do."""
     actions = core.start(0.0)
-    actions += core.handle_network(0, a, 0.0, WALL_US)
-    actions += core.handle_network(1, b, 0.0, WALL_US)
+    actions += core.handle_network(0, a, 0.0)
+    actions += core.handle_network(1, b, 0.0)
     while core.next_timeout() < 10.0:
         at = core.next_timeout()
-        actions += core.handle_timeout(at, WALL_US + int(at * 1e6))
+        actions += core.handle_timeout(at)
     return actions
 
 
@@ -152,14 +153,14 @@ def test_every_cut_of_a_marked_message_is_refused() -> None:
 def test_alone_it_passes_once_both_domains_have_been_there_for_a_while() -> None:
     core = gateway()
     assert announced(core.start(0.0), 0) == Announcement("a", "b")
-    core.handle_network(0, {ALICE: (b"/a",)}, 0.0, WALL_US)
+    core.handle_network(0, {ALICE: (b"/a",)}, 0.0)
     assert (core.next_timeout(), core.reason()) == (float("inf"), "nobody else is in b")
-    core.handle_network(1, {BOB: (b"/b",)}, 5.0, WALL_US)
-    assert core.handle_timeout(5.9, WALL_US) == []
+    core.handle_network(1, {BOB: (b"/b",)}, 5.0)
+    assert core.handle_timeout(5.9) == []
     assert core.next_timeout() == 5.0 + GATEWAY_LIMITS.hold_s
-    core.handle_timeout(6.0, WALL_US)
+    core.handle_timeout(6.0)
     assert core.state == "listening"
-    actions = core.handle_timeout(5.0 + READY_S, WALL_US)
+    actions = core.handle_timeout(5.0 + READY_S)
     assert core.passing
     assert (asked(actions, 0), asked(actions, 1)) == ([b"/b"], [b"/a"])
     assert Report(GatewayPasses(("a", "b"))) in actions
@@ -174,8 +175,8 @@ def test_of_two_the_older_passes_and_the_other_takes_over_when_it_is_gone() -> N
     assert (asked(actions, 0), asked(actions, 1)) == ([], [])
     assert Report(GatewayWaits(("a", "b"), "another gateway passes")) in actions
 
-    core.handle_network(1, {BOB: (b"/b",)}, 20.0, WALL_US)
-    actions = core.handle_network(0, {ALICE: (b"/a",)}, 20.01, WALL_US)
+    core.handle_network(1, {BOB: (b"/b",)}, 20.0)
+    actions = core.handle_network(0, {ALICE: (b"/a",)}, 20.01)
     assert core.passing
     assert asked(actions, 0) == [b"/b"]
 
@@ -184,7 +185,7 @@ def test_who_passes_goes_on_passing_when_a_younger_one_comes() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
     younger = Announcement("a", "b", (b"\xff" * 16,), settled=True)
-    core.handle_network(0, {ALICE: (b"/a",), OTHER_A: (younger.pack(),)}, 20.0, WALL_US)
+    core.handle_network(0, {ALICE: (b"/a",), OTHER_A: (younger.pack(),)}, 20.0)
     assert core.passing
 
 
@@ -221,21 +222,21 @@ def test_nobody_believes_what_he_said_himself_or_who_is_too_deep() -> None:
 def test_losing_a_side_ends_it() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
-    actions = core.handle_network(0, {}, 20.0, WALL_US)
+    actions = core.handle_network(0, {}, 20.0)
     assert core.state == "waiting"
     assert asked(actions, 1) == []
     assert announced(actions, 1).path == ()
-    core.handle_network(0, {ALICE: (b"/a",)}, 21.0, WALL_US)
+    core.handle_network(0, {ALICE: (b"/a",)}, 21.0)
     assert core.next_timeout() == 21.0 + GATEWAY_LIMITS.hold_s
 
 
 def test_two_sides_of_one_mesh_are_noticed() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
-    actions = core.handle_network(0, {ALICE: (b"/a",), OWN_B: ()}, 20.0, WALL_US)
+    actions = core.handle_network(0, {ALICE: (b"/a",), OWN_B: ()}, 20.0)
     assert core.state == "misjoined"
     assert Report(SameMesh(("a", "b"))) in actions
-    core.handle_network(0, {ALICE: (b"/a",)}, 21.0, WALL_US)
+    core.handle_network(0, {ALICE: (b"/a",)}, 21.0)
     assert core.state == "waiting"
 
 
@@ -245,7 +246,7 @@ def test_sides_that_are_mistaken_for_each_other_are_told_once() -> None:
     news = [
         each
         for filters in ({OTHER_A: (wrong.pack(),)}, {OTHER_A: (wrong.pack(),), ALICE: ()})
-        for each in core.handle_network(0, filters, 0.0, WALL_US)
+        for each in core.handle_network(0, filters, 0.0)
         if isinstance(each, Report)
     ]
     assert news == [Report(OtherName(OTHER_A, "a", "b"))]
@@ -262,7 +263,7 @@ def test_sides_that_are_mistaken_for_each_other_are_told_once() -> None:
 )
 def test_what_cannot_be_a_gateway_is_refused(names: tuple[str, str], ids: tuple[bytes, bytes], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        GatewayCore((SideOptions(names[0], ids[0], ALL), SideOptions(names[1], ids[1], ALL)))
+        GatewayCore((SideOptions(names[0], ids[0], ALL), SideOptions(names[1], ids[1], ALL)), Daytime())
 
 
 # -- messages -----------------------------------------------------------------------------------------------
@@ -284,9 +285,7 @@ def test_what_stands_by_passes_nothing_and_says_so() -> None:
     core = gateway()
     core.start(0.0)
     assert core.handle_messages(0, [published(b"/a")] * 3, 1.0) == []
-    assert core.handle_timeout(core.next_timeout(), WALL_US) == [
-        Report(NotPassed("a", 3, "as another gateway passes by now"))
-    ]
+    assert core.handle_timeout(core.next_timeout()) == [Report(NotPassed("a", 3, "as another gateway passes by now"))]
     assert core.sides()[0].refused == 3
 
 
@@ -302,7 +301,7 @@ def test_gateways_of_the_next_domain_get_a_mark_and_take_no_message_without() ->
     assert (receiver, marked.topic, marked.payload, marked.passed) == (OTHER_B, b"/a/1", b"payload of /a/1", 1)
 
     assert core.handle_messages(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # without a mark
-    core.handle_network(1, {BOB: (b"/b",)}, 20.0, WALL_US)
+    core.handle_network(1, {BOB: (b"/b",)}, 20.0)
     assert core.handle_messages(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # it was one until now
     assert core.handle_messages(0, [Message(MARKED, payload, origin=OTHER_B, receiver=OWN_A)], 20.0) == []
 
@@ -346,10 +345,10 @@ def test_many_gateways_and_wishes_have_bounds() -> None:
     assert core.sides()[0].gateways == 10
     assert asked(actions, 1) == [b"/b"]
     assert asked(actions, 0) == [b"/a"]
-    core.handle_network(0, {ALICE: ()}, 20.0, WALL_US)
+    core.handle_network(0, {ALICE: ()}, 20.0)
     others = {bytes([each]) * 15 + b"x": (Announcement("a", "b").pack(),) for each in range(7, 200)}
-    core.handle_network(0, {ALICE: (), **others}, 21.0, WALL_US)
-    core.handle_network(0, {ALICE: ()}, 22.0, WALL_US)
+    core.handle_network(0, {ALICE: (), **others}, 21.0)
+    core.handle_network(0, {ALICE: ()}, 22.0)
     assert core.invariants() == []
 
 
@@ -359,8 +358,8 @@ def test_wishes_that_change_all_the_time_are_told_now_and_then() -> None:
     told = [
         each
         for step in range(1_000)
-        for each in core.handle_network(1, {BOB: (b"/%d" % step,)}, 20.0 + step / 1_000, WALL_US)
+        for each in core.handle_network(1, {BOB: (b"/%d" % step,)}, 20.0 + step / 1_000)
         if isinstance(each, SubscribeAtSide)
     ]
     assert len(told) <= 1.0 / GATEWAY_LIMITS.tell_pause_s + 1
-    assert asked(core.handle_timeout(core.next_timeout(), WALL_US), 0) == [b"/999"]
+    assert asked(core.handle_timeout(core.next_timeout()), 0) == [b"/999"]

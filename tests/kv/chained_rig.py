@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.daytime import Daytime
+
 from chappe.core import Report
 from chappe.errors import ProtocolError
 from chappe.kv.actions import Action, Notify, Propose, Resolve, Send
@@ -37,6 +39,7 @@ class Chained:
         self.proposed: list[bytes] = []  # and not committed
         self.machines: dict[str, StoreMachine] = {}
         self.fed: dict[str, list[Fed]] = {}
+        self.clock = Daytime(of=lambda: int(self.now * NS))
         self.roles: dict[str, Any] = {}
         self.paused: set[str] = set()
         self.waiting: dict[str, list[tuple[bytes, bytes]]] = {}
@@ -49,7 +52,7 @@ class Chained:
         self.places()
 
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
+        return {"now": self.now}
 
     def entity(self, name: str) -> Entity:
         self.lives += 1
@@ -61,14 +64,14 @@ class Chained:
         self.fed[name] = []
         entity = self.entity(name)
         options: dict[str, Any] = {"part_bytes": 100, "limits": self.limits, "history": self.history}
-        self.join(name, ChainedMaster("s", entity, self.lives, **options, **self.times()))
+        self.join(name, ChainedMaster("s", entity, self.lives, clock=self.clock, **options, **self.times()))
         machine.hear(lambda fed: self.fed[name].extend(steps(fed) if isinstance(fed, Whole) else (fed,)))
         others = [each for other, each in self.machines.items() if other != name]
         if others:
             machine.restore(others[0].snapshot())
 
     def clone(self, name: str) -> KvClone:
-        return self.join(name, KvClone("s", self.entity(name), now=self.now))  # type: ignore[no-any-return]
+        return self.join(name, KvClone("s", self.entity(name), now=self.now, clock=self.clock))  # type: ignore[no-any-return]
 
     def join(self, name: str, role: Any) -> Any:
         self.roles[name] = role
@@ -155,7 +158,7 @@ class Chained:
             self.deliver()
             self.now += STEP_S
             for name, role in list(self.roles.items()):
-                if name not in self.paused and self.now >= role.next_timeout(**self.times()):
+                if name not in self.paused and self.now >= role.next_timeout():
                     self.do(name, role.handle_timeout(**self.times()))
                 assert role.invariants() == []
         self.deliver()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.daytime import Daytime
 from tests.kv.chained_rig import NS, Chained
 
 from chappe.data.binary import encode as encode_value
@@ -126,14 +127,14 @@ def test_a_server_that_takes_a_whole_state_in_steps_shows_the_former_one_and_doe
     before = list(steps(machine.whole()))
     commit(machine, ANN, 2, EraseRow(ROW_OF_A_STRING.key), OTHER_ROW)
     begins, *rows, ends = steps(machine.whole())
-    role = ChainedMaster("s", BOB, 1, now=0.0, wall_ns=0)
-    role.handle_place(Place(False, True), 0.0, 0)
-    role.handle_fed(before, 0.0, 0)
-    role.handle_fed([begins, *rows], 0.0, 0)
-    assert role.handle_place(Place(True, True), 0.0, 0) == []
+    role = ChainedMaster("s", BOB, 1, now=0.0, clock=Daytime())
+    role.handle_place(Place(False, True), 0.0)
+    role.handle_fed(before, 0.0)
+    role.handle_fed([begins, *rows], 0.0)
+    assert role.handle_place(Place(True, True), 0.0) == []
     assert [entry.key for entry in role.engine.items()] == ["k"]
 
-    (asked,) = role.handle_fed([ends], 0.0, 0)[-1:]
+    (asked,) = role.handle_fed([ends], 0.0)[-1:]
     assert isinstance(asked, Propose)
     assert [entry.key for entry in role.engine.items()] == ["other"]
     assert role.invariants() == []

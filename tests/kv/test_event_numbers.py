@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.daytime import Daytime
 
 from chappe import Endpoint
 from chappe.core import Report
@@ -28,7 +29,7 @@ MASTER = chappe_entity(b"m" * 16, 1)
 def master(wall_s: int, *rows: Operation, durable: bool = True) -> KvMaster:
     """A new life behind what the backend keeps."""
     loaded = Loaded((), tuple([row for row in rows if isinstance(row, WriterRow)]))
-    return KvMaster("s", MASTER, now=0.0, wall_ns=wall_s * NS, durable=durable, loaded=loaded)
+    return KvMaster("s", MASTER, now=0.0, clock=Daytime(wall_s * NS), durable=durable, loaded=loaded)
 
 
 def kept(actions: Sequence[Action]) -> list[Operation]:
@@ -61,7 +62,7 @@ def test_they_are_kept_once_for_very_many_and_before_any_comes_that_is_not() -> 
             assert isinstance(each, WriterRow)
             highest, written = each.applied, written + 1
         assert began + number * (AHEAD // 50) < highest
-        core.handle_committed(number, 0.0, 0)
+        core.handle_committed(number, 0.0)
     assert 4 <= written <= 10
 
 
@@ -70,14 +71,14 @@ def test_a_backend_that_refuses_them_gets_them_again() -> None:
     assert kept(core.put("k", 1, now=0.0))
     core.handle_commit_failed(1, StorageFull("full"), 0.0)
     assert kept(core.put("k", 2, now=0.0))
-    core.handle_committed(2, 0.0, 0)
+    core.handle_committed(2, 0.0)
     assert not kept(core.put("k", 3, now=0.0))
 
 
 def test_nobody_can_write_over_them() -> None:
     core = master(1_000)
     command = encode_command(cmd.AttachWriter(7, 10))
-    (refused,) = core.handle_messages([encode_message(0, NOBODY, MASTER, command)], 0.0, 0)
+    (refused,) = core.handle_messages([encode_message(0, NOBODY, MASTER, command)], 0.0)
     assert isinstance(refused, Report)
     assert isinstance(refused.event, CommandRefused)
     assert not core.writer_rows()

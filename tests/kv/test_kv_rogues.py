@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from tests.daytime import Daytime
 from tests.worlds.kv.rogues import any_command, any_message
 
 from chappe.errors import NoMaster
@@ -44,21 +45,22 @@ def check(actions: list[Action]) -> None:
 def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None:
     rng = Random(seed)
     now = 100.0
-    master = KvMaster("s", MASTER, now=now, wall_ns=int(now * NS), durable=durable)
-    check(master.start(now, int(now * NS)))
+    clock = Daytime(int(now * NS))
+    master = KvMaster("s", MASTER, now=now, clock=clock, durable=durable)
+    check(master.start(now))
     for _ in range(600):
         now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
-        wall_ns = int(now * NS)
+        clock.ns = int(now * NS)
         payloads = [any_payload(rng, MASTER, (CLONE, *STRANGERS)) for _ in range(rng.randrange(4))]
-        actions = master.handle_messages(payloads, now, wall_ns)
-        actions += master.handle_masters([any_payload(rng, MASTER, STRANGERS)], now, wall_ns)
-        actions += master.handle_timeout(now, wall_ns)
-        assert master.next_timeout(now, wall_ns) == master.next_timeout(now, wall_ns)  # not NaN
+        actions = master.handle_messages(payloads, now)
+        actions += master.handle_masters([any_payload(rng, MASTER, STRANGERS)], now)
+        actions += master.handle_timeout(now)
+        assert master.next_timeout() == master.next_timeout()  # not NaN
         check(actions)
         for action in actions:
             if isinstance(action, Commit):
-                check(master.handle_committed(action.number, now, wall_ns))
-    master.put("still", "there", now=now, wall_ns=int(now * NS))
+                check(master.handle_committed(action.number, now))
+    master.put("still", "there", now=now)
     assert master.get("still") == "there"
 
 
@@ -66,7 +68,7 @@ def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None
 def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
     rng = Random(seed)
     now = 100.0
-    clone = KvClone("s", CLONE, now=now)
+    clone = KvClone("s", CLONE, now=now, clock=Daytime())
     check(clone.start(now))
     written = 0
     for _ in range(600):
@@ -83,11 +85,11 @@ def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
 
 
 def test_an_acknowledgement_beyond_all_numbers_is_not_answered() -> None:
-    master = KvMaster("s", MASTER, now=0.0, wall_ns=0)
+    master = KvMaster("s", MASTER, now=0.0, clock=Daytime())
     stranger = STRANGERS[0]
     raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 1)))
-    assert master.handle_messages([raw], 0.0, 0) == []
+    assert master.handle_messages([raw], 0.0) == []
     raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 2)))
-    (answer,) = master.handle_messages([raw], 0.0, 0)
+    (answer,) = master.handle_messages([raw], 0.0)
     assert isinstance(answer, Send)
     assert decode_message(answer.payload).command == cmd.RetransmitFailed(2**64 - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.daytime import Daytime
 
 from chappe.core import Report
 from chappe.data.binary import decode, encode
@@ -60,6 +61,7 @@ class Pair:
         self.now = 100.0
         self.lives = 0
         self.ahead_s = 0.0  # the time of day
+        self.clock = Daytime(of=lambda: int((self.now + self.ahead_s) * NS))
         self.cut = False
         self.resolved: dict[int, object] = {}
         self.commits: list[Commit] = []
@@ -68,7 +70,7 @@ class Pair:
         self.sent: list[Send] = []
         self.durable = durable
         self.options = options
-        self.clone = KvClone("s", self.entity(b"c"), now=self.now, **options)
+        self.clone = KvClone("s", self.entity(b"c"), now=self.now, clock=self.clock, **options)
         self.master = self.new_master()
         self.do("clone", self.clone.start(self.now))
 
@@ -80,13 +82,20 @@ class Pair:
         limits = self.options.get("limits", KV_LIMITS)
         history = KeyHistory(self.history, limits, kept=self.durable)
         self.master = KvMaster(
-            "s", self.entity(b"m"), durable=self.durable, history=history, limits=limits, loaded=loaded, **self.times()
+            "s",
+            self.entity(b"m"),
+            durable=self.durable,
+            history=history,
+            limits=limits,
+            loaded=loaded,
+            clock=self.clock,
+            **self.times(),
         )
         self.do("master", self.master.start(**self.times()))
         return self.master
 
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int((self.now + self.ahead_s) * NS)}
+        return {"now": self.now}
 
     def do(self, who: str, actions: list[Action]) -> None:
         for action in actions:
@@ -113,7 +122,7 @@ class Pair:
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
         while True:
-            at = min(self.master.next_timeout(**self.times()), self.clone.next_timeout())
+            at = min(self.master.next_timeout(), self.clone.next_timeout())
             self.now = min(max(at, self.now), until)
             if at > until:
                 self.now = until
@@ -383,7 +392,7 @@ def test_reads_grow_stale_and_writes_are_refused_after_their_times() -> None:
 
 
 def test_a_clone_without_a_master_can_neither_be_read_nor_become_idle() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     with pytest.raises(StaleData):
         clone.get("a")
     assert clone.await_ready(1, 5.0, 0.0) == []
@@ -460,7 +469,7 @@ def test_a_clone_that_finds_another_master_asks_that_one_how_far_it_is() -> None
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_original_says_how_far_it_is_by_an_event_that_is_there_already(kept: bool) -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(0, cmd.CumulativeAck(1), 0.1)
@@ -600,8 +609,8 @@ def test_a_write_counts_as_done_only_when_its_master_says_what_became_of_it() ->
 def test_two_masters_are_seen_by_the_clone_and_by_each_other() -> None:
     pair = Pair()
     pair.wait(1.0)
-    other = KvMaster("s", chappe_entity(b"o" * 16, 9), **pair.times())
-    (beat,) = [each for each in other.handle_timeout(pair.now + 5, int(pair.now * NS)) if isinstance(each, Send)]
+    other = KvMaster("s", chappe_entity(b"o" * 16, 9), now=pair.now, clock=pair.clock)
+    (beat,) = [each for each in other.handle_timeout(pair.now + 5) if isinstance(each, Send)]
     pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
     pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
     pair.do("clone", pair.clone.handle_messages([beat.payload], pair.now))
@@ -669,10 +678,10 @@ def test_options_out_of_bounds_are_refused() -> None:
     entity = chappe_entity(b"c" * 16, 1)
     for options in ({"mutation_buffer_s": -1.0}, {"mutation_buffer_s": 1e6}, {"resync_s": 0.0}):
         with pytest.raises(UsageError):
-            KvClone("s", entity, now=0.0, **options)  # type: ignore[arg-type]
+            KvClone("s", entity, now=0.0, clock=Daytime(), **options)  # type: ignore[arg-type]
     for name in ("", "x" * 2000, "<$>/local", "\udc80"):
         with pytest.raises(UsageError):
-            KvClone(name, entity, now=0.0)
+            KvClone(name, entity, now=0.0, clock=Daytime())
 
 
 def test_an_idle_clone_costs_less_than_one_message_in_two_seconds_each_way() -> None:
@@ -748,7 +757,7 @@ def outcomes(actions: list[Action]) -> dict[int, object]:
 
 
 def test_a_clone_follows_an_original_and_does_not_repeat_what_another_may_have_done() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     first = Original(clone, 6)
     first.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     first.say(0, cmd.CumulativeAck(1), 0.1)
@@ -773,7 +782,7 @@ def test_a_clone_follows_an_original_and_does_not_repeat_what_another_may_have_d
 
 
 def test_an_original_master_that_was_away_for_a_moment_goes_on_where_it_was() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(2, cmd.Put("a", 1, None, original.entity), 0.1, NOBODY)
@@ -791,7 +800,7 @@ def said(actions: list[Action]) -> list[cmd.Command]:
 
 
 def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has_a_snapshot() -> None:
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     for seq, key in ((3, "b"), (4, "c")):
@@ -812,7 +821,7 @@ def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has
 
 def test_behind_a_snapshot_for_a_lost_change_an_original_goes_on_past_it() -> None:
     """It repeats the offset that it once gave: asked again for what is lost, it would fail for ever."""
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     original.say(3, cmd.Put("b", 1, None, original.entity), 0.1, NOBODY)
@@ -859,7 +868,7 @@ def asks(clone: KvClone, now: float) -> bool:
 
 def test_an_original_that_may_know_us_still_is_not_asked_for_a_snapshot_again() -> None:
     """It would keep the snapshot, and give the same one the next time, however old that is then."""
-    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0)
+    clone = KvClone("s", chappe_entity(b"c" * 16, 1), now=0.0, clock=Daytime())
     original = Original(clone, 6)
     original.say(1, cmd.AckClone(1, 5, b"\0"), 0.0)
     clone.handle_gone(b"o" * 16, 1.0)
@@ -888,11 +897,13 @@ def test_errors_of_a_store_have_the_originals_numbers() -> None:
 
 
 def test_what_a_master_finds_in_its_backend_expires_as_it_was_to() -> None:
+    clock = Daytime()
     loaded = Loaded(entries=(("short", 1, 5 * NS), ("lasting", 2, None)))
-    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, wall_ns=0, durable=True, loaded=loaded)
-    master.start(0.0, 0)
-    assert master.next_timeout(0.0, 0) <= 5.0
-    actions = master.handle_timeout(5.0, 5 * NS)
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=clock, durable=True, loaded=loaded)
+    master.start(0.0)
+    assert master.next_timeout() <= 5.0
+    clock.ns = 5 * NS
+    actions = master.handle_timeout(5.0)
     assert [each for each in actions if isinstance(each, Commit)]
     assert master.engine.find("short") is None
     assert master.engine.find("lasting") is not None
@@ -928,12 +939,11 @@ def test_a_clone_that_has_written_nothing_for_a_day_is_not_forgotten_while_it_is
 def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_writes() -> None:
     limits = KvLimits(outcomes_max=3)
     writer = chappe_entity(b"w" * 16, 9)
-    clock: dict[str, Any] = {"now": 0.0, "wall_ns": 0}
-    master = KvMaster("s", chappe_entity(b"m" * 16, 1), limits=limits, **clock)
+    master = KvMaster("s", chappe_entity(b"m" * 16, 1), now=0.0, clock=Daytime(), limits=limits)
 
     def say(seq: int, command: cmd.Command) -> list[cmd.Command]:
         payload = encode_message(seq, writer, NOBODY, encode_command(command))
-        sent = [each for each in master.handle_messages([payload], **clock) if isinstance(each, Send)]
+        sent = [each for each in master.handle_messages([payload], 0.0) if isinstance(each, Send)]
         return [decode_message(each.payload).command for each in sent]
 
     say(0, cmd.AttachWriter(1, 10))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.daytime import Daytime
 from tests.worlds.kv.hosts import FromBefore
 
 from chappe.core import Report
@@ -29,13 +30,14 @@ class Rig:
 
     def __init__(self, clones: int = 1, **limits: int) -> None:
         self.now = 100.0
+        self.clock = Daytime(of=lambda: int(self.now * NS))
         self.limits = KvLimits(**limits)
         self.sent: list[cmd.Message] = []  # to all, but for heartbeats
         self.refused: list[CommandRefused] = []
         self.lost: set[int] = set()
         self.clones: list[KvClone] = []
         entity = chappe_entity(b"m" * 16, 1)
-        self.master = KvMaster("s", entity, notify=False, limits=self.limits, **self.times())
+        self.master = KvMaster("s", entity, notify=False, limits=self.limits, now=self.now, clock=self.clock)
         self.do(self.master.start(**self.times()))
         for _ in range(clones):
             self.add()
@@ -45,14 +47,14 @@ class Rig:
     def add(self, kind: Callable[[KvClone], Any] | None = None) -> KvClone:
         """Have one more; ``kind`` makes something else of it."""
         entity = chappe_entity(bytes([65 + len(self.clones)]) * 16, 2)
-        clone = KvClone("s", entity, now=self.now, limits=self.limits)
+        clone = KvClone("s", entity, now=self.now, clock=self.clock, limits=self.limits)
         clone = clone if kind is None else kind(clone)
         self.clones.append(clone)
         self.do(clone.start(self.now))
         return clone
 
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
+        return {"now": self.now}
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -83,7 +85,7 @@ class Rig:
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            due = [self.master.next_timeout(**self.times()), *(each.next_timeout() for each in self.clones)]
+            due = [self.master.next_timeout(), *(each.next_timeout() for each in self.clones)]
             self.now = min(max(min(due), self.now), until)
             self.do(self.master.handle_timeout(**self.times()))
             for each in self.clones:
@@ -113,7 +115,7 @@ def test_a_change_after_a_pause_leaves_at_once_and_those_that_follow_it_closely_
     assert rig.lengths() == [1]
     rig.put(10, 1)
     assert rig.lengths() == [1]
-    assert rig.master.next_timeout(**rig.times()) <= rig.now + STORE_TOLD_LATER_S
+    assert rig.master.next_timeout() <= rig.now + STORE_TOLD_LATER_S
     rig.wait(2 * STORE_TOLD_LATER_S)
 
     assert rig.lengths() == [1, 10]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.daytime import Daytime
 
 from chappe.core import Report
 from chappe.data.binary import encode
@@ -35,8 +36,9 @@ class Wire:
 
     def __init__(self, *, piece_bytes: int = 1_000, **limits: int) -> None:
         self.now = 100.0
+        self.clock = Daytime(of=lambda: int(self.now * NS))
         self.limits = KvLimits(piece_bytes=piece_bytes, pieces_kept_bytes=16_000, **limits)
-        self.master = KvMaster("s", MASTER, notify=False, limits=self.limits, **self.times())
+        self.master = KvMaster("s", MASTER, notify=False, limits=self.limits, now=self.now, clock=self.clock)
         self.clones: dict[str, KvClone] = {}
         self.waiting: list[tuple[str, bytes | None, bytes]] = []  # from whom, to which endpoint, what
         self.events: list[object] = []
@@ -44,11 +46,11 @@ class Wire:
         self.do("master", self.master.start(**self.times()))
 
     def times(self) -> dict[str, Any]:
-        return {"now": self.now, "wall_ns": int(self.now * NS)}
+        return {"now": self.now}
 
     def add(self, name: str, endpoint: bytes | None = None, **options: Any) -> KvClone:
         entity = chappe_entity(endpoint or name.encode() * 16, 2 + len(self.clones))
-        clone = self.clones[name] = KvClone("s", entity, now=self.now, limits=self.limits, **options)
+        clone = self.clones[name] = KvClone("s", entity, now=self.now, clock=self.clock, limits=self.limits, **options)
         self.do(name, clone.start(self.now))
         return clone
 

@@ -99,22 +99,22 @@ class TellsBeforeTheDisk(Ordering):
 class ForgetsWriters(Taking):
     """Takes a clone that comes back for a new one."""
 
-    def attach(self, entity: Any, command: Any, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def attach(self, entity: Any, command: Any, now: float, actions: list[Action]) -> None:
         self._writers.detach(entity)
         self._writers.known.pop(entity, None)
-        super().attach(entity, command, now, wall_ns, actions)
+        super().attach(entity, command, now, actions)
 
 
 class PutsAnyway(Ordering):
-    def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
+    def _execute(self, command: cmd.Action) -> Executed:
         if isinstance(command, cmd.PutUnique):
             change = self._engine.put(command.key, command.value)
             return (change,), (cmd.Put(command.key, command.value, None, command.publisher),), True
-        return super()._execute(command, wall_ns)
+        return super()._execute(command)
 
 
 class NeverExpires(Ordering):
-    def expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def expire(self, now: float, actions: list[Action]) -> None:
         self._engine._deadlines.clear()
 
 
@@ -148,7 +148,7 @@ class RepeatsWrites(Ordering):
 
 
 class SeesNoOtherMaster(KvMaster):
-    def handle_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+    def handle_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         return []
 
 
@@ -159,8 +159,8 @@ class CountsFromTheClock(KvMaster):
 
 
 class AnswersWithoutPause(KvMaster):
-    def next_timeout(self, now: float, wall_ns: int) -> float:
-        return now
+    def next_timeout(self) -> float:
+        return 0.0
 
 
 class NeverStale(KvClone):

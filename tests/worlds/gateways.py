@@ -56,7 +56,7 @@ class GatewayHost(Host):
         self.joint = joint
         ids = [world.rng.randbytes(16) for _ in (0, 1)]
         sides = [SideOptions(joint.domains[side], ids[side], joint.chosen[side]) for side in (0, 1)]
-        self.core = world.core((sides[0], sides[1]), world.limits)
+        self.core = world.core((sides[0], sides[1]), world.clock, world.limits)
         domains = [world.domains[each] for each in joint.domains]
         self.ports = [Port(domains[side], ids[side], self._changer(side), self._getter(side)) for side in (0, 1)]
         self._news = [False, False]
@@ -83,7 +83,7 @@ class GatewayHost(Host):
     def _look(self, side: int) -> None:
         if self._news[side] and self.alive:
             self._news[side] = False
-            self.call(self.core.handle_network, side, self.ports[side].view, self.world.now, self.world.clock.wall_us)
+            self.call(self.core.handle_network, side, self.ports[side].view, self.world.now)
 
     def start(self) -> None:
         """Begin to live."""
@@ -101,7 +101,7 @@ class GatewayHost(Host):
 
     def handle_due(self) -> None:
         """Have the core do what is due."""
-        self.call(self.core.handle_timeout, self.world.now, self.world.clock.wall_us)
+        self.call(self.core.handle_timeout, self.world.now)
 
     def _subscribe(self, action: SubscribeAtSide) -> None:
         self.ports[action.side].domain.want(self.ports[action.side], action.topics)

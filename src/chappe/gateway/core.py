@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.defaults import DROPS_REPORT_S
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway.announcement import MARKED, NAME_BYTES, Announcement, check_domain, find
@@ -154,13 +154,18 @@ class _Side:
 
 
 class GatewayCore:
-    """See the module. ``now`` is monotonic seconds, ``wall_us`` microseconds since 1970.
+    """See the module. ``now`` is monotonic seconds.
+
+    Args:
+        clock: The time of day: a gateway's name begins with it.
 
     Raises:
         UsageError: Domains have no proper names, or the same one, or the sides have the same endpoint.
     """
 
-    def __init__(self, sides: tuple[SideOptions, SideOptions], limits: GatewayLimits = GATEWAY_LIMITS) -> None:
+    def __init__(
+        self, sides: tuple[SideOptions, SideOptions], clock: Clock, limits: GatewayLimits = GATEWAY_LIMITS
+    ) -> None:
         for each in sides:
             check_domain(each.domain)
         if sides[0].domain == sides[1].domain:
@@ -172,6 +177,7 @@ class GatewayCore:
         self.place: TreePlace | None = None
         self._sides = (_Side(sides[0]), _Side(sides[1]))
         self._first = 0 if self.domains[0] < self.domains[1] else 1
+        self._clock = clock
         self._limits = limits
         self._id = min(sides[0].own, sides[1].own)[: NAME_BYTES // 2]
         self._ready_at = inf
@@ -196,12 +202,12 @@ class GatewayCore:
         """Say in both domains that there is a gateway; before the endpoints peer, so that nobody meets it unnamed."""
         return self._tell(now)
 
-    def handle_network(self, side: int, filters: Mapping[bytes, Filter], now: float, wall_us: int) -> list[Action]:
+    def handle_network(self, side: int, filters: Mapping[bytes, Filter], now: float) -> list[Action]:
         """Who is in reach on a side, and what each endpoint wants, has changed; ``EndpointCore.filters`` says it."""
         seen, other = self._sides[side], self._sides[1 - side]
         seen.sees_other = other.options.own in filters
         seen.look(filters, other.options.own, self._limits.gateways_max)
-        return [*self._check_names(seen), *self._update(now, wall_us)]
+        return [*self._check_names(seen), *self._update(now)]
 
     def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
         """Messages came on a side; the driver has told before what changed in the networks."""
@@ -241,13 +247,13 @@ class GatewayCore:
                     marked.append((endpoint, onward))
         return [PublishToSide(1 - side, plain, marked)] if plain else []
 
-    def handle_timeout(self, now: float, wall_us: int) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due; called too early it does nothing."""
         actions: list[Action] = []
         if now >= self._report_at:
             self._report_at = inf
             actions += self._report_refused()
-        return actions + self._update(now, wall_us)
+        return actions + self._update(now)
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity for never."""
@@ -285,7 +291,7 @@ class GatewayCore:
 
     # -- places -----------------------------------------------------------------------------------------------
 
-    def _update(self, now: float, wall_us: int) -> list[Action]:
+    def _update(self, now: float) -> list[Action]:
         """Find the state anew, and tell what follows from it."""
         self._look_at = inf
         misjoined = self._sides[0].sees_other or self._sides[1].sees_other
@@ -299,7 +305,7 @@ class GatewayCore:
         if now < self._ready_at:
             return self._change("waiting", now)
         if not self._name:
-            self._name = wall_us.to_bytes(NAME_BYTES // 2) + self._id
+            self._name = (self._clock.wall_ns() // 1000).to_bytes(NAME_BYTES // 2) + self._id
             self._settled_at = now + self._limits.listen_s
         before, fed = self.place, frozenset[int]()
         if self.passing and before is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import (
@@ -44,12 +44,12 @@ from chappe.limits import KV_LIMITS, KvLimits
 class KvClone(KvRole):
     """See the module.
 
-    Every method that does something takes ``now``, monotonic seconds, and returns actions; ``wall_ns``, which masters
-    need, is not used. Writes return at once; their ``ticket`` is resolved when the master has done them durably and
-    this clone shows the result: with None, with whether it inserted for ``put_unique``, or with a StoreError. Failures
-    of writes without a ticket are reported.
+    Every method that does something takes ``now``, monotonic seconds, and returns actions. Writes return at once;
+    their ``ticket`` is resolved when the master has done them durably and this clone shows the result: with None, with
+    True if ``put_unique`` inserted, or with a StoreError. Failures of writes without a ticket are reported.
 
     Args:
+        clock: The time of day.
         entity: Who this clone is; made by ``entity.chappe_entity``, new in each life.
         resync_s: Longest pause between two attempts to find a master.
         stale_s: Without a master for longer, reading raises StaleData; negative for never.
@@ -66,6 +66,7 @@ class KvClone(KvRole):
         entity: Entity,
         *,
         now: float,
+        clock: Clock,
         resync_s: float = CLONE_RESYNC_S,
         stale_s: float = CLONE_STALE_S,
         mutation_buffer_s: float = CLONE_BUFFER_S,
@@ -79,12 +80,12 @@ class KvClone(KvRole):
             raise UsageError(f"resync_s is at least {CHANNEL_NACK_S:g} seconds, not {resync_s:g}")
         self.hears = {clone_topic(check_name(name)): self.handle_messages}
         notices = Notices(notify)
-        super().__init__(name, entity, notices, entity, immediate=False)
+        super().__init__(name, entity, notices, entity, clock=clock, immediate=False)
         uplink = Uplink(name, entity)
         self._writes = CloneWrites(name, uplink, limits, now=now, buffer_s=mutation_buffer_s, heartbeat_s=heartbeat_s)
         self._following = Following(
             name, entity, uplink, self.engine, notices, self._writes, limits,
-            now=now, resync_s=resync_s, stale_s=stale_s,
+            now=now, clock=clock, resync_s=resync_s, stale_s=stale_s,
         )  # fmt: skip
         self._writes.pending.revision_of = self._shown_revision
         self._unready: dict[int, float] = {}  # await_ready: until when
@@ -213,7 +214,7 @@ class KvClone(KvRole):
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def start(self, now: float, wall_ns: int = 0) -> list[Action]:
+    def start(self, now: float) -> list[Action]:
         """Begin: look for a master."""
         return self.handle_timeout(now)
 
@@ -223,10 +224,9 @@ class KvClone(KvRole):
         self._following.leave(actions)
         return actions
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the clones' topic."""
         actions: list[Action] = []
-        self._following.wall_ns = wall_ns
         for payload in payloads:
             try:
                 message = cmd.decode_message(payload)
@@ -266,7 +266,7 @@ class KvClone(KvRole):
         self._following.hurry(now)
         self._plan()
 
-    def handle_timeout(self, now: float, wall_ns: int = 0) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Look for a master, acknowledge, ask for what is missing, grow stale."""
         actions: list[Action] = []
         self._following.handle_timeout(now, actions)
@@ -275,7 +275,7 @@ class KvClone(KvRole):
         self._plan()
         return actions
 
-    def next_timeout(self, now: float = 0.0, wall_ns: int = 0) -> float:
+    def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         return self._tick_at
 
@@ -294,7 +294,7 @@ class KvClone(KvRole):
     def _has_all(self, ticket: int) -> bool:
         return self._following.questions.answered >= self._questions[ticket]
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
         if isinstance(command, cmd.PutIf | cmd.EraseIf):
             self.check_master()
         if self._tick_at > now + CHANNEL_TICK_S:

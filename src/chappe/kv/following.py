@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from chappe.channel import Consume, ConsumerAction, ConsumerClosed, Lost, ToProducer
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S, STAR_MISSED_MAX
 from chappe.errors import BrokenClone, ChappeError, InvalidData, ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
@@ -50,7 +50,7 @@ class Following:
 
     def __init__(
         self, name: str, entity: Entity, uplink: Uplink, engine: Engine, notices: Notices, writes: CloneWrites,
-        limits: KvLimits, *, now: float, resync_s: float, stale_s: float,
+        limits: KvLimits, *, now: float, clock: Clock, resync_s: float, stale_s: float,
     ) -> None:  # fmt: skip
         self.master: Entity | None = None  # the one that is followed, or was last
         self.connected = False
@@ -58,7 +58,7 @@ class Following:
         self.questions = Questions(uplink)
         self.past = PastQuestions(name, uplink)  # for the history of keys
         self.base = 0  # the revision of what was there before its master
-        self.wall_ns = 0  # the time of day
+        self._clock = clock
         self._name = name
         self._entity = entity
         self._uplink = uplink
@@ -545,7 +545,7 @@ class Following:
         if isinstance(event, cmd.Expiring):
             return event.expires_ns
         if isinstance(event, cmd.Put) and event.expiry_ns is not None:
-            return min(self.wall_ns + event.expiry_ns, _NS_MAX)
+            return min(self._clock.wall_ns() + event.expiry_ns, _NS_MAX)
         return None
 
     def _change(self, command: cmd.Action, expires_ns: int | None) -> Sequence[Change | None]:

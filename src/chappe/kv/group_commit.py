@@ -59,7 +59,7 @@ class Done(Frozen, frozen=True):
     writer: Entity | None = None
     seq: int = 0
     revision: int = 0  # the number of its first event
-    wall_ns: int = 0  # when it was done
+    at_ns: int = 0  # the time of day when it was done
 
     @property
     def clears(self) -> bool:

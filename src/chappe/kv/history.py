@@ -143,7 +143,7 @@ class KeyHistory:
                         found[those[-1]] = _beginning(found[those[-1]])
                     continue
                 value = None if change.entry is None else change.entry.value
-                row = HistoryRow(raw, done.revision, body_of(code, done.wall_ns, done.command.publisher, value))
+                row = HistoryRow(raw, done.revision, body_of(code, done.at_ns, done.command.publisher, value))
                 those.append(len(found))
                 found.append(row)
                 size += _size(row)

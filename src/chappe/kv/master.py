@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
@@ -41,9 +41,9 @@ from chappe.limits import KV_LIMITS, KvLimits
 class KvMaster(KvRole):
     """See the module.
 
-    Every method that does something takes ``now`` (monotonic seconds) and ``wall_ns`` (nanoseconds since 1970), and
-    returns actions. Operations raise StoreError, UnsupportedValue or RecordTooLarge at once, and then nothing was done;
-    their ``ticket`` is resolved when they are durable.
+    Every method that does something takes ``now``, monotonic seconds, and returns actions. Operations raise StoreError,
+    UnsupportedValue or RecordTooLarge at once, and then nothing was done; their ``ticket`` is resolved when they are
+    durable.
 
     Args:
         entity: Who this master is; made by ``entity.chappe_entity``, new in each life.
@@ -53,7 +53,7 @@ class KvMaster(KvRole):
         recent: What has changed lately, which the owner keeps.
         history: The latest changes of each key, which the owner keeps; by default none are kept.
         base: Where the numbers of its events begin, which are the revisions of entries too: above those of any former
-            master. Without one ``Numbers`` decides, by what the backend had and the time of day, ``wall_ns``.
+            master. Without one ``Numbers`` decides, by what the backend had and the time of day.
         notify: Whether changes are told to watchers.
     """
 
@@ -65,7 +65,7 @@ class KvMaster(KvRole):
         entity: Entity,
         *,
         now: float,
-        wall_ns: int,
+        clock: Clock,
         durable: bool = False,
         loaded: Loaded | None = None,
         engine: Engine | None = None,
@@ -79,26 +79,26 @@ class KvMaster(KvRole):
         raw = check_name(name)
         self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
         notices = Notices(notify)
-        super().__init__(name, entity, notices, NOBODY, immediate=not durable, engine=engine)
+        super().__init__(name, entity, notices, NOBODY, clock=clock, immediate=not durable, engine=engine)
         self._limits = limits
         self._history = KeyHistory(0, limits, kept=durable) if history is None else history
         if loaded is not None and engine is None:
             self._history.load(loaded.history)
         numbers = None
         if base is None:
-            numbers = EventNumbers(loaded or Loaded(), wall_ns)
+            numbers = EventNumbers(loaded or Loaded(), clock)
             base = numbers.base
         self._numbers = numbers if durable else None
-        self._writers = Writers(loaded.writers if loaded is not None else (), limits)
+        self._writers = Writers(loaded.writers if loaded is not None else (), limits, clock)
         self._followers = Followers(
             name, entity, self._writers, lambda: self._ordering.frozen(), lambda *state: self._ordering.since(*state),
             limits, now=now, heartbeat_s=heartbeat_s, base=base,
         )  # fmt: skip
         self._ordering = Ordering(
-            name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, durable=durable,
-            recent=recent, numbers=self._numbers, history=self._history,
+            name, entity, self.engine, self._writers, self._followers, notices, limits, now=now, clock=clock,
+            durable=durable, recent=recent, numbers=self._numbers, history=self._history,
         )  # fmt: skip
-        self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now)
+        self._taking = Taking(name, self._writers, self._ordering, self._followers, limits, now=now, clock=clock)
         self._asked: dict[Entity, tuple[int, int]] = {}  # clones that ask for the position: question, operations so far
         self._gone: set[bytes] = set()  # endpoints out of reach
         self._conflicts = Conflicts()
@@ -184,7 +184,7 @@ class KvMaster(KvRole):
     # -- application: writing -----------------------------------------------------------------------------------
 
     def put(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
@@ -195,12 +195,12 @@ class KvMaster(KvRole):
             and not self._history.size
             and not (ordering.durable or ordering.notices.wanted or self._followers.has_clones)
         ):
-            return ordering.put_alone(to_value(key), to_value(value), now, wall_ns)
-        return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+            return ordering.put_alone(to_value(key), to_value(value), now)
+        return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
         """A write of this master's own."""
-        return self._ordering.do(command, ticket, now, wall_ns)
+        return self._ordering.do(command, ticket, now)
 
     @property
     def held_until(self) -> float:
@@ -249,15 +249,15 @@ class KvMaster(KvRole):
         row = None if self._numbers is None else self._numbers.reserve(self.position)
         return [] if row is None else [row]
 
-    def start(self, now: float, wall_ns: int) -> list[Action]:
+    def start(self, now: float) -> list[Action]:
         """Begin: what expired while the store was closed goes."""
         actions: list[Action] = []
-        self._taking.forget(now, wall_ns)
-        self._ordering.expire(now, wall_ns, actions)
+        self._taking.forget(now)
+        self._ordering.expire(now, actions)
         self._followers.let_go(actions)
         return actions
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the master's topic."""
         actions: list[Action] = []
         for payload in payloads:
@@ -268,14 +268,14 @@ class KvMaster(KvRole):
                 continue
             if message.receiver == self.entity or message.receiver == NOBODY:
                 self._gone.discard(message.sender.endpoint)
-                self._handle(message, now, wall_ns, actions)
+                self._handle(message, now, actions)
         self._flush(actions)
         if self._waits:
             self._check_idle(now, actions)
         self._followers.tick_at = min(self._followers.tick_at, now + CHANNEL_TICK_S)
         return actions
 
-    def handle_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+    def handle_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the clones' topic: only another master sends there."""
         actions: list[Action] = []
         for payload in payloads:
@@ -296,10 +296,10 @@ class KvMaster(KvRole):
         self._check_idle(now, actions)
         return actions
 
-    def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
+    def handle_committed(self, number: int, now: float) -> list[Action]:
         """A commit is durable."""
         actions: list[Action] = []
-        self._ordering.committed(number, now, wall_ns, actions)
+        self._ordering.committed(number, now, actions)
         self._flush(actions)
         self._check_idle(now, actions)
         return actions
@@ -312,13 +312,13 @@ class KvMaster(KvRole):
         self._check_idle(now, actions)
         return actions
 
-    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Expire, acknowledge, ask for what is missing, forget who is gone."""
         actions: list[Action] = []
-        self._ordering.expire(now, wall_ns, actions)
+        self._ordering.expire(now, actions)
         if now >= self._followers.tick_at:
             self._followers.handle_timeout(now, actions)
-            self._taking.handle_timeout(now, wall_ns, actions)
+            self._taking.handle_timeout(now, actions)
             self._flush(actions)
             self._check_idle(now, actions)
             self._plan(now)
@@ -331,18 +331,16 @@ class KvMaster(KvRole):
         """Have clones say at once what they have."""
         self._followers.hurry(now)
 
-    def next_timeout(self, now: float, wall_ns: int) -> float:
+    def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
-        expiry_at = self._ordering.next_expiry(now, wall_ns)
-        due = min(self._followers.tick_at, self._followers.held_until)
-        return due if expiry_at is None else min(due, expiry_at)
+        return min(self._followers.tick_at, self._followers.held_until, self._ordering.expire_at)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _handle(self, message: cmd.Message, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def _handle(self, message: cmd.Message, now: float, actions: list[Action]) -> None:
         command, sender = message.command, message.sender
         if isinstance(command, OF_WRITERS):
-            self._taking.handle(sender, message.seq, command, now, wall_ns, actions)
+            self._taking.handle(sender, message.seq, command, now, actions)
         elif isinstance(command, cmd.CumulativeAck):
             self._followers.handle_ack(sender, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
@@ -354,7 +352,7 @@ class KvMaster(KvRole):
             if sender in self._followers.output.consumers:
                 self._followers.send(sender, self._told_history(command), actions)
         elif isinstance(command, cmd.AttachWriter):
-            self._taking.attach(sender, command, now, wall_ns, actions)
+            self._taking.attach(sender, command, now, actions)
         elif isinstance(command, cmd.SnapshotTaken):
             self._followers.handle_taken(sender, command, now, actions)
         elif isinstance(command, cmd.Leave):
@@ -390,8 +388,8 @@ class KvMaster(KvRole):
         part = rows[len(rows) - count :]
         return cmd.HistoryTold(asked.question, cmd.MORE if count < len(rows) else cmd.ALL, cmd.encode_past(part))
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
-        return self.do(command, ticket, now, wall_ns)
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+        return self.do(command, ticket, now)
 
     def _plan(self, now: float) -> None:
         at = min([self._followers.next_timeout(), self._taking.next_timeout(), *self._waits.values()])

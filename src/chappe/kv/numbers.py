@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.channel import FIRST
+from chappe.core import Clock
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.entity import NOBODY
 
@@ -24,9 +25,9 @@ class EventNumbers:
         loaded: What the backend has.
     """
 
-    def __init__(self, loaded: Loaded, wall_ns: int) -> None:
+    def __init__(self, loaded: Loaded, clock: Clock) -> None:
         kept = [row.applied for row in loaded.writers if row.entity == NOBODY]
-        self.base = max(FIRST, wall_ns // 1000, *kept)
+        self.base = max(FIRST, clock.wall_ns() // 1000, *kept)
         self._kept = 0  # reserved up to here, in the backend or in a commit under way
 
     def reserve(self, last: int) -> WriterRow | None:

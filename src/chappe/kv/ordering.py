@@ -11,12 +11,13 @@ members.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
@@ -66,10 +67,11 @@ class Ordering:
 
     def __init__(
         self, name: str, entity: Entity, engine: Engine, writers: Writers, followers: Followers, notices: Notices,
-        limits: KvLimits, *, now: float, durable: bool, recent: Recent | None, numbers: EventNumbers | None,
-        history: KeyHistory,
+        limits: KvLimits, *, now: float, clock: Clock, durable: bool, recent: Recent | None,
+        numbers: EventNumbers | None, history: KeyHistory,
     ) -> None:  # fmt: skip
         self.notices = notices
+        self._clock = clock
         self.durable = durable
         self._name = name
         self._entity = entity
@@ -84,6 +86,7 @@ class Ordering:
         self._leaving: list[Operation] = []  # ... and what that removes there
         self._planned = followers.output.seq  # the number of the last event, with those that are not told yet
         self._expire_from = now  # not before, since the disk was full
+        self.expire_at = -math.inf  # then ``expire`` is due; infinity while no entry expires
 
     def frozen(self) -> list[Entry]:
         """All entries that are durable, as they are now and stay."""
@@ -114,30 +117,32 @@ class Ordering:
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
         """A write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
         if not _fits(command):
             raise RecordTooLarge(_TOO_LARGE)
         actions: list[Action] = []
-        expired = self._due(now, wall_ns)
+        expired = self._due(now)
         try:
-            changes, broadcast, result = self._execute(command, wall_ns)
+            changes, broadcast, result = self._execute(command)
         except StoreError:
             for change in reversed(expired):  # who hears of the error hears of nothing else: it expires a moment later
                 self._engine.revert(change)
             raise
-        self._expired(expired, now, wall_ns, actions)
+        self._expired(expired, now, actions)
         revision = self._planned + 1
-        self._finish(Done(command, changes, broadcast, result, ticket, None, 0, revision, wall_ns), now, actions)
+        self._finish(
+            Done(command, changes, broadcast, result, ticket, None, 0, revision, self._clock.wall_ns()), now, actions
+        )
         self.start_commit(actions)
         return actions
 
-    def put_alone(self, key: Value, value: Value, now: float, wall_ns: int) -> list[Action]:
+    def put_alone(self, key: Value, value: Value, now: float) -> list[Action]:
         """What ``do`` comes to for a put of which nobody is to be told."""
         if not entry_fits(key, value):
             raise RecordTooLarge(_TOO_LARGE)
         actions: list[Action] = []
-        self.expire(now, wall_ns, actions)
+        self.expire(now, actions)
         change = self._engine.put(key, value)
         self._planned += 1
         assert change.entry is not None
@@ -145,19 +150,17 @@ class Ordering:
         self._followers.output.pass_over(1)
         return actions
 
-    def do_for(
-        self, writer: Writer, seq: int, command: cmd.Action, now: float, wall_ns: int, actions: list[Action]
-    ) -> None:
+    def do_for(self, writer: Writer, seq: int, command: cmd.Action, now: float, actions: list[Action]) -> None:
         """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
-        self.expire(now, wall_ns, actions)
+        self.expire(now, actions)
         revision = self._planned + 1
         writer.taken = seq
-        writer.heard_ns = wall_ns
+        writer.heard_ns = self._clock.wall_ns()
         try:
             if not _fits(command):
                 raise InvalidOperation(_TOO_LARGE)
-            changes, broadcast, result = self._execute(command, wall_ns)
-            done = Done(command, changes, broadcast, result, None, writer.entity, seq, revision, wall_ns)
+            changes, broadcast, result = self._execute(command)
+            done = Done(command, changes, broadcast, result, None, writer.entity, seq, revision, self._clock.wall_ns())
             self._outcome(done, None)
         except StoreError as problem:
             told: tuple[cmd.Action, ...] = ()
@@ -167,17 +170,22 @@ class Ordering:
             self._outcome(done, problem)
         self._finish(done, now, actions)
 
-    def expire(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def expire(self, now: float, actions: list[Action]) -> None:
         """What is due to expire goes."""
-        expired = self._due(now, wall_ns)
+        if self.expire_at == math.inf:
+            return
+        expired = self._due(now)
         if expired:
-            self._expired(expired, now, wall_ns, actions)
+            self._expired(expired, now, actions)
             self.start_commit(actions)
+        self._plan_expiry(now)
 
-    def next_expiry(self, now: float, wall_ns: int) -> float | None:
-        """When ``expire`` is due; None for never."""
+    def _plan_expiry(self, now: float) -> None:
         due_ns = self._engine.next_expiry_ns()
-        return None if due_ns is None else max(now + max(0.0, (due_ns - wall_ns) / NS), self._expire_from)
+        self.expire_at = math.inf
+        if due_ns is not None:
+            left_s = max(0.0, (due_ns - self._clock.wall_ns()) / NS)
+            self.expire_at = max(now + left_s, self._expire_from)
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -190,14 +198,14 @@ class Ordering:
                 more = [*self._for_history(), *(() if row is None else (row,))]
                 actions.append(Commit(commit.number, (*commit.operations, *more)) if more else commit)
 
-    def committed(self, number: int, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def committed(self, number: int, now: float, actions: list[Action]) -> None:
         """A commit is durable."""
         self._history.left(self._leaving)
         self._history.add(self._adding)
         for done in self.commits.committed(number):
             self._release(done, now, actions)
         self.catch_up()
-        self.expire(now, wall_ns, actions)
+        self.expire(now, actions)
 
     def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
         """A commit was refused: everything that waits is undone and refused."""
@@ -206,6 +214,7 @@ class Ordering:
             self._numbers.refused()
         self._planned = self._followers.output.seq
         self._expire_from = now + DISK_RETRY_S
+        self._plan_expiry(now)
         actions.append(Report(CommitFailed(self._name, len(undone), str(error))))
         failure = BackendFailure(f"the write is not done: {error}")
         for done in undone:
@@ -242,11 +251,11 @@ class Ordering:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _execute(self, command: cmd.Action, wall_ns: int) -> Executed:
+    def _execute(self, command: cmd.Action) -> Executed:
         """Do it in memory; raises StoreError if it cannot be done, and then nothing was."""
         engine = self._engine
         expiry_ns: int | None = getattr(command, "expiry_ns", None)
-        expires_ns = None if expiry_ns is None else min(wall_ns + expiry_ns, _NS_MAX)
+        expires_ns = None if expiry_ns is None else min(self._clock.wall_ns() + expiry_ns, _NS_MAX)
         told: list[cmd.Told] = []
         if isinstance(command, cmd.Put):
             told_put = command if expires_ns is None else _told(command, expires_ns)
@@ -294,18 +303,23 @@ class Ordering:
         if revision != 0 if present is None else present > revision:
             raise WrongRevision(wrong_revision(key, present), present)
 
-    def _due(self, now: float, wall_ns: int) -> Sequence[Change]:
+    def _due(self, now: float) -> Sequence[Change]:
         """Take out of the engine what is due to expire; nobody is told yet."""
-        due_ns = self._engine.next_expiry_ns()
-        if due_ns is None or due_ns > wall_ns or now < self._expire_from:
+        if self.expire_at == math.inf:
             return ()
-        return self._engine.expire(wall_ns)
+        due_ns = self._engine.next_expiry_ns()
+        if due_ns is None or now < self._expire_from:
+            return ()
+        wall_ns = self._clock.wall_ns()
+        return () if due_ns > wall_ns else self._engine.expire(wall_ns)
 
-    def _expired(self, changes: Sequence[Change], now: float, wall_ns: int, actions: list[Action]) -> None:
+    def _expired(self, changes: Sequence[Change], now: float, actions: list[Action]) -> None:
         for change in changes:
             command = cmd.Expire(change.key, self._entity)
             revision = self._planned + 1
-            self._finish(Done(command, (change,), (command,), None, None, None, 0, revision, wall_ns), now, actions)
+            self._finish(
+                Done(command, (change,), (command,), None, None, None, 0, revision, self._clock.wall_ns()), now, actions
+            )
 
     def _for_history(self) -> list[Operation]:
         """The changes that the commit under way makes to the history."""
@@ -322,6 +336,8 @@ class Ordering:
         for change in done.changes:
             if change.entry is not None:
                 change.entry.revision = self._planned + 1
+                if change.entry.expires_ns is not None:
+                    self._plan_expiry(now)
         self._planned += len(done.broadcast)
         if self.durable:
             self.commits.add(done)

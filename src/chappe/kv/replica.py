@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.errors import ProtocolError, StaleData
@@ -43,11 +43,11 @@ class Replica(KvRole):
     kind = "master"
 
     def __init__(
-        self, name: str, entity: Entity, *, now: float, wall_ns: int, notify: bool, limits: KvLimits,
+        self, name: str, entity: Entity, *, now: float, clock: Clock, notify: bool, limits: KvLimits,
         history: KeyHistory,
     ) -> None:  # fmt: skip
         raw = check_name(name)
-        super().__init__(name, entity, Notices(notify), NOBODY, immediate=False)
+        super().__init__(name, entity, Notices(notify), NOBODY, clock=clock, immediate=False)
         self.history = history
         self._limits = limits
         self._clone_topic = clone_topic(raw)
@@ -57,7 +57,6 @@ class Replica(KvRole):
         self._own.writes.pending.revision_of = self._shown_revision
         self._base = 0  # the revision of what was there before the master that is elsewhere
         self._voters = Voters()
-        self._wall_ns = wall_ns - int(now * 1e9)  # the time of day when ``now`` is 0
         self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
         self._done: list[Action] = []
 
@@ -150,10 +149,10 @@ class Replica(KvRole):
 
     # -- application --------------------------------------------------------------------------------------------
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
-        self._wake(now, wall_ns)
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+        self._wake(now)
         if self.leads and self.master is not None:
-            self._by_master(self.master.do(command, ticket, now, wall_ns), now)
+            self._by_master(self.master.do(command, ticket, now), now)
         else:
             self._by_author(self._own.write(command, ticket, now))
         return self._take(now)
@@ -170,15 +169,15 @@ class Replica(KvRole):
         """The network has changed; what that means for the others, they or their chain tell."""
         return []
 
-    def _hear_clones(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+    def _hear_clones(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the master's topic."""
-        self._wake(now, wall_ns)
+        self._wake(now)
         taken = list(payloads)
         for payload in taken:
             if not self._serving:
                 self._hear_voter(payload, now)
         if self._serving and self.master is not None:
-            self._by_master(self.master.handle_messages(taken, now, wall_ns), now)
+            self._by_master(self.master.handle_messages(taken, now), now)
         return self._take(now)
 
     def _hear_voter(self, payload: bytes, now: float) -> None:
@@ -191,9 +190,9 @@ class Replica(KvRole):
         if asks_aloud(message):
             self._voters.note(message, payload, now)
 
-    def _hear_masters(self, payloads: Iterable[bytes], now: float, wall_ns: int) -> list[Action]:
+    def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
-        self._wake(now, wall_ns)
+        self._wake(now)
         for payload in payloads:
             try:
                 message = cmd.decode_message(payload)
@@ -203,7 +202,7 @@ class Replica(KvRole):
             if message.receiver == self.entity:
                 self._by_author(self._own.hear(message, now))
             elif self._serving and self.master is not None and not self._knows(message.sender.endpoint):
-                self._done += self.master.handle_masters([payload], now, wall_ns)
+                self._done += self.master.handle_masters([payload], now)
         return self._take(now)
 
     @abstractmethod
@@ -213,7 +212,7 @@ class Replica(KvRole):
     # -- what follows from what was done ------------------------------------------------------------------------
 
     @abstractmethod
-    def _wake(self, now: float, wall_ns: int) -> None:
+    def _wake(self, now: float) -> None:
         """Before anything else is done: see whether this one stood still."""
 
     @abstractmethod
@@ -238,7 +237,7 @@ class Replica(KvRole):
             if topic == self._clone_topic:
                 self._by_author(self._own.hear(cmd.decode_message(payload), now))
             elif self._serving and self.master is not None:
-                self._by_master(self.master.handle_messages([payload], now, self._wall(now)), now)
+                self._by_master(self.master.handle_messages([payload], now), now)
 
     @abstractmethod
     def _by_master(self, actions: Sequence[Action], now: float) -> None:
@@ -263,7 +262,3 @@ class Replica(KvRole):
 
     def _refused(self, problem: ProtocolError) -> None:
         self._done.append(Report(CommandRefused(self.name, str(problem))))
-
-    def _wall(self, now: float) -> int:
-        """The time of day."""
-        return self._wall_ns + int(now * 1e9)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
 from chappe.channel import ChannelConsumer
+from chappe.core import Clock
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
@@ -20,7 +21,7 @@ from chappe.kv.entity import Entity
 from chappe.kv.history import KeyHistory, no_history
 from chappe.limits import KvLimits
 
-Hear: TypeAlias = Callable[[Iterable[bytes], float, int], list[Action]]  # command messages, now, wall_ns
+Hear: TypeAlias = Callable[[Iterable[bytes], float], list[Action]]  # command messages, now
 Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an endpoint
 
 
@@ -70,12 +71,10 @@ def past_rows(role: KvRole, history: KeyHistory, key: Value) -> list[HistoryRow]
 
 
 class KvRole(ABC):
-    """A master or a clone. Every method that does something takes ``now`` and ``wall_ns``, and returns actions.
-
-    ``now`` is monotonic seconds; ``wall_ns``, nanoseconds since 1970, is for a master's entries that expire, a clone
-    does not use it.
+    """A master or a clone. Every method that does something takes ``now``, monotonic seconds, and returns actions.
 
     Args:
+        clock: The time of day, by which entries expire.
         author: Who asks for the answer to a put_unique apart; nobody for a master.
         immediate: Whether a write is done when its call returns.
         engine: The data, if there are some already.
@@ -85,13 +84,14 @@ class KvRole(ABC):
     hears: dict[bytes, Hear]  # the topics that it subscribes to, and what takes their messages
 
     def __init__(
-        self, name: str, entity: Entity, notices: Notices, author: Entity, *, immediate: bool,
-        engine: Engine | None = None,
+        self, name: str, entity: Entity, notices: Notices, author: Entity, *, clock: Clock,
+        immediate: bool, engine: Engine | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.entity = entity
         self.engine = engine if engine is not None else Engine()
         self.immediate = immediate
+        self._clock = clock
         self._notices = notices
         self._author = author
         self._requests = 0
@@ -185,58 +185,58 @@ class KvRole(ABC):
     # -- application: writing -----------------------------------------------------------------------------------
 
     def put(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
-        return self._write(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+        return self._write(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def put_unique(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value if there is none; the ticket's outcome is whether it did."""
         self._requests += 1
         key, value = to_value(key), to_value(value)
         command = cmd.PutUnique(key, value, expiry_ns, self._author, self._requests, self.entity)
-        return self._write(command, ticket, now, wall_ns)
+        return self._write(command, ticket, now)
 
     def put_if(
-        self, key: object, value: object, revision: int | None, *, now: float, wall_ns: int = 0,
+        self, key: object, value: object, revision: int | None, *, now: float,
         expiry_ns: int | None = None, ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Set a value if nobody has changed it since a revision, None: if there is none. WrongRevision otherwise."""
         command = cmd.PutIf(to_value(key), to_value(value), expiry_ns, revision or 0, self.entity)
-        return self._write(command, ticket, now, wall_ns)
+        return self._write(command, ticket, now)
 
     def erase_if(
-        self, key: object, revision: int, *, now: float, wall_ns: int = 0, ticket: int | None = None
+        self, key: object, revision: int, *, now: float, ticket: int | None = None
     ) -> list[Action]:  # fmt: skip
         """Remove a key if nobody has changed it since a revision. WrongRevision otherwise."""
-        return self._write(cmd.EraseIf(to_value(key), revision, self.entity), ticket, now, wall_ns)
+        return self._write(cmd.EraseIf(to_value(key), revision, self.entity), ticket, now)
 
-    def erase(self, key: object, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
+    def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Action]:
         """Remove a key, if it is there."""
-        return self._write(cmd.Erase(to_value(key), self.entity), ticket, now, wall_ns)
+        return self._write(cmd.Erase(to_value(key), self.entity), ticket, now)
 
     def add(
-        self, key: object, value: object, init: int, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        self, key: object, value: object, init: int, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Add to a value, by default the empty one of the type with tag ``init``; a master raises TypeClash."""
         command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
-        return self._write(command, ticket, now, wall_ns)
+        return self._write(command, ticket, now)
 
     def subtract(
-        self, key: object, value: object, *, now: float, wall_ns: int = 0, expiry_ns: int | None = None,
+        self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
     ) -> list[Action]:  # fmt: skip
         """Take away from a value; a master raises NoSuchKey or TypeClash."""
-        return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now, wall_ns)
+        return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def clear(self, *, now: float, wall_ns: int = 0, ticket: int | None = None) -> list[Action]:
+    def clear(self, *, now: float, ticket: int | None = None) -> list[Action]:
         """Remove everything."""
-        return self._write(cmd.Clear(self.entity), ticket, now, wall_ns)
+        return self._write(cmd.Clear(self.entity), ticket, now)
 
     def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
         """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
@@ -249,7 +249,7 @@ class KvRole(ABC):
     # -- world --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start(self, now: float, wall_ns: int) -> list[Action]:
+    def start(self, now: float) -> list[Action]:
         """Begin."""
 
     def leave(self) -> list[Action]:
@@ -264,7 +264,7 @@ class KvRole(ABC):
         """The network has changed: ``holders`` are all that may have the master."""
         return []
 
-    def handle_committed(self, number: int, now: float, wall_ns: int) -> list[Action]:
+    def handle_committed(self, number: int, now: float) -> list[Action]:
         """A ``Commit`` is durable."""
         raise AssertionError(f"a {self.kind} asks for no commits")
 
@@ -273,11 +273,11 @@ class KvRole(ABC):
         raise AssertionError(f"a {self.kind} asks for no commits")
 
     @abstractmethod
-    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due."""
 
     @abstractmethod
-    def next_timeout(self, now: float, wall_ns: int) -> float:
+    def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
 
     @abstractmethod
@@ -287,7 +287,7 @@ class KvRole(ABC):
     # -- inside -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, command: cmd.Action, ticket: int | None, now: float, wall_ns: int) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
         """A command of its own users."""
 
     def _has_all(self, ticket: int) -> bool:

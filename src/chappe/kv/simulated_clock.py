@@ -19,19 +19,23 @@ _TICK_NS: Final = int(CHANNEL_TICK_S * _NS)
 
 
 class SimulatedClock:
-    """Begins at 1970. ``wall_ns`` is the time of day in nanoseconds, ``now`` the seconds that ticks have made."""
+    """Begins at 1970. ``now`` is the seconds that ticks have made."""
 
     def __init__(self) -> None:
-        self.wall_ns = 0
+        self._wall_ns = 0
         self.now = 0.0
         self._ticked_ns = 0  # a sum of floats would drift
 
+    def wall_ns(self) -> int:
+        """The time of day in nanoseconds."""
+        return self._wall_ns
+
     def advance(self, wall_ns: int) -> bool:
         """Set the time of day; False, and nothing has changed, if that is not later."""
-        passed_ns = wall_ns - self.wall_ns
+        passed_ns = wall_ns - self._wall_ns
         if passed_ns <= 0:
             return False
-        self.wall_ns = wall_ns
+        self._wall_ns = wall_ns
         self._ticked_ns += min(passed_ns, _TICK_NS)
         self.now = self._ticked_ns / _NS
         return True

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Final
 
 from chappe.channel import Ack, Consume, ConsumerAction, Lost, Nack, ToProducer
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
 from chappe.errors import BackendFailure
 from chappe.kv import commands as cmd
@@ -31,7 +31,7 @@ class Taking:
 
     def __init__(
         self, name: str, writers: Writers, ordering: Ordering, followers: Followers, limits: KvLimits, *,
-        now: float,
+        now: float, clock: Clock,
     ) -> None:  # fmt: skip
         self._name = name
         self._writers = writers
@@ -39,6 +39,7 @@ class Taking:
         self._followers = followers
         self._limits = limits
         self._forget_at = now
+        self._clock = clock
 
     @property
     def endpoints(self) -> set[bytes]:
@@ -61,9 +62,7 @@ class Taking:
 
     # -- what clones say --------------------------------------------------------------------------------------------
 
-    def attach(
-        self, entity: Entity, command: cmd.AttachWriter, now: float, wall_ns: int, actions: list[Action]
-    ) -> None:
+    def attach(self, entity: Entity, command: cmd.AttachWriter, now: float, actions: list[Action]) -> None:
         """A clone opens its channel, or opens it again: what is done already is not taken again."""
         if entity == NOBODY:
             actions.append(Report(CommandRefused(self._name, "nobody begins to write")))
@@ -71,11 +70,11 @@ class Taking:
         if command.offset > _OFFSET_MAX:
             actions.append(Report(CommandRefused(self._name, f"{entity} begins with write {command.offset}")))
             return
-        writer = self._writers.known.get(entity) or self._writers.make(entity, command.offset, wall_ns)
+        writer = self._writers.known.get(entity) or self._writers.make(entity, command.offset)
         if writer is None:
             actions.append(Report(CommandRefused(self._name, f"{entity} is one writing clone too many")))
             return
-        writer.heard_ns = wall_ns
+        writer.heard_ns = self._clock.wall_ns()
         writer.taken = max(writer.taken, command.offset)
         if writer.channel is None:
             writer.channel = new_input(self._limits, now)
@@ -83,13 +82,11 @@ class Taking:
             taken = writer.channel.handle_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)
         else:
             taken = writer.channel.skip_to(command.offset, now)
-        self._take(writer, taken, now, wall_ns, actions)
+        self._take(writer, taken, now, actions)
         self._ordering.catch_up()
         self._writers.due[entity] = None
 
-    def handle(
-        self, entity: Entity, seq: int, command: cmd.Command, now: float, wall_ns: int, actions: list[Action]
-    ) -> None:
+    def handle(self, entity: Entity, seq: int, command: cmd.Command, now: float, actions: list[Action]) -> None:
         """A clone that writes has said something; a write it says again if there is no room now."""
         writer = self._writers.attached.get(entity)
         if writer is None or writer.channel is None:
@@ -101,7 +98,7 @@ class Taking:
                 command = cmd.bound(command, entity)
             taken = writer.channel.handle_event(seq, command, now)
         elif isinstance(command, cmd.Keepalive):  # it hears how far it is done
-            writer.heard_ns = wall_ns
+            writer.heard_ns = self._clock.wall_ns()
             self._writers.due[entity] = None
             taken = writer.channel.handle_heartbeat(command.seq, now)
         elif isinstance(command, cmd.RetransmitFailed):
@@ -111,7 +108,7 @@ class Taking:
             if writer.settle(command.seq):
                 self._writers.due[entity] = None
             return
-        self._take(writer, taken, now, wall_ns, actions)
+        self._take(writer, taken, now, actions)
 
     # -- confirming, and time ---------------------------------------------------------------------------------------
 
@@ -124,38 +121,39 @@ class Taking:
                 self._followers.send(entity, cmd.WriterState(applied, self._followers.output.seq, outcomes), actions)
         self._writers.due.clear()
 
-    def handle_timeout(self, now: float, wall_ns: int, actions: list[Action]) -> None:
+    def handle_timeout(self, now: float, actions: list[Action]) -> None:
         """Acknowledge, ask for what is missing, let go of those that are gone."""
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
-                self._take(writer, writer.channel.handle_timeout(now), now, wall_ns, actions)
-            if wall_ns - writer.heard_ns > _FORGET_NS and writer.entity not in self._followers.output.consumers:
+                self._take(writer, writer.channel.handle_timeout(now), now, actions)
+            if (
+                self._clock.wall_ns() - writer.heard_ns > _FORGET_NS
+                and writer.entity not in self._followers.output.consumers
+            ):
                 self._writers.detach(writer.entity)
         if now >= self._forget_at:
-            self.forget(now, wall_ns)
+            self.forget(now)
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         channels = [each.channel.next_timeout() for each in self._writers.attached.values() if each.channel is not None]
         return min(channels, default=math.inf)
 
-    def forget(self, now: float, wall_ns: int) -> None:
+    def forget(self, now: float) -> None:
         """Forget clones that have been away for very long."""
         self._forget_at = now + STORE_WRITER_FORGET_S / 24
-        for entity in self._writers.forget(wall_ns):
+        for entity in self._writers.forget():
             self._ordering.commits.forget(entity)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _take(
-        self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, wall_ns: int, actions: list[Action]
-    ) -> None:
+    def _take(self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Action]) -> None:
         """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
         while taken:
             lost = False
             for each in taken:
                 if isinstance(each, Consume):
-                    self._ordering.do_for(writer, each.seq, each.payload, now, wall_ns, actions)
+                    self._ordering.do_for(writer, each.seq, each.payload, now, actions)
                 elif isinstance(each, Lost):
                     writer.taken = each.seq
                     self._ordering.catch_up()

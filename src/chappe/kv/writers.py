@@ -7,6 +7,7 @@ back repeats what was not confirmed to it, and nothing may be done twice.
 from __future__ import annotations
 
 from chappe.channel import ChannelConsumer
+from chappe.core import Clock
 from chappe.defaults import STORE_WRITER_FORGET_S, STORE_WRITERS_MAX
 from chappe.kv.backend import WriterRow
 from chappe.kv.commands import Action
@@ -56,8 +57,9 @@ class Writer:
 class Writers:
     """All of them."""
 
-    def __init__(self, rows: tuple[WriterRow, ...], limits: KvLimits) -> None:
+    def __init__(self, rows: tuple[WriterRow, ...], limits: KvLimits, clock: Clock) -> None:
         self._limits = limits
+        self._clock = clock
         self.known: dict[Entity, Writer] = {}
         self.attached: dict[Entity, Writer] = {}
         self.due: dict[Entity, None] = {}  # who is to be told how far it is done; in order
@@ -81,11 +83,11 @@ class Writers:
                 found.append(f"{entity} has outcomes of writes that are not done")
         return found
 
-    def make(self, entity: Entity, applied: int, wall_ns: int) -> Writer | None:
+    def make(self, entity: Entity, applied: int) -> Writer | None:
         """A new one; None if there are too many that must be remembered."""
-        if len(self.known) >= STORE_WRITERS_MAX and not self.forget(wall_ns):
+        if len(self.known) >= STORE_WRITERS_MAX and not self.forget():
             return None
-        writer = self.known[entity] = Writer(entity, applied, wall_ns, self._limits)
+        writer = self.known[entity] = Writer(entity, applied, self._clock.wall_ns(), self._limits)
         return writer
 
     def row(self, entity: Entity) -> WriterRow | None:
@@ -116,9 +118,9 @@ class Writers:
             if not entity.is_chappe:
                 del self.known[entity]
 
-    def forget(self, wall_ns: int) -> list[Entity]:
+    def forget(self) -> list[Entity]:
         """Forget those not heard of for ``STORE_WRITER_FORGET_S``, and say whom."""
-        old = wall_ns - int(STORE_WRITER_FORGET_S * NS)
+        old = self._clock.wall_ns() - int(STORE_WRITER_FORGET_S * NS)
         gone = [entity for entity, each in self.known.items() if each.heard_ns < old and each.channel is None]
         for entity in gone:
             del self.known[entity]

@@ -78,7 +78,7 @@ class KvNode:
         node = self.node
         node.served[self.part.number] = self.serve
         try:
-            actions = self.part.start(time.monotonic(), time.time_ns())
+            actions = self.part.start(time.monotonic())
         except BaseException:
             del node.served[self.part.number]
             self._close_backend(CLOSE_S)
@@ -107,7 +107,7 @@ class KvNode:
         due = self.part.due
         waiting: list[Flush] = []
         held = self.part.role.held_until < math.inf
-        actions = self.part.write(method, args, options, now, time.time_ns())
+        actions = self.part.write(method, args, options, now)
         if hurry and self.part.role.held_until < math.inf:
             actions = [*actions, *self.part.let_go(now)]
         for action in actions:
@@ -140,13 +140,13 @@ class KvNode:
     def ask(self, method: Callable[..., list[KvAction]], *args: object) -> None:
         """Make one call into the core that a ``Resolve`` answers. Raises MemberStopped."""
         self.node.turns.check()
-        self._perform(self.part.ask(method, args, time.monotonic(), time.time_ns()))
+        self._perform(self.part.ask(method, args, time.monotonic()))
         self.node.gatherer.at_once()
 
     def do_what_is_due(self) -> None:
         """Have the core do it now, if it was not done in time: the machine is busy."""
         if not self.part.closing:
-            self._perform(self.part.handle_timeout(time.monotonic(), time.time_ns()))
+            self._perform(self.part.handle_timeout(time.monotonic()))
 
     def stop(self, watcher: object, on: bool) -> None:
         """A watcher has no room for further changes, or has some again."""
@@ -168,7 +168,7 @@ class KvNode:
         self._commits.do(lambda: commit(backend, action), lambda error: self._committed(action.number, error))
 
     def _committed(self, number: int, error: StorageError | None) -> None:
-        self._perform(self.part.handle_committed(number, error, time.monotonic(), time.time_ns()))
+        self._perform(self.part.handle_committed(number, error, time.monotonic()))
         self.node.turns.news = True  # there may be room again
 
     def _propose(self, action: Propose) -> None:
@@ -194,7 +194,7 @@ class KvNode:
         self.node.turns.news = True
 
     def _hear_chain(self, method: Callable[..., list[KvAction]], told: object) -> None:
-        self._perform(self.part.handle_chain(method, told, time.monotonic(), time.time_ns()))
+        self._perform(self.part.handle_chain(method, told, time.monotonic()))
 
     def _perform(self, actions: Sequence[Action]) -> None:
         self.node.perform(actions)
@@ -215,7 +215,7 @@ class KvNode:
         self._close_backend(timeout_s)
         with self.node.lock:
             self.node.served.pop(self.part.number, None)
-            actions = self.part.close(time.monotonic(), time.time_ns())
+            actions = self.part.close(time.monotonic())
             self.node.pause(self.part.number, False)
             if not turns.closed and turns.halted is None:
                 self.node.perform(actions)

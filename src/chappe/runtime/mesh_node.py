@@ -26,6 +26,7 @@ from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, p
 from chappe.mesh.messages import COMMAND
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.runtime.dials import Dials
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.runtime.turns import Ready, Turns
@@ -72,7 +73,7 @@ class MeshNode:
         need_descriptors()
         assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
-        self.member = Member(core)
+        self.member = Member(core, SYSTEM_CLOCK)
         self.member.reporting.tls = security is not None
         self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
         self.tapped: Callable[[int, list[bytes]], None] | None = None  # is shown what comes, while somebody looks
@@ -126,7 +127,7 @@ class MeshNode:
                 self.turns.tell()
                 self.turns.look_again()
 
-    def advance(self, wall_ns: int) -> None:
+    def advance(self, to_ns: int) -> None:
         """Advance the simulated time of data stores: see ``Member.advance``.
 
         Raises:
@@ -135,12 +136,12 @@ class MeshNode:
         with self.lock:
             if not self.turns.closed:
                 self.turns.check()
-                self.perform(self.member.advance(wall_ns, time.monotonic(), time.time_ns()))
+                self.perform(self.member.advance(to_ns, time.monotonic()))
                 self.turns.tell()
                 self.turns.look_again()
 
     def _ask(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> Sequence[Action]:
-        return self.member.call(method, *args, now=time.monotonic(), wall_ns=time.time_ns())
+        return self.member.call(method, *args, now=time.monotonic())
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order; the lock is held."""
@@ -309,7 +310,7 @@ class MeshNode:
         if now >= self._own_due():
             self._own_timeouts(now)
         if now >= self.member.next_timeout():
-            self.perform(self.member.handle_timeout(now, time.time_ns()))
+            self.perform(self.member.handle_timeout(now))
         if self.core.turned != self._turned:
             self._turned = self.core.turned
             self.turns.news = True
@@ -348,7 +349,7 @@ class MeshNode:
                 if self.tapped is not None and link.established:
                     self.tapped(link.number, frames)
                 now = time.monotonic()
-                self.perform(self.member.handle_frames(link.number, frames, now, time.time_ns()))
+                self.perform(self.member.handle_frames(link.number, frames, now))
                 if link.lost or link.closing_at is not None:
                     return
                 if not link.established:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from chappe.core import Clock
 from chappe.errors import ProtocolError, Sealed
 from chappe.kv.commands import sender_endpoint
 from chappe.kv.topics import master_topic, store_of
@@ -37,7 +38,7 @@ class MeshSealing:
     Args:
         look: Has ``held`` take what is new; called with the time at most every ``LOOK_S``.
         now: The time in seconds, steady.
-        wall_us: The time in microseconds since 1970 UTC.
+        clock: The time of day.
 
     Attributes:
         refused: How many messages were not delivered, as they could not be opened.
@@ -51,15 +52,15 @@ class MeshSealing:
         sealer: MessageSealer,
         look: Callable[[float], object],
         now: Callable[[], float],
-        wall_us: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._held = held
         self._look = look
         self._now = now
-        self._wall_us = wall_us
+        self._clock = clock
         self._sealer = sealer
         self._opener = MessageOpener()
-        self._lives = Lives(sealer.salt, wall_us() - _EARLY_US)
+        self._lives = Lives(sealer.salt, clock.wall_ns() // 1000 - _EARLY_US)
         self._of: dict[bytes, Group | None] = {}
         self._checked: dict[str, EpochSecret | str] = {}  # by group: what to seal with, or why nothing can be
         self._kept: deque[tuple[float, Message, str]] = deque()  # since when, and why it cannot be opened yet
@@ -113,7 +114,8 @@ class MeshSealing:
 
     def _sealed(self, group: Group, topic: bytes, payloads: list[bytes], kind: int, receiver: bytes) -> bytes:
         secret, place = self._secret(group, topic), (topic, receiver)
-        return wrap(self._sealer.seal(secret, _KINDS[kind], place, pack_values(payloads), self._wall_us()))
+        wall_us = self._clock.wall_ns() // 1000
+        return wrap(self._sealer.seal(secret, _KINDS[kind], place, pack_values(payloads), wall_us))
 
     def _secret(self, group: Group, topic: bytes) -> EpochSecret:
         secret = self._checked.get(group.name)

@@ -73,7 +73,7 @@ class StoreServer(Part, ServerHost):
         self._told = 0  # the last event that clones were told
         self._news: deque[Callable[[], None]] = deque()  # for the endpoint
         self.role: ChainedMaster = world.cores.master(
-            STORE, chappe_entity(self.endpoint, self.life), self.life, now=self.now, wall_ns=self.wall_ns,
+            STORE, chappe_entity(self.endpoint, self.life), self.life, now=self.now, clock=self,
             limits=world.kv_limits, part_bytes=world.part_bytes, history=world.history_size,
         )  # fmt: skip
         self.table |= {**self.role_table(), Propose: self._propose, Report: self._report}
@@ -84,7 +84,6 @@ class StoreServer(Part, ServerHost):
         """See ``Part``."""
         return self.now
 
-    @property
     def wall_ns(self) -> int:
         """The time of day: all have another one."""
         return int(self.world.wall_us(self) * 1000)
@@ -96,14 +95,14 @@ class StoreServer(Part, ServerHost):
 
     def due(self) -> float:
         """When one of the cores wants to be called, on the world's clock."""
-        at = self.role.next_timeout(self.now, self.wall_ns)
+        at = self.role.next_timeout()
         return min(super().due(), float((max(at, self.now) - self._offset) / self.rate))
 
     def handle_due(self) -> None:
         """Have them do what is due."""
         super().handle_due()
-        if self.alive and self.now >= self.role.next_timeout(self.now, self.wall_ns):
-            self.call_role(self.role.handle_timeout, self.now, self.wall_ns)
+        if self.alive and self.now >= self.role.next_timeout():
+            self.call_role(self.role.handle_timeout, self.now)
 
     def call_role(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into the master, and look at what it is like then."""
@@ -125,7 +124,7 @@ class StoreServer(Part, ServerHost):
             self._later(partial(self._hand_on, each))
 
     def _hand_on(self, fed: Fed) -> None:
-        self.call_role(self.role.handle_fed, [fed], self.now, self.wall_ns)
+        self.call_role(self.role.handle_fed, [fed], self.now)
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into the server; if it has another place then, that is news."""
@@ -133,7 +132,7 @@ class StoreServer(Part, ServerHost):
         place = Place(self.core.head, self.core.member, self.core.why)
         if self.alive and place != self._place:
             self._place = place
-            self._later(lambda: self.call_role(self.role.handle_place, place, self.now, self.wall_ns))
+            self._later(lambda: self.call_role(self.role.handle_place, place, self.now))
 
     def _later(self, news: Callable[[], None]) -> None:
         self._news.append(news)

@@ -10,7 +10,7 @@ from tests.worlds.backends import SimBackend
 from tests.worlds.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, KvWorld, Operation
 from tests.worlds.mesh.hosts import EndpointHost
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
 from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, StoreError
@@ -87,10 +87,10 @@ class FromBefore(Wrapped):
         super().__init__(core)
         self.hears = dict.fromkeys(core.hears, self.handle_messages)
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float, wall_ns: int = 0) -> list[Action]:
+    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
         """See ``KvClone``."""
         known = [each for each in payloads if not isinstance(_command(each), Several)]
-        actions: list[Action] = self._core.handle_messages(known, now, wall_ns)
+        actions: list[Action] = self._core.handle_messages(known, now)
         return [each for each in actions if not isinstance(each, Send) or _command(each.payload) != TAKES_SEVERAL]
 
 
@@ -99,6 +99,18 @@ def _command(payload: bytes) -> object:
         return decode_message(payload).command
     except ProtocolError:
         return None
+
+
+class SetBack:
+    """A time of day that was set back."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.behind_ns = 0
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970 UTC."""
+        return self._clock.wall_ns() - self.behind_ns
 
 
 class KvHost(Host):
@@ -115,31 +127,36 @@ class KvHost(Host):
         self.backend = backend
         self.entity = chappe_entity(endpoint, rng.getrandbits(32))
         self.stale_s = rng.choice((1.0, 10.0, 60.0))
-        now, wall_ns = self.times()
+        now = self.now
         if self.kind == "master":
             loaded = None if backend is None else backend.load()
+            clock = SetBack(world.clock)
             history = KeyHistory(world.history_size, world.limits, kept=backend is not None)
             if backend is not None:  # the clock may have been set back before this life
-                wall_ns -= Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400)) * 1_000_000_000
+                choice = Random(f"set back {world.seed} {self.entity}").choice((0, 0, 3_600, 86_400))
+                clock.behind_ns = choice * 1_000_000_000
             core: Any = world.cores.master(
-                STORE, self.entity, now=now, wall_ns=wall_ns, durable=backend is not None, loaded=loaded,
-                limits=world.limits, history=history,
+                STORE, self.entity, now=now, clock=clock, durable=backend is not None,
+                loaded=loaded, limits=world.limits, history=history,
             )  # fmt: skip
+            clock.behind_ns = 0
             world.see("on_loaded", self, () if loaded is None else loaded.history)
             if backend is not None:
                 backend.take(core.reserve())
         else:
             old = Random(f"old {world.seed} {self.name}").random() < OLD
             core = world.cores.clone(
-                STORE, self.entity, now=now, resync_s=rng.choice((0.2, 1.0, 5.0)), stale_s=self.stale_s,
+                STORE, self.entity, now=now, clock=world.clock, resync_s=rng.choice((0.2, 1.0, 5.0)),
+                stale_s=self.stale_s,
                 mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
             )  # fmt: skip
             core = FromBefore(core) if old else core
         self.role = Watched(core, self._answered)
 
-    def times(self) -> tuple[float, int]:
-        """The two clocks."""
-        return self.world.now, self.world.clock.wall_us * 1000
+    @property
+    def now(self) -> float:
+        """What its steady clock shows."""
+        return self.world.now
 
     def _answered(self, actions: Sequence[Action]) -> None:
         """The core has answered this, to whomever."""
@@ -252,21 +269,20 @@ class WireHost(KvHost):
 
     def start(self) -> None:
         """Begin."""
-        self.call(self.role.start, *self.times())
+        self.call(self.role.start, self.now)
 
     def due(self) -> float:
         """When the core wants to be called."""
-        due: float = self.role.next_timeout(*self.times())
+        due: float = self.role.next_timeout()
         return due
 
     def handle_due(self) -> None:
         """Have it do what is due."""
-        self.call(self.role.handle_timeout, *self.times())
+        self.call(self.role.handle_timeout, self.now)
 
     def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
         """Make one call that writes."""
-        now, wall_ns = self.times()
-        self.call(method, *arguments, now=now, wall_ns=wall_ns, **options)
+        self.call(method, *arguments, now=self.now, **options)
 
     def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
         """Make one call that a ``Resolve`` answers."""
@@ -279,12 +295,12 @@ class WireHost(KvHost):
     def hear(self, action: Send) -> None:
         """A message has come, if it still lives."""
         self.heard = action
-        self.call(self.role.hears[action.topic], [action.payload], *self.times())
+        self.call(self.role.hears[action.topic], [action.payload], self.now)
 
     def committed(self, number: int, error: StorageError | None) -> None:
         """A commit is durable, or was refused."""
         if error is None:
-            self.call(self.role.handle_committed, number, *self.times())
+            self.call(self.role.handle_committed, number, self.now)
         else:
             self.call(self.role.handle_commit_failed, number, error, self.world.now)
 
@@ -315,23 +331,23 @@ class AttachedHost(EndpointHost, KvHost):
 
     def start(self) -> None:
         """Begin."""
-        self.call(self.part.start, *self.times())
+        self.call(self.part.start, self.now)
 
     def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
         """Make one call that writes."""
-        self.call(self.part.write, method, arguments, options, *self.times())
+        self.call(self.part.write, method, arguments, options, self.now)
 
     def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
         """Make one call that a ``Resolve`` answers."""
-        self.call(self.part.ask, method, arguments, *self.times())
+        self.call(self.part.ask, method, arguments, self.now)
 
     def leave(self) -> None:
         """Say goodbye."""
-        self.call(self.part.close, *self.times())
+        self.call(self.part.close, self.now)
 
     def committed(self, number: int, error: StorageError | None) -> None:
         """A commit is durable, or was refused."""
-        self.call(self.part.handle_committed, number, error, *self.times())
+        self.call(self.part.handle_committed, number, error, self.now)
 
     def _serve(self, action: Serve) -> None:
         for each in action.actions:

@@ -61,14 +61,9 @@ class Part(Host):
         """The time on its own clock."""
         raise NotImplementedError
 
-    @property
-    def wall_ns(self) -> int:
-        """The time of day."""
-        return int(self.world.clock.wall_us * 1000)
-
     def begin(self) -> None:
         """Begin; others hear that it is there."""
-        self.call_role(self.role.start, self.own_time, self.wall_ns)
+        self.call_role(self.role.start, self.own_time)
         self.world.lines.begun(self.name)
         self.world.clock.after(0.01, self.world.network_changed)
 
@@ -112,7 +107,7 @@ class Part(Host):
         world.trace(self, "writes %d: %s %r %r", ticket, what, key, value)
         try:
             self.call_role(
-                getattr(self.role, what), *arguments, now=self.own_time, wall_ns=self.wall_ns, ticket=ticket,
+                getattr(self.role, what), *arguments, now=self.own_time, ticket=ticket,
                 expiry_ns=int(world.rng.choice((0.3, 3.0)) * 1e9) if key == "living" else None,
             )  # fmt: skip
         except _ERRORS as error:
@@ -157,7 +152,7 @@ class Part(Host):
 
             def deliver(host: Any, topic: bytes = topic, payload: bytes = payload, endpoint: bytes = endpoint) -> None:
                 if host.endpoint == endpoint:
-                    host.call_role(host.role.hears[topic], [payload], host.own_time, host.wall_ns)
+                    host.call_role(host.role.hears[topic], [payload], host.own_time)
 
             world.lines.send(self.name, other.name, "mesh", deliver)
 
@@ -172,7 +167,8 @@ class CloneHost(Part, ClockedHost):
         self.ahead_s = world.rng.random() * 1_000
         self.table = self.role_table()
         self.role = KvClone(
-            STORE, chappe_entity(self.endpoint, self.life), now=self.now, resync_s=world.rng.choice((0.2, 1.0, 10.0)),
+            STORE, chappe_entity(self.endpoint, self.life), now=self.now, clock=world.clock,
+            resync_s=world.rng.choice((0.2, 1.0, 10.0)),
             limits=world.kv_limits,
         )  # fmt: skip
 
@@ -187,12 +183,12 @@ class CloneHost(Part, ClockedHost):
 
     def due(self) -> float:
         """When the core wants to be called, on the world's clock."""
-        return self.in_world(self.role.next_timeout(self.now, self.wall_ns))
+        return self.in_world(self.role.next_timeout())
 
     def handle_due(self) -> None:
         """Have it do what is due."""
-        if self.now >= self.role.next_timeout(self.now, self.wall_ns):
-            self.call(self.role.handle_timeout, self.now, self.wall_ns)
+        if self.now >= self.role.next_timeout():
+            self.call(self.role.handle_timeout, self.now)
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into the core, and look at what it is like then, and shows."""

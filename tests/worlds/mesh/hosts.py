@@ -62,7 +62,7 @@ class EndpointHost(MeshHost):
         self.core = make(own_id, options, self.now)
         if world.filters:
             self.core.router.passing.shows = show
-        self.member = Member(self.core)
+        self.member = Member(self.core, world.clock)
         self.peered: set[bytes] = set()  # as its statuses say
         self.discovered: set[bytes] = set()
         self.resolved: dict[int, object] = {}
@@ -97,10 +97,6 @@ class EndpointHost(MeshHost):
     def paused(self) -> bool:
         """Whether nothing is to be read from peers."""
         return self.member.paused
-
-    def times(self) -> tuple[float, int]:
-        """The two clocks."""
-        return self.now, self.world.clock.wall_us * 1000
 
     @property
     def now(self) -> float:
@@ -147,7 +143,7 @@ class EndpointHost(MeshHost):
         at = 0
         while at < len(bodies):
             end = portion(bodies, self.core.messages_max(side.conn), at)
-            self.call(self.member.handle_frames, side.conn, bodies[at:end], *self.times())
+            self.call(self.member.handle_frames, side.conn, bodies[at:end], self.now)
             at = end
 
     def broken(self, side: Side, reason: str) -> None:
@@ -343,12 +339,11 @@ class EndpointHost(MeshHost):
 
     def handle_due(self) -> None:
         """Have the core do what is due."""
-        self.call(self.member.handle_timeout, *self.times())
+        self.call(self.member.handle_timeout, self.now)
 
     def ask(self, method: Callable[..., Sequence[Any]], *args: object) -> None:
         """Make one call into the core and carry out its answer."""
-        now, wall_ns = self.times()
-        self.call(self.member.call, method, *args, now=now, wall_ns=wall_ns)
+        self.call(self.member.call, method, *args, now=self.now)
 
     def _deliver(self, action: Deliver) -> None:
         if action.subscriber == LAST:

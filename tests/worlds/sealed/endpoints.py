@@ -139,7 +139,7 @@ class SealedEndpoint(EndpointHost):
             MessageSealer(name, world.seal_rng.randbytes(SALT_BYTES), sign_of(name), world.nonces.cipher),
             lambda now: machine.look(self.held),
             lambda: world.steady(name),
-            lambda: world.clock.wall_us,
+            world.clock,
         )
         self._here: KeysHere | None = None
         super().__init__(world, name, life, own_id, options, make)

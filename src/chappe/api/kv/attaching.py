@@ -61,7 +61,7 @@ def attach_master(
         if loaded is not None:
             _check_history(loaded, name)
         core = KvMaster(
-            name, _entity(endpoint), now=endpoint.node.member.times(time.monotonic(), 0)[0], wall_ns=time.time_ns(),
+            name, _entity(endpoint), now=endpoint.node.member.time(time.monotonic()), clock=endpoint.node.member.clock,
             durable=kept is not None, loaded=loaded, notify=False,
             history=KeyHistory(history, KV_LIMITS, kept=kept is not None),
         )  # fmt: skip
@@ -93,7 +93,7 @@ def _check_history(loaded: Loaded, name: str) -> None:
 
 def _attach_chained(endpoint: Host, name: str, chain: Chaining, history: int) -> DataStore:
     core = ChainedMaster(
-        name, _entity(endpoint), secrets.randbits(_LIFE_BITS), now=time.monotonic(), wall_ns=time.time_ns(),
+        name, _entity(endpoint), secrets.randbits(_LIFE_BITS), now=time.monotonic(), clock=endpoint.node.member.clock,
         notify=False, history=history,
     )  # fmt: skip
     server = StoreServer(chain, plain=endpoint.security == "plain")
@@ -146,10 +146,10 @@ def begin_clone(endpoint: Host, name: str, resync_s: float, stale_s: float, buff
         endpoint.check()
         if endpoint.node.member.has("master", name):
             raise MasterExists(f"this endpoint has the master of store {name!r}: use that one, it has all data")
-        now, _ = endpoint.node.member.times(time.monotonic(), 0)
+        member = endpoint.node.member
         core = KvClone(
-            name, _entity(endpoint), now=now, resync_s=resync_s, stale_s=stale_s,
-            mutation_buffer_s=buffer_s, notify=False,
+            name, _entity(endpoint), now=member.time(time.monotonic()), clock=member.clock,
+            resync_s=resync_s, stale_s=stale_s, mutation_buffer_s=buffer_s, notify=False,
         )  # fmt: skip
         made = AttachedStore(endpoint, core)
         made.begin()

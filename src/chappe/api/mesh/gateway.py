@@ -28,6 +28,7 @@ from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import Action, GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
 from chappe.gateway.summary import as_chosen
 from chappe.mesh.messages import DATA, NOBODY
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.security import Keys, Security
 from chappe.system import machine, time
 from chappe.system.forking import own
@@ -126,7 +127,7 @@ class Gateway(Closeable):
                 SideOptions(each.domain, as_id(self._endpoints[side].id).bytes, chosen[side], _believed(each))
                 for side, each in enumerate(sides)
             ]
-            self._core = GatewayCore((options[0], options[1]))
+            self._core = GatewayCore((options[0], options[1]), SYSTEM_CLOCK)
             for endpoint in self._endpoints:
                 self._subscribers.append(
                     endpoint.subscribe(
@@ -278,9 +279,9 @@ class Gateway(Closeable):
                         continue
                     self._looked[side] = settled
                     filters = endpoint.core.filters()
-                self._do(self._core.handle_network(side, filters, time.monotonic(), time.time_ns() // 1000))
+                self._do(self._core.handle_network(side, filters, time.monotonic()))
             if time.monotonic() >= self._core.next_timeout():
-                self._do(self._core.handle_timeout(time.monotonic(), time.time_ns() // 1000))
+                self._do(self._core.handle_timeout(time.monotonic()))
 
     def _do(self, actions: Iterable[Action]) -> None:
         """Carry out what does not wait for anybody."""

@@ -11,6 +11,7 @@ from chappe.errors import NotPermitted, UsageError
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.rules import COMMAND_HEAD, MeshRules
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, PUBLISH, SUBSCRIBE, WRITE
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.runtime.mesh_keys import KeysWatch
 from chappe.runtime.mesh_rules import RulesWatch
 from chappe.security import Keys, permissions_file
@@ -161,5 +162,5 @@ def sealing_of(keys: Keys) -> MeshSealing:
     from chappe.storage.sealed_files import SealedGroups
 
     files = SealedGroups(keys)
-    clocks = (lambda: time.monotonic()), (lambda: time.time_ns() // 1000)  # a test may change them meanwhile
-    return MeshSealing(files.held, files.message_sealer(), files.look, *clocks)
+    steady = lambda: time.monotonic()  # noqa: E731  # a test may change it meanwhile
+    return MeshSealing(files.held, files.message_sealer(), files.look, steady, SYSTEM_CLOCK)

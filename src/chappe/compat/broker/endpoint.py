@@ -132,7 +132,8 @@ class Endpoint:
         configuration = Configuration() if configuration is None else configuration
         self._endpoint = configuration.make()
         self._clock = None if configuration.options.use_real_time else SimulatedClock()
-        self._endpoint.node.member.clock = self._clock
+        if self._clock is not None:
+            self._endpoint.node.member.simulate(self._clock)
         self._stores = Stores(self._endpoint)
 
     def __enter__(self) -> Self:
@@ -232,7 +233,7 @@ class Endpoint:
 
     def now(self) -> Timestamp:
         """The time as data stores have it; simulated time begins at 1970."""
-        return system_time() if self._clock is None else Timestamp(Timespan(self._clock.wall_ns))
+        return system_time() if self._clock is None else Timestamp(Timespan(self._clock.wall_ns()))
 
     def advance_time(self, t: Timestamp | datetime) -> None:
         """Let simulated time go on to ``t``: returns when everything that is due in data stores is done.
@@ -243,9 +244,9 @@ class Endpoint:
         """
         if not isinstance(t, Timestamp | datetime):
             raise TypeError(f"advance_time takes a Timestamp or a datetime, not a {type(t).__name__}")
-        wall_ns = Data.from_py(t)._value
-        assert isinstance(wall_ns, int)
-        self._endpoint.node.advance(wall_ns)
+        at_ns = Data.from_py(t)._value
+        assert isinstance(at_ns, int)
+        self._endpoint.node.advance(at_ns)
         self._stores.await_kept()
 
     # -- messages ---------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, assert_never
 from crc32c import crc32c
 
 from chappe.channel import FIRST
+from chappe.core import Clock
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
 from chappe.kv.actions import Action, Commit, Propose
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
@@ -65,11 +66,11 @@ class ChainedMaster(Replica):
     """
 
     def __init__(
-        self, name: str, entity: Entity, life: int, *, now: float, wall_ns: int, notify: bool = True,
+        self, name: str, entity: Entity, life: int, *, now: float, clock: Clock, notify: bool = True,
         limits: KvLimits = KV_LIMITS, part_bytes: int = PART_BYTES, history: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(
-            name, entity, now=now, wall_ns=wall_ns, notify=notify, limits=limits,
+            name, entity, now=now, clock=clock, notify=notify, limits=limits,
             history=KeyHistory(history, limits, kept=True),
         )  # fmt: skip
         self.active: KvMaster | None = None
@@ -146,9 +147,9 @@ class ChainedMaster(Replica):
 
     # -- the chain ----------------------------------------------------------------------------------------------
 
-    def handle_place(self, place: Place, now: float, wall_ns: int) -> list[Action]:
+    def handle_place(self, place: Place, now: float) -> list[Action]:
         """This server has another place in its chain, or takes part or does not; told of each, in order."""
-        self._wake(now, wall_ns)
+        self._wake(now)
         self._place = place
         self._met |= place.member
         if not place.head:
@@ -159,9 +160,9 @@ class ChainedMaster(Replica):
         self._seek()
         return self._take(now)
 
-    def handle_fed(self, fed: Iterable[Fed], now: float, wall_ns: int) -> list[Action]:
+    def handle_fed(self, fed: Iterable[Fed], now: float) -> list[Action]:
         """The chain has committed this, in this order. A whole state comes first, in steps."""
-        self._wake(now, wall_ns)
+        self._wake(now)
         self._fed_at = now
         for each in fed:
             match each:
@@ -241,7 +242,7 @@ class ChainedMaster(Replica):
             self.history.left(operations)
             self.history.add([each for each in operations if isinstance(each, HistoryRow)])
             return
-        actions = active.handle_committed(did.number, now, self._wall(now))
+        actions = active.handle_committed(did.number, now)
         self._recent.add(did.master, did.event, operations)
         self._by_master(actions, now)
 
@@ -275,14 +276,14 @@ class ChainedMaster(Replica):
             return
         self._terms += 1
         self._asked = chappe_entity(self.entity.endpoint, crc32c(b"%d %d" % (self._life, self._terms)))
-        base = max(self._event + _AHEAD, self._wall(self._seen_at) // 1000)  # above all revisions that there were
+        base = max(self._event + _AHEAD, self._clock.wall_ns() // 1000)  # above all revisions that there were
         self._done.append(Propose((encode(Lead(self._asked, base)),)))
 
     def _lead(self, led: Led, before: Entity | None, now: float) -> None:
         """Be master, with all that the chain has."""
         entity = led.master
         self.active = active = KvMaster(
-            self.name, entity, now=now, wall_ns=self._wall(now), durable=True,
+            self.name, entity, now=now, clock=self._clock, durable=True,
             loaded=Loaded((), tuple(self._writers.values())), engine=self.engine, recent=self._recent,
             history=self.history,
             heartbeat_s=STAR_HEARTBEAT_S, notify=self.notify, limits=self._limits, base=led.event,
@@ -290,7 +291,7 @@ class ChainedMaster(Replica):
         assert active.position == led.event
         self._recent.name(entity, active.position)
         self._doubts = 0
-        self._by_master(active.start(now, self._wall(now)), now)
+        self._by_master(active.start(now), now)
         if before is not None:
             self._stands_in_until, self._stand_in_at = now + MASTER_SILENT_S, now
         self._answer_voters()
@@ -327,7 +328,7 @@ class ChainedMaster(Replica):
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def start(self, now: float, wall_ns: int) -> list[Action]:
+    def start(self, now: float) -> list[Action]:
         """Begin; what the chain has, and where this server is in it, is told next."""
         return self._take(now)
 
@@ -345,26 +346,26 @@ class ChainedMaster(Replica):
             self._by_master(self.active.handle_gone(endpoint, now), now)
         return self._take(now)
 
-    def handle_timeout(self, now: float, wall_ns: int) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Action]:
         """Do what is due."""
-        self._wake(now, wall_ns)
+        self._wake(now)
         if self._doubts and now >= self._doubts_until:
             self._step_down(now)
             self._seek()
-        if self._serving and self.active is not None and now >= self.active.next_timeout(now, wall_ns):
-            self._by_master(self.active.handle_timeout(now, wall_ns), now)
+        if self._serving and self.active is not None and now >= self.active.next_timeout():
+            self._by_master(self.active.handle_timeout(now), now)
         self._stand_in(now)
         if now >= self._own.next_timeout():
             self._by_author(self._own.handle_timeout(now))
         return self._take(now)
 
-    def next_timeout(self, now: float, wall_ns: int) -> float:
+    def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
         due = self._own.next_timeout()
         if self._doubts:
             due = min(due, self._doubts_until)
         if self._serving and self.active is not None:
-            due = min(due, self.active.next_timeout(now, wall_ns))
+            due = min(due, self.active.next_timeout())
             if self._stand_in_at < self._stands_in_until:
                 due = min(due, self._stand_in_at)
         return min([due, *self._waits.values()])
@@ -375,9 +376,8 @@ class ChainedMaster(Replica):
 
     # -- what follows from what was done ------------------------------------------------------------------------
 
-    def _wake(self, now: float, wall_ns: int) -> None:
+    def _wake(self, now: float) -> None:
         """Before anything else is done: see whether this one stood still."""
-        self._wall_ns = wall_ns - int(now * 1e9)
         stood_still = now >= self._seen_at + PAUSE_S
         self._seen_at = now
         self._voters.forget(now)
