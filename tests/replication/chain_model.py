@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.fixed_clock import FixedClock
 from tests.worlds.chain.hosts import Disk
 
 from chappe.core import Report
@@ -28,6 +29,7 @@ SESSIONS = (1, 2)  # of the two clients: opened by the first two entries
 TICK_S = CHAIN_LIMITS.beat_s
 SILENT_TICKS = 16
 WALL_US = 1_000_000
+CLOCK = FixedClock(1_000 * WALL_US)
 LINKS = tuple((one, other) for one in range(3) for other in range(3) if one != other)
 
 
@@ -170,12 +172,12 @@ class State:
         seq = self.seqs[client]
         command = b"%d/%d" % (client, seq)
         request = Do(SESSIONS[client], seq, max(0, seq - 1), command)
-        self.call(place, "handle_request", f"client{client}", request, self.now, WALL_US)
+        self.call(place, "handle_request", f"client{client}", request, b"", self.now)
 
     def read(self, place: int) -> None:
         token = len(self.reads) + 100 * (1 + sum(self.seqs))
         self.reads[token] = len(self.confirmed)
-        self.call(place, "handle_request", "reader", Read(token, b""), self.now, WALL_US)
+        self.call(place, "handle_request", "reader", Read(token, b""), b"", self.now)
 
     def written(self, place: int) -> None:
         change = self.writing[place]
@@ -193,7 +195,7 @@ class State:
         disk = self.disks[place] = copy.copy(self.disks[place])
         self.touched.add(place)
         self.cores[place] = ChainServer(
-            place, NAMES, self.lives, disk.memory, Count(), now=self.now, loaded=disk.loaded, durable=True
+            place, NAMES, self.lives, disk.memory, Count(), now=self.now, clock=CLOCK, loaded=disk.loaded, durable=True
         )
         self.call(place, "start", self.now)
         self.listen(place)
@@ -201,7 +203,7 @@ class State:
     def listen(self, place: int) -> None:
         """Both clients listen to every server: whoever is the tail answers."""
         for client, session in enumerate(SESSIONS):
-            self.call(place, "handle_request", f"client{client}", Listen(session, b"-"), self.now, WALL_US)
+            self.call(place, "handle_request", f"client{client}", Listen(session, b"-"), b"", self.now)
 
     def flow(self, places: set[int]) -> None:
         """All that these have to do and say to each other is done and arrives."""
@@ -238,7 +240,9 @@ def founded() -> State:
         disks.append(disk)
     state = State([], disks, committed=list(opens))
     state.cores = [
-        ChainServer(place, NAMES, 1 + place, disks[place].memory, Count(), now=0.0, loaded=disks[place].loaded)
+        ChainServer(
+            place, NAMES, 1 + place, disks[place].memory, Count(), now=0.0, clock=CLOCK, loaded=disks[place].loaded
+        )
         for place in range(3)
     ]  # fmt: skip
     for place in range(3):

@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
+from tests.fixed_clock import CLOCK
 from tests.replication.test_chain_joining import joiner, tail
 from tests.worlds.chain.hosts import Disk
 
@@ -85,7 +86,7 @@ def put(number: int) -> bytes:
 def filled(core: ChainServer) -> None:
     """Many values, more than the log may have."""
     for seq in range(1, KEYS + 1):
-        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), 0.0, 1)
+        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), b"", 0.0)
         core.flush(0.0)
 
 
@@ -104,7 +105,7 @@ def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_i
         actions = giving.handle_timeout(now)
         beats += len(told(actions, Beat)) // 2
         steps += 1
-        giving.handle_request("client", Do(1, KEYS + steps, KEYS + steps - 1, put(steps)), now, 1)
+        giving.handle_request("client", Do(1, KEYS + steps, KEYS + steps - 1, put(steps)), b"", now)
         giving.flush(now)
         if giving.joining.joiner is not None:
             giving.handle_message(2, Beat(1, 13, 3, 0, 0, 0, 1), now)
@@ -135,7 +136,7 @@ def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServer(
-        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, loaded=disk.loaded, limits=limits
+        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, clock=CLOCK, loaded=disk.loaded, limits=limits
     )  # fmt: skip
     core.aligned = True  # as the head of a configuration that it has entered
     return core
@@ -144,11 +145,11 @@ def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
 def test_a_member_confirms_commands_while_its_state_is_written() -> None:
     disk = Disk(11)
     core = alone(disk)
-    core.handle_request("client", Open(b"n"), 0.0, 1)
+    core.handle_request("client", Open(b"n"), b"", 0.0)
     now, saved, confirmed = 0.0, 0, 0
     saving: Change | None = None
     for seq in range(1, 3_000):
-        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), now, 1)
+        core.handle_request("client", Do(1, seq, seq - 1, put(seq)), b"", now)
         for action in core.flush(now):
             if isinstance(action, Save):
                 assert saving is None
@@ -181,7 +182,7 @@ def test_a_member_confirms_commands_while_its_state_is_written() -> None:
 def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> None:
     disk = Disk(11)
     core = alone(disk, replace(LIMITS, window_bytes=1_000))
-    core.handle_request("client", Open(b"n"), 0.0, 1)
+    core.handle_request("client", Open(b"n"), b"", 0.0)
     now, seq, saves = 0.0, 0, 0
 
     def go_on() -> bool:
@@ -190,7 +191,7 @@ def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> 
         now += 0.003
         core.handle_timeout(now)
         end = core.log.end
-        core.handle_request("client", Do(1, seq + 1, seq, put(seq)), now, 1)
+        core.handle_request("client", Do(1, seq + 1, seq, put(seq)), b"", now)
         taken = core.log.end > end
         seq += taken
         for action in core.flush(now):

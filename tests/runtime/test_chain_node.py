@@ -18,6 +18,7 @@ from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.events import NotKept
 from chappe.runtime.chain_answers import Unread
 from chappe.runtime.chain_node import ChainServerNode
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
 
@@ -60,7 +61,7 @@ class Member:
         self.files.done = []
         self.files.slow = threading.Event()
         self.files.slow.set()
-        self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic())
+        self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic(), clock=SYSTEM_CLOCK)
         self.node = ChainServerNode(
             configuration.addresses, configuration.chain, self.core, files=self.files, gate=None, rules=None,
             on_report=self.events.append, on_applied=None,

@@ -76,9 +76,9 @@ def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
         found = last(self, session)
         return None if found is None else self.asked - 1  # type: ignore[attr-defined]
 
-    def asked(self: Serving, client: Any, request: Any, wall_us: int) -> Any:
+    def asked(self: Serving, client: Any, request: Any) -> Any:
         self.asked = request.seq  # type: ignore[attr-defined]
-        return do(self, client, request, wall_us)
+        return do(self, client, request)
 
     patch.setattr(Serving, "_last", always)
     patch.setattr(Serving, "_do", asked)

@@ -296,7 +296,7 @@ class ChainServerNode(SocketNode):
             case Exclude(token, place, out):
                 self._answer(client, Excluded(token, self.ask_out(place, out)))
             case asked:
-                return self.core.handle_request(client, asked, now, time.time_ns() // 1_000, who.encode())
+                return self.core.handle_request(client, asked, who.encode(), now)
         return ()
 
     def ask_out(self, place: int, out: bool) -> str:

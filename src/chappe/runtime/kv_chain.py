@@ -20,7 +20,6 @@ from chappe.kv.chained.fed import Did, Fed, Whole, WholeRows, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.runtime.chain_node import ChainServerNode
 from chappe.runtime.worker import CALLBACKS, Lane, Post
-from chappe.system import time
 
 logger = logging.getLogger(__name__)
 
@@ -145,5 +144,5 @@ class ChainLink:
         server = self._server
         assert server is not None
         for each in commands:
-            server.core.propose(each, time.time_ns() // 1_000)
+            server.core.propose(each)
         server.do(())

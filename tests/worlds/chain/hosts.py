@@ -81,6 +81,17 @@ class Disk:
         self.loaded = replace(loaded, entries=(*kept, *entries), committed=min(committed, change.keep + len(entries)))
 
 
+class ServerClock:
+    """The time of day at a server."""
+
+    def __init__(self, host: ServerHost) -> None:
+        self._host = host
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970 UTC."""
+        return int(self._host.world.wall_us(self._host)) * 1_000
+
+
 class ChainHost(Host):
     """A host with a clock of its own, that takes what came when it stands still no more."""
 
@@ -144,7 +155,7 @@ class ServerHost(ChainHost):
         self._saves = 0
         self._left = False  # an action was refused: what follows it is left
         self.core = world.cores.server(
-            self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now,
+            self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now, clock=ServerClock(self),
             loaded=self.disk.loaded, durable=world.durable, fixed=world.fixed, limits=world.limits,
         )  # fmt: skip
         self.table = {
@@ -198,9 +209,7 @@ class ServerHost(ChainHost):
 
         def deliver() -> None:
             origin = client.partition("/")[0].encode()
-            self.call(
-                self.core.handle_request, client, decode_request(frame), self.now, self.world.wall_us(self), origin
-            )
+            self.call(self.core.handle_request, client, decode_request(frame), origin, self.now)
 
         self.take(deliver)
 

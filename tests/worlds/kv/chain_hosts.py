@@ -156,7 +156,7 @@ class StoreServer(Part, ServerHost):
             self.world.failed[Propose] += 1
 
     def _number(self, action: Propose) -> list[Any]:
-        taken = [self.core.propose(each, self.world.wall_us(self)) for each in action.commands]
+        taken = [self.core.propose(each) for each in action.commands]
         if not all(taken):
             self.world.failed[Propose] += 1
         return []

@@ -20,6 +20,7 @@ from chappe.replication.chain.events import Entered, Joins
 from chappe.replication.chain.replica import Machine
 from chappe.runtime.chain_node import ChainServerNode
 from chappe.runtime.chain_rules import ChainRules
+from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.security import LogSecurity
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -89,8 +90,8 @@ class ChainServer(NodeHost):
         try:
             core = Core(
                 place, given.names, _drawn(), Memory(_drawn()) if files is None else files.memory, machine,
-                now=time.monotonic(), loaded=None if files is None else files.loaded, durable=given.durable,
-                fixed=given.fixed,
+                now=time.monotonic(), clock=SYSTEM_CLOCK, loaded=None if files is None else files.loaded,
+                durable=given.durable, fixed=given.fixed,
             )  # fmt: skip
         except BaseException:
             if files is not None:

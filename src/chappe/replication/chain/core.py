@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from chappe.core import Report
+from chappe.core import Clock, Report
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement import core as agreement
@@ -80,6 +80,7 @@ class ChainServer:
         life: A number from 1 to 2**63 - 1 that no other life of a server has.
         memory: What was kept last of the agreement.
         machine: As it is in the beginning.
+        clock: The head numbers commands with its time of day.
         loaded: What is on its disk, if the chain is durable.
         durable: What a chain is founded as that does not exist yet.
         fixed: Whether servers decide alone who is a member, and the last survivor goes on: then a cut of the network
@@ -98,6 +99,7 @@ class ChainServer:
         machine: Machine,
         *,
         now: float,
+        clock: Clock,
         loaded: Loaded | None = None,
         durable: bool = True,
         fixed: bool = False,
@@ -108,6 +110,7 @@ class ChainServer:
         self.place = place
         self.names = names
         self.life = life
+        self.clock = clock
         self._limits = limits
         self.fixed = fixed
         self.number = memory.number
@@ -270,16 +273,14 @@ class ChainServer:
             return [Tell(sender, Decided(self.number, self.agreement.value))] if asks else []
         return self._handle(sender, message, now)
 
-    def handle_request(
-        self, client: Hashable, request: Request, now: float, wall_us: int, origin: bytes = b""
-    ) -> list[Action]:
+    def handle_request(self, client: Hashable, request: Request, origin: bytes, now: float) -> list[Action]:
         """Take a client's request. It is answered by ``Reply``, or not at all: then the client repeats it.
 
         ``origin`` is the client's identity or address, for ``origins``.
         """
-        return self.serving.handle(client, request, now, wall_us, origin)
+        return self.serving.handle(client, request, origin)
 
-    def propose(self, command: bytes, wall_us: int) -> bool:
+    def propose(self, command: bytes) -> bool:
         """The part of the machine at the head gives a command, of up to 4 MiB, without a session: see ``HeadMachine``.
 
         Once it is numbered it is done once, or never: then this server has left the chain before it was committed.
@@ -288,7 +289,7 @@ class ChainServer:
             Whether it is numbered: only the head does that.
         """
         if self.head:
-            self.serving.propose(command, wall_us)
+            self.serving.propose(command)
         return self.head
 
     def handle_timeout(self, now: float) -> list[Action]:

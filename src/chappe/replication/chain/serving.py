@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
+from chappe.core import Clock
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
@@ -54,6 +55,7 @@ class Server(Protocol):
     replica: Replica
     agreement: Agreement
     peers: Peers
+    clock: Clock
 
     @property
     def majority(self) -> int:
@@ -83,7 +85,7 @@ class Serving:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def handle(self, client: Hashable, request: Request, now: float, wall_us: int, origin: bytes) -> list[Action]:
+    def handle(self, client: Hashable, request: Request, origin: bytes) -> list[Action]:
         """A client asks."""
         server = self._server
         match request:
@@ -97,15 +99,15 @@ class Serving:
                 if not server.head:
                     return [self._elsewhere(client)]
                 if self._room():
-                    self._append(0, 0, 0, request.nonce, wall_us, (origin[:ORIGIN_BYTES_MAX],) if origin else ())
+                    self._append(0, 0, 0, request.nonce, (origin[:ORIGIN_BYTES_MAX],) if origin else ())
             case Do():
                 self._listen(client, request.session)
                 if not server.head:
                     return [self._elsewhere(client)]
-                return self._do(client, request, wall_us)
+                return self._do(client, request)
         return []
 
-    def _do(self, client: Hashable, request: Do, wall_us: int) -> list[Action]:
+    def _do(self, client: Hashable, request: Do) -> list[Action]:
         server, session = self._server, request.session
         if request.also and len(request.command) + sum(map(len, request.also)) > STEP_BYTES:
             raise ProtocolError("several commands that are too many bytes for one step")
@@ -120,7 +122,7 @@ class Serving:
             return [] if outcomes is None else self._done(client, session, request.seq, outcomes)
         room = request.seq - request.done <= self._limits.session_window
         if request.seq == last + 1 and request.done < request.seq and room and self._room():
-            self._append(session, request.seq, request.done, request.command, wall_us, request.also)
+            self._append(session, request.seq, request.done, request.command, request.also)
             self._lasts[session] = request.seq
             if len(self._lasts) > 2 * self._limits.sessions_max:
                 self.forget()
@@ -141,9 +143,9 @@ class Serving:
             self._reads.committed(message.round, message.committed)
         self._reads.vote(sender, message.round, server.majority)
 
-    def propose(self, command: bytes, wall_us: int) -> None:
+    def propose(self, command: bytes) -> None:
         """The head gives a command itself. There is room for it: its giver bounds what it gives."""
-        self._append(0, 1, 0, command, wall_us)
+        self._append(0, 1, 0, command)
 
     # -- what the server tells --------------------------------------------------------------------------------
 
@@ -224,12 +226,12 @@ class Serving:
             last = 0 if same and not opens.session and not opens.own else None
         return last
 
-    def _append(
-        self, session: int, seq: int, done: int, command: bytes, wall_us: int, also: tuple[bytes, ...] = ()
-    ) -> None:
-        log = self._server.log
-        before = log.entry(log.end).at_us if log.end > log.base else self._server.replica.now_us
-        log.append(Entry(self._server.number, max(before, wall_us), session, seq, done, command, also))
+    def _append(self, session: int, seq: int, done: int, command: bytes, also: tuple[bytes, ...] = ()) -> None:
+        server = self._server
+        log = server.log
+        before = log.entry(log.end).at_us if log.end > log.base else server.replica.now_us
+        at_us = max(before, server.clock.wall_ns() // 1_000)
+        log.append(Entry(server.number, at_us, session, seq, done, command, also))
 
     def _room(self) -> bool:
         server, limits = self._server, self._limits
