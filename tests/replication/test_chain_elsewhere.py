@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.fixed_clock import CLOCK
+from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
 from chappe.limits import CHAIN_LIMITS
@@ -46,7 +46,7 @@ class Slow(Sum):
 def alone(machine: Slow) -> ChainServer:
     """The only server of a chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
-    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=CLOCK, limits=LIMITS)
+    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS)
     core.aligned = True  # as the head of a configuration that it has entered
     core.log.append(OPEN)
     return core
@@ -87,7 +87,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     assert [each.index for each in states] == [6]
     assert (core.log.base, core.log.end, core.committed, core.synced) == (6, 7, 7, 7)
     other = Slow()
-    again = ChainServer(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=CLOCK)
+    again = ChainServer(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=FixedClock(1))
     again.replica.restore(states[0].index, states[0].chunks)
     assert other.snapshot() == b"5"  # and not what was done since
 
@@ -110,7 +110,7 @@ def test_a_member_with_much_to_write_confirms_nothing_more() -> None:
 def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=CLOCK)
+    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
     machine.complete = False
     core.handle_message(1, Append(1, 0, (OPEN,), 1, 1, True), 0.0)
     written(core)
@@ -124,7 +124,9 @@ def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
 def test_a_joiner_that_reads_the_rest_does_not_keep_a_long_log_and_is_let_in_when_it_has_all() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=CLOCK, limits=LIMITS)
+    core = ChainServer(
+        2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
+    )
     machine.complete = False
     entries = (OPEN, *(Entry(1, 1_000_000, 1, seq, seq - 1, b"1") for seq in range(1, 6)))
     core.handle_message(1, Append(1, 0, entries, 6, 6, True), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.fixed_clock import CLOCK
+from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
 from chappe.core import Report
@@ -31,7 +31,7 @@ OF_B = structs.replace(FIRST, chain=((1, 2),), line=(0, 16))  # 49: decided by b
 def server(number: int, of: Configuration, life: int = 1) -> ChainServer:
     """The first one."""
     memory = Memory(11, number, configuration.encode(of))
-    return ChainServer(0, NAMES, life, memory, Sum(), now=0.0, clock=CLOCK, fixed=True)
+    return ChainServer(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(1), fixed=True)
 
 
 def decided(actions: list[Action]) -> list[tuple[int, Configuration]]:
@@ -122,7 +122,9 @@ def test_who_is_outside_changes_nothing() -> None:
 def test_a_directory_of_the_other_kind_is_refused(fixed: bool) -> None:
     of = FIRST if not fixed else structs.replace(FIRST, line=())
     with pytest.raises(UsageError, match=r"is of a chain that is .*: set fixed as it was, or choose another directory"):
-        ChainServer(0, NAMES, 1, Memory(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=CLOCK, fixed=fixed)
+        ChainServer(
+            0, NAMES, 1, Memory(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=FixedClock(1), fixed=fixed
+        )
 
 
 def test_where_servers_agree_a_configuration_has_the_bytes_that_it_had() -> None:

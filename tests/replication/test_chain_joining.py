@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crc32c import crc32c
-from tests.fixed_clock import CLOCK
+from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_elsewhere import Slow
 from tests.replication.test_chain_parts import Sum, opened
 
@@ -29,7 +29,7 @@ def joiner(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS) -
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     return ChainServer(
-        2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine or Sum(), now=0.0, clock=CLOCK, limits=limits
+        2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine or Sum(), now=0.0, clock=FixedClock(1), limits=limits
     )
 
 
@@ -38,7 +38,14 @@ def tail(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS, oth
     named = others + 1
     decided = configuration.encode(Configuration(((0, 1),), tuple(range(11, 11 + named)), (False,) * named, False))
     core = ChainServer(
-        0, tuple("abc")[:named], 1, Memory(11, 1, decided), machine or Sum(), now=0.0, clock=CLOCK, limits=limits
+        0,
+        tuple("abc")[:named],
+        1,
+        Memory(11, 1, decided),
+        machine or Sum(),
+        now=0.0,
+        clock=FixedClock(1),
+        limits=limits,
     )
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
@@ -98,7 +105,9 @@ def test_a_state_that_has_more_is_taken() -> None:
 def test_the_log_may_be_as_long_as_a_large_state() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1)
-    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0, clock=CLOCK, limits=limits)
+    core = ChainServer(
+        2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
+    )
     state = opened().snapshot()
     assert core.compaction.log_bytes == 1
 
@@ -110,7 +119,7 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
 def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1_000, window_bytes=500)
-    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=CLOCK, limits=limits)
+    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits)
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_message(1, Join(1, 2, 0, True), 0.0)  # and nothing more comes from there
     core.handle_request("client", Open(b"n"), b"", 0.0)
@@ -128,7 +137,7 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
 
 def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
-    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=CLOCK)
+    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)

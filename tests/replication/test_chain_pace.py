@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fixed_clock import CLOCK
+from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
 from chappe.limits import CHAIN_LIMITS
@@ -24,7 +24,7 @@ def acks(actions: list[Action]) -> list[Ack]:
 
 def test_a_predecessor_is_told_at_once_and_then_every_two_milliseconds() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12), (False,) * 2, False))
-    core = ChainServer(1, ("a", "b"), 2, Memory(12, 1, decided), Sum(), now=0.0, clock=CLOCK)
+    core = ChainServer(1, ("a", "b"), 2, Memory(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.handle_timeout(0.0)
     core.handle_message(0, Append(1, 0, (OPEN,), 1, 0, True), 0.0)
     assert [each.end for each in acks(core.flush(0.0))] == [1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.fixed_clock import CLOCK
+from tests.fixed_clock import FixedClock
 
 from chappe.errors import ProtocolError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
@@ -40,7 +40,7 @@ class Echo:
 def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
     """The only server of a chain in memory, with a session: number 1."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), False))
-    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=CLOCK, limits=limits)
+    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits)
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)
