@@ -13,10 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.worlds.disk import SimDisk
-from tests.worlds.log.members import ConsumerHost, ProducerHost
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import Content, LogWorld
+from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSubject
+from tests.worlds.log.world import Content, WatchedLog
 
 from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
@@ -25,6 +23,7 @@ from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import Append
 from chappe.log.store import LogStore
+from chappe.sim.host import Host
 from chappe.sim.world import Checker
 
 ALONE_S = 2.0  # what a store writes may have been decided so long ago
@@ -36,12 +35,12 @@ def same(found: Content, sent: Content, originals: bool) -> bool:
     return found == sent or (originals and found[1] is None and (found[0] or b"") == (sent[0] or b""))
 
 
-class Order(Checker[LogWorld]):
+class Order(Checker[WatchedLog]):
     """Every consumer gets each partition in order, without gaps or repeats, as it was sent."""
 
     name = "order"
 
-    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
         """Compare with what is expected next."""
         if host.reset is LAST:
             return  # ``lasts`` looks at these
@@ -67,23 +66,23 @@ class Order(Checker[LogWorld]):
                 if not same(each, sent[offset], originals):
                     self.fail(f"{host.name} got {key} offset {offset} as {each}, sent was {sent[offset]}")
 
-    def on_report(self, host: NodeHost, event: object) -> None:
+    def on_report(self, host: Host, event: object) -> None:
         """A consumer gives something up: only what nobody has."""
-        if isinstance(host, ConsumerHost) and host.reset is LAST:
+        if isinstance(host, ConsumerSubject) and host.reset is LAST:
             return
-        if isinstance(event, RecordsLost) and isinstance(host, ConsumerHost):
+        if isinstance(event, RecordsLost) and isinstance(host, ConsumerSubject):
             key = (event.topic, event.partition)
             self._gap(host, key, event.first, event.last + 1)
             host.positions[key] = max(host.positions.get(key, 0), event.last + 1)
-        elif isinstance(event, OutOfRange) and isinstance(host, ConsumerHost):
+        elif isinstance(event, OutOfRange) and isinstance(host, ConsumerSubject):
             key = (event.topic, event.partition)
             self._gap(host, key, event.offset, event.first)
             host.positions[key] = max(host.positions.get(key, 0), event.first)
 
-    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
+    def _gap(self, host: ConsumerSubject, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
         if self.world.limits.give_up_s < ALONE_S:
-            began = (part.first for store in self.world.alive(StoreHost) if (part := store.disk.parts.get(key)))
+            began = (part.first for store in self.world.alive(StoreSubject) if (part := store.disk.parts.get(key)))
             kept = max([kept, *began])
         if not host.core.met_stores:
             return  # no store was ever heard of: it takes what its producer still has
@@ -94,16 +93,16 @@ class Order(Checker[LogWorld]):
             self.fail(f"{host.name} passes over {key} offsets {first}..{end - 1}; a disk holds {offset}")
 
 
-class StoredOnly(Checker[LogWorld]):
+class StoredOnly(Checker[WatchedLog]):
     """A consumer that wants only what is stored gets what ``min_acks`` disks had safe, and none of it is lost after."""
 
     name = "stored"
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: WatchedLog) -> None:
         super().__init__(world)
         self._given: dict[Key, set[int]] = {}
 
-    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
         """Look at the disks themselves, once at each: of the stores that it knows, if it is to count them."""
         if not host.min_acks:
             return
@@ -134,12 +133,12 @@ def _had(disk: SimDisk, key: Key, offset: int) -> bool:
     return bool(offset < len(ever) and ever[offset]) or (part is not None and offset < part.first)
 
 
-class Acknowledged(Checker[LogWorld]):
+class Acknowledged(Checker[WatchedLog]):
     """No acknowledged record is lost while one store that acknowledged it survives."""
 
     name = "durability"
 
-    def on_stored(self, host: ProducerHost, before: int, after: int) -> None:
+    def on_stored(self, host: ProducerSubject, before: int, after: int) -> None:
         """Look at the disks themselves."""
         world, key = self.world, host.key
         sent = world.truth.of(key)
@@ -164,22 +163,22 @@ class Acknowledged(Checker[LogWorld]):
         return None
 
 
-class Contents(Checker[LogWorld]):
+class Contents(Checker[WatchedLog]):
     """Stores invent nothing and change nothing."""
 
     name = "contents"
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: WatchedLog) -> None:
         super().__init__(world)
         self._company: dict[str, float] = {}  # when a store was first seen to know another
 
     def on_tick(self) -> None:
         """See which stores know others."""
-        for store in self.world.alive(StoreHost):
+        for store in self.world.alive(StoreSubject):
             if store.core.met_stores:
                 self._company.setdefault(store.address, self.world.now)
 
-    def on_written(self, host: StoreHost, appends: tuple[Append, ...]) -> None:
+    def on_written(self, host: StoreSubject, appends: tuple[Append, ...]) -> None:
         """Compare every block; and note a store that begins late because it knew no other."""
         originals = bool(self.world.originals)
         for each in appends:
@@ -194,7 +193,7 @@ class Contents(Checker[LogWorld]):
                 self.world.begun[key] = max(self.world.begun.get(key, 0), part.first)
 
 
-class Convergence(Checker[LogWorld]):
+class Convergence(Checker[WatchedLog]):
     """After all faults everybody has everything that can be had."""
 
     name = "convergence"
@@ -204,7 +203,7 @@ class Convergence(Checker[LogWorld]):
         return self._stores() or self._producers() or self._consumers()
 
     def _stores(self) -> str | None:
-        stores = self.world.alive(StoreHost)
+        stores = self.world.alive(StoreSubject)
         for store in stores:
             if store.disk.retain(store.retention, self.world.clock.wall_us):
                 return f"{store.name} keeps more than its retention"
@@ -231,24 +230,24 @@ class Convergence(Checker[LogWorld]):
         return None
 
     def _producers(self) -> str | None:
-        for host in self.world.alive(ProducerHost):
-            enough = len(self.world.alive(StoreHost)) + self._an_original_goes_on(host) >= host.min_acks
+        for host in self.world.alive(ProducerSubject):
+            enough = len(self.world.alive(StoreSubject)) + self._an_original_goes_on(host) >= host.min_acks
             if enough and host.core.stored < host.core.next_offset:
                 return f"{host.name} is at {host.core.next_offset}, stored are {host.core.stored}"
             if enough and host.core.kept_bytes and host.min_acks:
                 return f"{host.name} keeps {host.core.kept_bytes} bytes of stored records"
         return None
 
-    def _an_original_goes_on(self, host: ProducerHost) -> bool:
+    def _an_original_goes_on(self, host: ProducerSubject) -> bool:
         """Whether an original store has what is stored, or can get it: it does not pass over what nobody has."""
         ends = [len(parts.get(host.key, ())) for parts in self.world.originals.values()]
         return any(not any(True for _ in self.world.missing_within(host.key, end, host.core.stored)) for end in ends)
 
-    def _ends(self, host: ConsumerHost) -> dict[Key, int]:
+    def _ends(self, host: ConsumerSubject) -> dict[Key, int]:
         """The offset after the last one that enough running stores have which a consumer reads from, by partition."""
         found = {} if host.min_acks else self._original_ends()
         ends: dict[Key, list[int]] = {}
-        for store in self.world.alive(StoreHost):
+        for store in self.world.alive(StoreSubject):
             for key, part in store.disk.parts.items():
                 ends.setdefault(key, []).append(part.next)
         for key, reached in ends.items():
@@ -266,16 +265,16 @@ class Convergence(Checker[LogWorld]):
         return found
 
     def _consumers(self) -> str | None:
-        for host in self.world.alive(ConsumerHost):
+        for host in self.world.alive(ConsumerSubject):
             known = host.core.store_addresses
-            unmet = [store.name for store in self.world.alive(StoreHost) if store.address not in known]
+            unmet = [store.name for store in self.world.alive(StoreSubject) if store.address not in known]
             if unmet:
                 return f"{host.name} does not know {unmet}"
             for key, end in self._ends(host).items():
                 reached = max(host.positions.get(key, 0), self.world.trimmed.get(key, 0))
                 if host.wants_topic(key[0]) and reached < end:
                     return f"{host.name} has {key} up to {host.positions.get(key, 0)}, the stores up to {end}"
-            if len(self.world.alive(StoreHost)) >= max(host.min_acks, 1) and not host.core.caught_up:
+            if len(self.world.alive(StoreSubject)) >= max(host.min_acks, 1) and not host.core.caught_up:
                 at = host.core.positions()
                 behind = {key: head for key, head in host.core.heads().items() if at.get(key, -1) < head}
                 if not any(self.world.incomplete(key) for key in behind):
@@ -283,7 +282,7 @@ class Convergence(Checker[LogWorld]):
         return None
 
 
-class Bounds(Checker[LogWorld]):
+class Bounds(Checker[WatchedLog]):
     """What members keep in memory has a bound, and goes when it is no longer needed."""
 
     name = "bounds"
@@ -291,7 +290,7 @@ class Bounds(Checker[LogWorld]):
     def on_tick(self) -> None:
         """Look into the cores."""
         limits = self.world.limits
-        for store in self.world.alive(StoreHost):
+        for store in self.world.alive(StoreSubject):
             self._sound(store, store.core.wrong())
             load = store.core.load()
             self._at_most(store, "held", load.held_bytes, limits.held_bytes_max, 0)
@@ -299,7 +298,7 @@ class Bounds(Checker[LogWorld]):
             staged = limits.staged_bytes_max + limits.held_bytes_max + answers
             self._at_most(store, "staged", load.waiting_bytes, staged, ONE_MORE_BYTES)
             self._at_most(store, "asked", load.questions, 2 * len(load.partitions) + 50, 0)
-        for host in self.world.alive(ConsumerHost):
+        for host in self.world.alive(ConsumerSubject):
             self._sound(host, host.core.wrong())
             load = host.core.load()
             self._at_most(host, "held", load.held_bytes, limits.held_bytes_max, 0)
@@ -312,22 +311,22 @@ class Bounds(Checker[LogWorld]):
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)
             if host.home is host:
                 self._sound(host, host.member.wrong())
-                if any(link.left for link in host.links.values()) and not host.paused():
+                if host.neglects():
                     self.fail(f"{host.name} leaves messages in the queue, though it has room")
-        for producer in self.world.alive(ProducerHost):
+        for producer in self.world.alive(ProducerSubject):
             self._sound(producer, [*producer.part.wrong(), *producer.member.wrong()])
 
-    def _sound(self, host: NodeHost, wrong: list[str]) -> None:
+    def _sound(self, host: Host, wrong: list[str]) -> None:
         if wrong:
             self.fail(f"{host.name}: {'; '.join(wrong)}")
 
-    def _at_most(self, host: NodeHost, what: str, found: int, bound: int, more: int) -> None:
+    def _at_most(self, host: Host, what: str, found: int, bound: int, more: int) -> None:
         if found < 0 or found > bound + more:
             self.fail(f"{host.name}: {what} is {found}, the bound is {bound}")
 
     def unsettled(self) -> str | None:
         """Nothing is left over."""
-        stores, consumers = self.world.alive(StoreHost), self.world.alive(ConsumerHost)
+        stores, consumers = self.world.alive(StoreSubject), self.world.alive(ConsumerSubject)
         cores: list[tuple[str, LogStore | LogConsumer, bool]] = [
             *((host.name, host.core, False) for host in stores),
             *((host.name, host.core, 1 < host.min_acks > len(stores)) for host in consumers),
@@ -341,7 +340,7 @@ class Bounds(Checker[LogWorld]):
         return None
 
 
-def all_checkers(world: LogWorld) -> list[Checker[Any]]:
+def all_checkers(world: WatchedLog) -> list[Checker[Any]]:
     """Every checker; identity is checked where offsets are given (``Truth.sent``), spinning where timers run."""
     kinds = (Order, Contents, Convergence, Bounds, Acknowledged, StoredOnly)
     return [kind(world) for kind in kinds]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.worlds.log.members import ConsumerHost
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import LogWorld
+from tests.worlds.log.subjects import ConsumerSubject, StoreSubject
+from tests.worlds.log.world import WatchedLog
 
 from chappe.data.topic import Filter
 from chappe.log.sources import Key
@@ -25,23 +24,23 @@ class Sought:
 
     since: float
     filters: tuple[Filter, ...]
-    stores: list[StoreHost]  # those that it knew
+    stores: list[StoreSubject]  # those that it knew
     had: dict[Key, int]  # what they had of what was acknowledged
     end: dict[Key, int] | None = None
 
 
-class Ends(Checker[LogWorld]):
+class Ends(Checker[WatchedLog]):
     """The end that a consumer is told has everything in front of it that its stores had acknowledged before."""
 
     name = "end"
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: WatchedLog) -> None:
         super().__init__(world)
-        self._sought: dict[ConsumerHost, Sought] = {}
+        self._sought: dict[ConsumerSubject, Sought] = {}
 
     def on_tick(self) -> None:
         """See who knows the end, who has reached it, and who may seek it anew."""
-        consumers = self.world.alive(ConsumerHost)
+        consumers = self.world.alive(ConsumerSubject)
         for gone in self._sought.keys() - set(consumers):
             del self._sought[gone]
         for host in consumers:
@@ -53,9 +52,9 @@ class Ends(Checker[LogWorld]):
                     self._sought[host] = self._seek(host)
                     host.seek_end()
 
-    def _seek(self, host: ConsumerHost) -> Sought:
+    def _seek(self, host: ConsumerSubject) -> Sought:
         known = host.core.store_addresses
-        stores = [store for store in self.world.alive(StoreHost) if store.address in known]
+        stores = [store for store in self.world.alive(StoreSubject) if store.address in known]
         had: dict[Key, int] = {}
         for key, sent in self.world.truth.parts.items():
             if host.wants_topic(key[0]) and not sent.lost:
@@ -63,7 +62,7 @@ class Ends(Checker[LogWorld]):
                 had[key] = min(sent.acknowledged, max((part.next for part in parts), default=0))
         return Sought(self.world.now, host.filters, stores, had)
 
-    def _over(self, host: ConsumerHost, sought: Sought) -> bool:
+    def _over(self, host: ConsumerSubject, sought: Sought) -> bool:
         """Whether the end was reached, the consumer changed its topics, or those who told of the end are gone."""
         core = host.core
         if host.filters != sought.filters:

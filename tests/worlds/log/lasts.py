@@ -7,15 +7,14 @@ keys that one partition alone has are looked for in the end.
 
 from __future__ import annotations
 
-from tests.worlds.log.members import ConsumerHost
-from tests.worlds.log.node import NodeHost
-from tests.worlds.log.stores import StoreHost
-from tests.worlds.log.world import LogWorld, contents
+from tests.worlds.log.subjects import ConsumerSubject, StoreSubject
+from tests.worlds.log.world import WatchedLog, contents
 
 from chappe.log.actions import Deliver
 from chappe.log.consumer import LAST
 from chappe.log.events import LastValuesRefused, OutOfRange, RecordsLost
 from chappe.log.sources import Key
+from chappe.sim.host import Host
 from chappe.sim.world import Checker
 
 
@@ -28,16 +27,16 @@ class _Had:
         self.begun: int | None = None  # an offset from which on there are no gaps
 
 
-class Lasts(Checker[LogWorld]):
+class Lasts(Checker[WatchedLog]):
     """Consumers that begin with the newest record of each key miss none of them, get none twice, and go on in order."""
 
     name = "last"
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: WatchedLog) -> None:
         super().__init__(world)
-        self._had: dict[ConsumerHost, dict[Key, _Had]] = {}
+        self._had: dict[ConsumerSubject, dict[Key, _Had]] = {}
 
-    def on_deliver(self, host: ConsumerHost, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
         """In order, as it was sent, and without gaps once the partition has begun."""
         if host.reset is not LAST:
             return
@@ -55,9 +54,9 @@ class Lasts(Checker[LogWorld]):
         had.next = batch.next
         self._look(host)
 
-    def on_report(self, host: NodeHost, event: object) -> None:
+    def on_report(self, host: Host, event: object) -> None:
         """A consumer gives something up: only what nobody has."""
-        if not isinstance(host, ConsumerHost) or host.reset is not LAST:
+        if not isinstance(host, ConsumerSubject) or host.reset is not LAST:
             return
         if isinstance(event, RecordsLost):
             had = self._of(host, (event.topic, event.partition))
@@ -72,7 +71,7 @@ class Lasts(Checker[LogWorld]):
 
     def on_tick(self) -> None:
         """See where partitions have begun."""
-        for host in self.world.alive(ConsumerHost):
+        for host in self.world.alive(ConsumerSubject):
             if host.reset is LAST:
                 self._look(host)
         for gone in [host for host in self._had if not host.alive]:
@@ -82,7 +81,7 @@ class Lasts(Checker[LogWorld]):
         """Of each key of one partition alone its newest record came, if a store has it."""
         if self.world.originals:
             return None  # what stores get from an original has lost its keys
-        for host in self.world.alive(ConsumerHost):
+        for host in self.world.alive(ConsumerSubject):
             if host.reset is LAST:
                 self._look(host)
                 for key in self.world.truth.parts:
@@ -90,7 +89,7 @@ class Lasts(Checker[LogWorld]):
                         return missed
         return None
 
-    def _missed(self, host: ConsumerHost, key: Key) -> str | None:
+    def _missed(self, host: ConsumerSubject, key: Key) -> str | None:
         newest = {of: offset for offset, (_, of) in enumerate(self.world.truth.of(key).records) if of is not None}
         had = self._of(host, key)
         kept = max(self.world.retained_from(key), self.world.begun.get(key, 0))
@@ -98,25 +97,25 @@ class Lasts(Checker[LogWorld]):
             value = self.world.truth.of(key).records[offset][0]
             if not of.endswith(key[1].encode()) or value is None or offset in had.got or offset < kept:
                 continue
-            stores = self.world.alive(StoreHost)
+            stores = self.world.alive(StoreSubject)
             parts = [part for store in stores if (part := store.disk.parts.get(key)) is not None]
             if parts and all(any(low <= offset < high for low, high in part.sound()) for part in parts):
                 return f"{host.name} has not got {key} offset {offset}, the newest of {of!r}; {host.core.positions()}"
         return None
 
-    def _of(self, host: ConsumerHost, key: Key) -> _Had:
+    def _of(self, host: ConsumerSubject, key: Key) -> _Had:
         return self._had.setdefault(host, {}).setdefault(key, _Had())
 
-    def _look(self, host: ConsumerHost) -> None:
+    def _look(self, host: ConsumerSubject) -> None:
         for key, at in host.core.positions().items():
             had = self._of(host, key)
             had.begun = at if had.begun is None else had.begun
             host.positions[key] = max(host.positions.get(key, 0), at)  # for those who ask how far it is
 
-    def _gap(self, host: ConsumerHost, key: Key, first: int, end: int) -> None:
+    def _gap(self, host: ConsumerSubject, key: Key, first: int, end: int) -> None:
         kept = self.world.retained_from(key)
         if self.world.limits.give_up_s < 2.0:
-            began = (part.first for store in self.world.alive(StoreHost) if (part := store.disk.parts.get(key)))
+            began = (part.first for store in self.world.alive(StoreSubject) if (part := store.disk.parts.get(key)))
             kept = max([kept, *began])
         if not host.core.met_stores:
             return

@@ -11,6 +11,7 @@ from typing import Any
 from tests.worlds.journals import Gathered, Journal
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.stores import StoreHost
+from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject
 from tests.worlds.log.world import KEYED, HostClock, LogWorld
 
 from chappe.core import Report
@@ -34,7 +35,7 @@ BUFFER_BYTES = 20_000  # a producer that is not acknowledged waits here
 RECORDS_MAX = 300  # of one partition: small worlds are quick worlds
 
 
-class ProducerHost(NodeHost):
+class ProducerHost(NodeHost, ProducerSubject):
     """A producer that sends now and then."""
 
     mark = b""  # before keys and values
@@ -330,7 +331,7 @@ class ProducerHost(NodeHost):
             self.world.see("on_stored", self, before, self.stored)
 
 
-class ConsumerHost(NodeHost):
+class ConsumerHost(NodeHost, ConsumerSubject):
     """A consumer whose application takes what is delivered, sooner or later.
 
     Args:
@@ -390,9 +391,9 @@ class ConsumerHost(NodeHost):
         """From where its next life goes on."""
         return self.positions
 
-    def wants_topic(self, topic: str) -> bool:
-        """Whether a topic is consumed."""
-        return any(each.matches(topic) for each in self.filters)
+    def neglects(self) -> bool:
+        """Return whether messages are left in the queue, though it has room."""
+        return any(link.left for link in self.links.values()) and not self.paused()
 
     def subscribe(self, wanted: Filter) -> None:
         """Consume further topics."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.worlds.log.members import ConsumerHost, ProducerHost
+from tests.worlds.log.members import ProducerHost
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.originals import OriginalHost
-from tests.worlds.log.world import LogWorld
+from tests.worlds.log.subjects import ConsumerSubject
+from tests.worlds.log.world import LogWorld, WatchedLog
 
 from chappe.log.batch import Batch
 from chappe.log.forwarder import LogForwarder
@@ -59,14 +60,14 @@ class Originals(Checker[LogWorld]):
                 self.fail(f"{host.name} has not sent an original that listens {sorted(owed)} of {host.key}")
 
 
-class Shared(Checker[LogWorld]):
+class Shared(Checker[WatchedLog]):
     """Consumers that share a node know the same stores, whoever came first."""
 
     name = "shared node"
 
     def on_tick(self) -> None:
         """Compare those of each node."""
-        for host in self.world.alive(ConsumerHost):
+        for host in self.world.alive(ConsumerSubject):
             known, theirs = set(host.core.store_addresses), set(host.home.core.store_addresses)
             if known != theirs:
                 self.fail(

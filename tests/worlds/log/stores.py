@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.worlds.disk import Part, SimDisk
 from tests.worlds.log.node import NodeHost
+from tests.worlds.log.subjects import StoreSubject
 from tests.worlds.log.world import HOST, HostClock, LogWorld
 
 from chappe.defaults import DISK_RETRY_S
@@ -25,7 +26,7 @@ POWER_CUTS = 0.3  # of the deaths of a store are that of its machine
 SCRUB_S = 0.5  # between two partitions: less than the time in which all is settled, more than anything else takes
 
 
-class StoreHost(NodeHost):
+class StoreHost(NodeHost, StoreSubject):
     """A store, its query socket and the thread that writes; as ``runtime.store_node``."""
 
     def __init__(self, world: LogWorld, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
