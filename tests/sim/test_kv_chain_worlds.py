@@ -64,7 +64,7 @@ def confirms_before_the_chain_has_it(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: ChainedMaster, commit: Commit) -> None:
         propose(self, commit)
         assert self.active is not None
-        done = self.active.handle_committed(commit.number, self._seen_at, self._wall(self._seen_at))
+        done = self.active.handle_committed(commit.number, self._seen_at)
         self._by_master(done, self._seen_at)
 
     def told(self: ChainedMaster, one: Did, now: float) -> None:
