@@ -108,7 +108,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     # of pipelines what they write about themselves, of the web who may be let in, and of groups how far they are
     "chappe.dashboard": {
         *(*FACES, *READING, *HERE, *SHOWN),
-        *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.server"),
+        *("chappe.observing", "chappe.reading", "chappe.bridges.form", "chappe.web.connections"),
         *("chappe.storage.positions", "chappe.mesh.link_reports", "chappe.log.traffic"),
         *("chappe.spark.pipeline.states", "chappe.spark.pipeline.progress"),
     },

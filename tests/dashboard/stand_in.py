@@ -16,10 +16,11 @@ from typing import Final
 from chappe.dashboard.entries import Entries
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.looks import Looks
-from chappe.dashboard.server import listening, serve, url
+from chappe.dashboard.server import serve, url
 from chappe.dashboard.sources import DashboardSource
 from chappe.dashboard.watching import SourceRunner
 from chappe.observing.snapshot import Keeping, Link, Member, Part, Pipeline, Query, Reader, Topic
+from chappe.web.connections import listening
 
 MEMBERS: Final = 1_000
 TOPICS: Final = 100_000

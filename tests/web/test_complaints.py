@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from chappe.web.server import COMPLAIN_S, TaskFailures
+from chappe.web.connections import COMPLAIN_S, TaskFailures
 
 
 class Loop:

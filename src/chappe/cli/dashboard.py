@@ -79,7 +79,8 @@ def dashboard(
     host, port = _place(at)
     security = trust.security()
     dialled = mesh.addresses(security, peers or [mesh.HERE])
-    from chappe.dashboard.server import listening, new_token, secured, serve, url
+    from chappe.dashboard.server import new_token, secured, serve, url
+    from chappe.web.connections import listening
 
     tls, office = secured(host, security)
     given = os.environ.get(TOKEN) or None
@@ -87,7 +88,7 @@ def dashboard(
     hear_warnings(tower)
     log_security: LogSecurity = "plain" if trust.plain and settings.identity() is None else None
     with ExitStack() as ending:
-        listener = ending.enter_context(listening(host, port))
+        listener = ending.enter_context(listening(host, port, "choose another: --at PORT"))
         from chappe.dashboard.entries import Entries
         from chappe.dashboard.leases import Leases
         from chappe.dashboard.looks import Looks
@@ -154,7 +155,6 @@ def dashboard(
 
 
 def _pipelines() -> list[DashboardSource]:
-    """What looks at pipelines, where these can run."""
     from importlib.util import find_spec
 
     if find_spec("psutil") is None:
@@ -170,7 +170,6 @@ def _was_given(context: typer.Context, option: str) -> bool:
 
 
 def _place(at: str) -> tuple[str, int]:
-    """Where to listen; raises UsageError."""
     host, _, port = at.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not port.isascii() or not port.isdecimal() or int(port) > 65535:
@@ -233,7 +232,6 @@ def beside(wanted: bool, *arguments: str) -> Iterator[str | None]:
 
 
 def _is_free() -> bool:
-    """Whether a dashboard can be where it is looked for."""
     try:
         socket.create_server(_place(AT)).close()
     except OSError:

@@ -8,7 +8,7 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from chappe.data import terminal
 from chappe.data.markup import many
 from chappe.errors import AddressInUse, ChappeError, UsageError
 from chappe.observing import snapshot
-from chappe.observing.numbers import of_pipelines
+from chappe.observing.numbers import Family, of_pipelines
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.running import PipelineFailed, Running
@@ -280,7 +280,6 @@ def _now() -> str:
 HOST: Final = "127.0.0.1"
 
 
-# Name, meaning, and the number of it; all with the labels pipeline and query.
 class Metrics:
     """Serves ``/metrics`` until closed, to whom ``office`` lets in; ``address`` is where, also if port 0 was asked for.
 
@@ -292,10 +291,12 @@ class Metrics:
     def __init__(self, pipeline: str, running: Running, host: str, port: int, office: Office | None = None) -> None:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app
+
+            from chappe.dashboard.numbers import NumbersCollector
         except ImportError as error:
             raise UsageError("--metrics needs prometheus-client; run: pip install 'chappe[spark]'") from error
         registry = CollectorRegistry()
-        registry.register(_Collector(pipeline, running))
+        registry.register(NumbersCollector(partial(_numbers, pipeline, running)))
         try:
             self._server = MetricsServer(make_wsgi_app(registry), host, port, office)
         except (OSError, OverflowError) as error:
@@ -307,25 +308,9 @@ class Metrics:
         self._server.close()
 
 
-class _Collector:
-    """Makes metrics of what the pipeline tells of itself, by the snapshot contract."""
-
-    def __init__(self, pipeline: str, running: Running) -> None:
-        self._pipeline = pipeline
-        self._running = running
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        queries = tuple(query_of(each) for each in self._running.numbers)
-        told = snapshot.Pipeline(self._pipeline, self._running.stage, os.getpid(), "", "", "", queries=queries)
-        for each in of_pipelines([told]):
-            made = (GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily)(
-                each.name, each.meaning, labels=each.labels
-            )
-            for labels, value in each.samples:
-                made.add_metric(labels, value)
-            yield made
+def _numbers(pipeline: str, running: Running) -> Iterable[Family]:
+    queries = tuple(query_of(each) for each in running.numbers)
+    return of_pipelines([snapshot.Pipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])
 
 
 def parse_address(text: str) -> tuple[str, int]:

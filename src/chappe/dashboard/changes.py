@@ -19,8 +19,9 @@ from chappe import Producer
 from chappe.api.identity import state_directory
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.dashboard.entries import Entries, EntryRow, typed
-from chappe.dashboard.pages.words import many, size
+from chappe.dashboard.pages.words import size
 from chappe.dashboard.sources.log import LogSource
+from chappe.data.markup import many
 from chappe.data.topic import check_topic, encode_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 from chappe.log.queries import SeekAnswer, SeekRequest, TrimAnswer, TrimRequest
@@ -127,7 +128,7 @@ class DashboardChanges:
         return Planned(title, " ".join(sentences), verb, carry_out)
 
     def _unread(self, topic: str, held: dict[str, Known], end: dict[str, int]) -> Iterator[str]:
-        """Who has not read all of what goes."""
+        """Sentences on readers that have not read all of it."""
         readers = [] if self._log is None else self._log.readers()
         behind = []
         for reader, positions, whole in readers:

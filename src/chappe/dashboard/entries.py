@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from chappe import DataStore, SharedMap
+from chappe import DataStoreWatch, MapWatch, SharedMap
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.dashboard.leases import Leases
 from chappe.dashboard.pages.words import duration
@@ -59,129 +60,11 @@ class EntryChange:
     value: str
 
 
-class Inside(Protocol):
-    """A store or map that is open."""
+class OpenEntries(ABC):
+    """A store or map that is open, for all who look at it."""
 
-    def rows(self) -> Iterator[EntryRow]:
-        """All entries of this moment."""
-
-    def changes(self) -> Iterator[tuple[str, str, str]]:
-        """What has changed since the last call: kind, key and value."""
-
-    @property
-    def dropped(self) -> int:
-        """Changes that were left out, as more came than were taken."""
-
-    def own(self, text: str) -> Any:
-        """A key as the store has it, of what a person typed. Raises UsageError."""
-
-    def value_of(self, key: Any) -> str | None:
-        """The value of a key as the store has it; None if there is none."""
-
-    def set(self, key: Any, value: str) -> None:
-        """Set an entry, by its key as the store has it, to what a person typed. Raises UsageError."""
-
-    def erase(self, key: Any) -> None:
-        """Remove an entry, by its key as the store has it."""
-
-    def clear(self) -> None:
-        """Remove all entries."""
-
-    def close(self) -> None:
-        """Leave."""
-
-
-class _StoreEntries:
-    """A clone does not know what expires: ``lives`` says what the master told of that."""
-
-    def __init__(self, endpoint: Endpoint, name: str, lives: Lives) -> None:
-        self._name = name
-        self._lives = lives
-        self._store: DataStore = endpoint.attach_clone(name, timeout=ATTACH_S)
-        self._watch = self._store.watch(on_full="drop_oldest", messages_max=WATCH_MAX)
-
-    def rows(self) -> Iterator[EntryRow]:
-        lives, now = self._lives(self._name), time.monotonic()
-        for each in self._store.snapshot():
-            at = lives.get(sort_key(each.typed.key)) if lives else None
-            left = _left(None if at is None else max(0.0, at - now))
-            yield EntryRow(_text(each.typed.key), _text(each.typed.value), left, each.typed.key)
-
-    def changes(self) -> Iterator[tuple[str, str, str]]:
-        for each in self._watch.get_many(WATCH_MAX, 0):
-            yield each.kind, _text(each.key), "" if each.value is None else _text(each.value)
-
-    @property
-    def dropped(self) -> int:
-        return self._watch.dropped
-
-    def own(self, text: str) -> Any:
-        return typed(text)
-
-    def value_of(self, key: Any) -> str | None:
-        found = self._store.get(key, _ABSENT)
-        return None if found is _ABSENT else _text(found)
-
-    def set(self, key: Any, value: str) -> None:
-        self._store.put(key, typed(value))
-
-    def erase(self, key: Any) -> None:
-        self._store.erase(key)
-
-    def clear(self) -> None:
-        self._store.clear()
-
-    def close(self) -> None:
-        self._watch.close()
-        self._store.close()
-
-
-class _MapEntries:
-    """A map that its source follows anyway; only the watch is ours."""
-
-    def __init__(self, shared: SharedMap[bytes]) -> None:
-        self._map = shared
-        self._watch = shared.watch(on_full="drop_oldest", messages_max=WATCH_MAX)
-
-    def rows(self) -> Iterator[EntryRow]:
-        for entry in self._map.member.entries():
-            key, value, _ = self._map.member.raw(entry)
-            own = key.decode("utf-8", "surrogateescape")
-            yield EntryRow(brief(key, "text"), brief(value), _left(self._map.member.left_s(entry)), own)
-
-    def changes(self) -> Iterator[tuple[str, str, str]]:
-        for each in self._watch.get_many(WATCH_MAX, 0):
-            yield str(each.kind), readable(each.key), "" if each.value is None else brief(each.value)
-
-    @property
-    def dropped(self) -> int:
-        return self._watch.dropped
-
-    def own(self, text: str) -> Any:
-        return text
-
-    def value_of(self, key: Any) -> str | None:
-        found = self._map.get(key)
-        return None if found is None else brief(found)
-
-    def set(self, key: Any, value: str) -> None:
-        self._map.set(key, value.encode())
-
-    def erase(self, key: Any) -> None:
-        self._map.delete(key)
-
-    def clear(self) -> None:
-        self._map.clear()
-
-    def close(self) -> None:
-        self._watch.close()
-
-
-class OpenEntries:
-    """One store or map, for all who look at it."""
-
-    def __init__(self, inside: Inside) -> None:
-        self._inside = inside
+    def __init__(self, watch: DataStoreWatch | MapWatch[bytes]) -> None:
+        self._watch = watch
         self._lock = threading.Lock()
         self._changes: deque[EntryChange] = deque(maxlen=CHANGES_MAX)
         self._rows: list[EntryRow] = []
@@ -192,7 +75,7 @@ class OpenEntries:
         with self._lock:
             now = time.monotonic()
             if now >= self._fresh_until:
-                self._rows = sorted(self._inside.rows(), key=lambda each: each.key)
+                self._rows = sorted(self._read(), key=lambda each: each.key)
                 took = time.monotonic() - now
                 self._fresh_until = now + max(FRESH_S, SHARE * took)
             rows = self._rows
@@ -203,39 +86,137 @@ class OpenEntries:
     def changes(self) -> tuple[list[EntryChange], int]:
         """The newest changes since it was opened, newest first; and how many were left out as they came too fast."""
         with self._lock:
-            for kind, key, value in self._inside.changes():
-                self._changes.append(EntryChange(time.time(), kind, key, value))
-            return list(reversed(self._changes)), self._inside.dropped
-
-    def own(self, text: str) -> Any:
-        """A key as the store has it, of what a person typed: of data stores JSON, or else text. Raises UsageError."""
-        return self._inside.own(text)
-
-    def value_of(self, key: Any) -> str | None:
-        """The value of a key as the store has it, for people; None if there is none."""
-        return self._inside.value_of(key)
+            for each in self._watch.get_many(WATCH_MAX, 0):
+                value = "" if each.value is None else self._text(each.value)
+                self._changes.append(EntryChange(time.time(), str(each.kind), self._name(each.key), value))
+            return list(reversed(self._changes)), self._watch.dropped
 
     def set(self, key: Any, value: str) -> None:
-        """Set an entry to what a person typed, likewise. Raises UsageError, and as the store."""
-        self._change(lambda: self._inside.set(key, value))
+        """Set an entry to what a person typed, by its key as the store has it. Raises UsageError, and as the store."""
+        self._change(partial(self._put, key, value))
 
     def erase(self, key: Any) -> None:
         """Remove an entry, by its key as the store has it. Raises as the store."""
-        self._change(lambda: self._inside.erase(key))
+        self._change(partial(self._remove, key))
 
     def clear(self) -> None:
         """Remove all entries. Raises as the store."""
-        self._change(self._inside.clear)
+        self._change(self._remove_all)
+
+    def close(self) -> None:
+        """Leave."""
+        with self._lock, suppress(ChappeError, OSError):
+            self._watch.close()
+
+    @abstractmethod
+    def own(self, text: str) -> Any:
+        """A key as the store has it, of what a person typed: of data stores JSON, or else text. Raises UsageError."""
+
+    @abstractmethod
+    def value_of(self, key: Any) -> str | None:
+        """The value of a key as the store has it, for people; None if there is none."""
 
     def _change(self, change: Callable[[], None]) -> None:
         change()
         with self._lock:
             self._fresh_until = 0.0
 
+    @abstractmethod
+    def _read(self) -> Iterator[EntryRow]: ...
+
+    @abstractmethod
+    def _name(self, key: Any) -> str: ...
+
+    @abstractmethod
+    def _text(self, value: Any) -> str: ...
+
+    @abstractmethod
+    def _put(self, key: Any, value: str) -> None: ...
+
+    @abstractmethod
+    def _remove(self, key: Any) -> None: ...
+
+    @abstractmethod
+    def _remove_all(self) -> None: ...
+
+
+class _StoreEntries(OpenEntries):
+    """A clone does not know what expires: ``lives`` says what the master told of that."""
+
+    def __init__(self, endpoint: Endpoint, name: str, lives: Lives) -> None:
+        self._store = endpoint.attach_clone(name, timeout=ATTACH_S)
+        self._store_lives = partial(lives, name)
+        super().__init__(self._store.watch(on_full="drop_oldest", messages_max=WATCH_MAX))
+
+    def own(self, text: str) -> Any:
+        return typed(text)
+
+    def value_of(self, key: Any) -> str | None:
+        found = self._store.get(key, _ABSENT)
+        return None if found is _ABSENT else self._text(found)
+
+    def _read(self) -> Iterator[EntryRow]:
+        lives, now = self._store_lives(), time.monotonic()
+        for each in self._store.snapshot():
+            at = lives.get(sort_key(each.typed.key)) if lives else None
+            left = _left(None if at is None else max(0.0, at - now))
+            yield EntryRow(self._name(each.typed.key), self._text(each.typed.value), left, each.typed.key)
+
+    def _name(self, key: Any) -> str:
+        return self._text(key)
+
+    def _text(self, value: Any) -> str:
+        return brief(to_text(value).encode("utf-8", "surrogateescape"), "text")
+
+    def _put(self, key: Any, value: str) -> None:
+        self._store.put(key, typed(value))
+
+    def _remove(self, key: Any) -> None:
+        self._store.erase(key)
+
+    def _remove_all(self) -> None:
+        self._store.clear()
+
     def close(self) -> None:
-        """Leave."""
-        with self._lock, suppress(ChappeError, OSError):
-            self._inside.close()
+        super().close()
+        with suppress(ChappeError, OSError):
+            self._store.close()
+
+
+class _MapEntries(OpenEntries):
+    """A map that its source follows anyway; only the watch is ours."""
+
+    def __init__(self, shared: SharedMap[bytes]) -> None:
+        self._map = shared
+        super().__init__(shared.watch(on_full="drop_oldest", messages_max=WATCH_MAX))
+
+    def own(self, text: str) -> Any:
+        return text
+
+    def value_of(self, key: Any) -> str | None:
+        found = self._map.get(key)
+        return None if found is None else self._text(found)
+
+    def _read(self) -> Iterator[EntryRow]:
+        for entry in self._map.member.entries():
+            key, value, _ = self._map.member.raw(entry)
+            own = key.decode("utf-8", "surrogateescape")
+            yield EntryRow(brief(key, "text"), self._text(value), _left(self._map.member.left_s(entry)), own)
+
+    def _name(self, key: Any) -> str:
+        return readable(key)
+
+    def _text(self, value: Any) -> str:
+        return brief(value)
+
+    def _put(self, key: Any, value: str) -> None:
+        self._map.set(key, value.encode())
+
+    def _remove(self, key: Any) -> None:
+        self._map.delete(key)
+
+    def _remove_all(self) -> None:
+        self._map.clear()
 
 
 class Entries:
@@ -277,7 +258,7 @@ class Entries:
                 if found is None and len(self._open.keys() | self._begun.keys()) > OPEN_MAX:
                     raise UsageError(f"{OPEN_MAX} stores and maps are open already: close the page of another one")
             if found is None:
-                found = OpenEntries(self._inside(kind, name))
+                found = self._inside(kind, name)
                 with self._lock:
                     self._open[key] = found
             self._leases.touch(("inside", kind, name), partial(self._close, kind, name))
@@ -306,7 +287,7 @@ class Entries:
         if found is not None:
             found.close()
 
-    def _inside(self, kind: str, name: str) -> Inside:
+    def _inside(self, kind: str, name: str) -> OpenEntries:
         if kind == "map" and name in self._maps:
             return _MapEntries(self._maps[name])
         if kind == "data store" and self._endpoint is not None:
@@ -329,7 +310,3 @@ def typed(text: str) -> Any:
         if text[:1] in ("{", "[", '"'):
             raise UsageError(f"This begins like JSON, and is none: {error}") from None
         return text
-
-
-def _text(value: Any) -> str:
-    return brief(to_text(value).encode("utf-8", "surrogateescape"), "text")

@@ -78,7 +78,7 @@ class Gatekeeper:
             await self._app(scope, self._as_long(scope, receive), send)
 
     def _as_long(self, scope: Scope, receive: Receive) -> Receive:
-        """What comes over a channel, as long as who is there may be."""
+        """Receive from a channel as long as its owner is permitted to be there."""
         look_at = time.monotonic() + AGAIN_S
 
         async def receiving() -> MutableMapping[str, Any]:
@@ -128,7 +128,7 @@ class Gatekeeper:
         return compare_digest(given.encode(), self._token.encode()) or self._administers("", [f"Bearer {given}"])
 
     def _administers(self, certificate: str, authorization: Sequence[str]) -> bool:
-        """Whether an identity may see everything, by its certificate or its token."""
+        """True if an identity may see everything, by its certificate or its token."""
         if self._office is None:
             return False
         try:
@@ -185,7 +185,7 @@ def _headers(scope: Scope, name: bytes) -> list[str]:
 
 
 def _of_another_site(scope: Scope) -> bool:
-    """Whether a browser says that another site's page wants it: images and the like come without an origin."""
+    """True if a browser says that another site's page wants it: images and the like come without an origin."""
     if all(each in ("same-origin", "none") for each in _headers(scope, b"sec-fetch-site")):
         return False
     followed = _headers(scope, b"sec-fetch-mode") == ["navigate"]

@@ -123,7 +123,6 @@ class _Search:
         return found
 
     def of(self, partition: str, known: Known) -> list[Record]:
-        """What is wanted of one partition."""
         offset = self._begin(partition, known)
         newest = self._wanted.since_us is None and self._wanted.offset is None
         found: list[Record] = []
@@ -170,7 +169,6 @@ class _Search:
         return any(part and self._text in part.decode("utf-8", "replace").casefold() for part in parts)
 
     def _begin(self, partition: str, known: Known) -> int:
-        """The offset to begin at."""
         wanted = self._wanted
         if wanted.offset is not None:
             return max(known.first, wanted.offset)

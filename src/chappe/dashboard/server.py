@@ -7,20 +7,19 @@ come from the package that is installed; a page asks no other host for anything.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import re
 import secrets
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from chappe.api.serving import Office, server_tls
 from chappe.dashboard.gatekeeper import Gatekeeper
 from chappe.dashboard.looks import Looks
-from chappe.errors import AddressInUse, ChappeError, UsageError
+from chappe.errors import ChappeError, UsageError
 from chappe.observing.numbers import Family, of_snapshot
 from chappe.observing.snapshot import to_json
 from chappe.security import Keys, Security, Tls, is_loopback
@@ -32,34 +31,19 @@ try:
     from nicegui import core, ui
     from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
     from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    from chappe.dashboard.connections import SILENT_MAX, PageHttp
+    from chappe.dashboard.numbers import NumbersCollector
     from chappe.dashboard.pages.frame import root
-    from chappe.web.server import CertifiedWebSocket, HandshakeLoop, TaskFailures
+    from chappe.web.connections import SILENT_MAX, CertifiedWebSocket, HandshakeLoop, PageHttp, TaskFailures
 except ImportError as problem:
     raise ChappeError(
         f"the dashboard needs further packages ({problem.name}): pip install 'chappe[dashboard]'"
     ) from None
 
 VIEWERS_MAX: Final = 50  # connections are three or four a page
-BACKLOG: Final = 128
 TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")  # what means itself in an address and in a cookie
 RECONNECT_S: Final = 5.0
 HISTORY: Final = 100  # messages to a page that are kept for when its connection is lost for a moment
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket to serve at; port 0 takes any that is free. Raises AddressInUse, UsageError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            raise AddressInUse(
-                f"port {port} on {host} is in use: stop the program that listens there, or choose another: --at PORT"
-            ) from None
-        raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def new_token(host: str, given: str | None = None, *, changes: bool = False) -> str | None:
@@ -108,17 +92,8 @@ def url(host: str, port: int, token: str | None, *, tls: bool = False) -> str:
 def as_text(families: Iterable[Family]) -> bytes:
     """Numbers as Prometheus reads them."""
 
-    class Made:
-        def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-            for each in families:
-                kind = GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily
-                made = kind(each.name, each.meaning, labels=each.labels)
-                for labels, value in each.samples:
-                    made.add_metric(labels, value)
-                yield made
-
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Made())
+    registry.register(NumbersCollector(lambda: families))
     return generate_latest(registry)
 
 
@@ -134,7 +109,7 @@ def serve(
 
     Args:
         looks: What pages show.
-        listener: See ``listening``.
+        listener: See ``chappe.web.connections.listening``.
         token: See ``new_token``.
         ready: Called when pages can be opened.
         tls: See ``secured``.

@@ -17,16 +17,14 @@ a host that has fewer; so nobody can keep all others out.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import math
 import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
 
 from chappe import defaults
@@ -34,17 +32,14 @@ from chappe.api.mesh.aio import AsyncEndpoint
 from chappe.api.mesh.arguments import OnFull, as_policy, check_bounds
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.mesh.identity import Behind
-from chappe.api.serving import Door, certified, may_be_dialled, server_tls
+from chappe.api.serving import Door, may_be_dialled, server_tls
 from chappe.defaults import (
-    HANDSHAKE_TIMEOUT_S,
-    HANDSHAKES_MAX,
     RULES_LOOK_S,
     WEBSOCKET_BYTES_MAX,
     WEBSOCKET_CLIENTS_MAX,
     WEBSOCKET_MESSAGES_MAX,
-    WEBSOCKET_SPEAK_S,
 )
-from chappe.errors import AddressInUse, ChappeError, NotPermitted, UsageError
+from chappe.errors import ChappeError, NotPermitted, UsageError
 from chappe.permissions.rules import Permissions
 from chappe.security import is_loopback
 from chappe.system import time
@@ -57,18 +52,14 @@ try:
     from starlette.responses import PlainTextResponse
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+    from chappe.web.connections import BriefHttp, CertifiedWebSocket, HandshakeLoop, TaskFailures, listening
     from chappe.web.session import PATH, PROTOCOL, Rights, WebSocketSession
 except ImportError:
     raise ChappeError("the WebSocket face needs further packages: pip install 'chappe[web]'") from None
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 128
-COMPLAIN_S: Final = 60.0  # between two log lines on failures of tasks
-CERTIFIED: Final = "certified"  # in the state of a client: the identity that its certificate names
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -160,81 +151,6 @@ class Room:
         return next(each for each in reversed(self._speaking) if self._speaking[each] == greedy)
 
 
-class BriefHttp(H11Protocol):
-    """A connection that is closed if it is not a WebSocket by ``WEBSOCKET_SPEAK_S``, or there are too many like it.
-
-    ``waiting`` are all that are no WebSocket yet, the oldest first.
-    """
-
-    def __init__(self, waiting: dict[BriefHttp, None], **given: Any) -> None:
-        super().__init__(**given)
-        self._waiting = waiting
-
-    def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
-        super().connection_made(transport)
-        if len(self._waiting) >= HANDSHAKES_MAX:
-            next(iter(self._waiting))._end()
-        self._waiting[self] = None
-        self._timer = asyncio.get_running_loop().call_later(WEBSOCKET_SPEAK_S, self._end)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._timer.cancel()
-        self._waiting.pop(self, None)
-        super().connection_lost(exc)
-
-    def handle_websocket_upgrade(self, event: Any) -> None:
-        """See uvicorn."""
-        self._waiting.pop(self, None)
-        super().handle_websocket_upgrade(event)
-
-    def _end(self) -> None:
-        """Abort the connection if it is still neither a WebSocket nor closed."""
-        if self in self._waiting:
-            del self._waiting[self]
-            self.transport.abort()
-
-
-class CertifiedWebSocket(WebSocketsSansIOProtocol):
-    """A connection that tells its server which identity its certificate names."""
-
-    def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
-        super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        self.app_state = {**self.app_state, CERTIFIED: certified(tls)}
-
-
-class HandshakeLoop(asyncio.SelectorEventLoop):
-    """Who connects and never begins with TLS holds a descriptor no longer than elsewhere; by default it is 60 s."""
-
-    async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
-        """See asyncio."""
-        if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = HANDSHAKE_TIMEOUT_S
-        return await super().create_server(*given, **options)
-
-
-class TaskFailures:
-    """Makes asyncio report failures of tasks at most once a minute, so that a client's garbage cannot fill the log."""
-
-    def __init__(self) -> None:
-        self._again_at = -math.inf
-        self._untold = 0
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an exception of a task; called by the loop."""
-        if loop.time() < self._again_at:
-            self._untold += 1
-            return
-        self._again_at = loop.time() + COMPLAIN_S
-        if self._untold:
-            context = {**context, "message": f"{context['message']} (and {self._untold} more since the last one)"}
-            self._untold = 0
-        loop.default_exception_handler(context)
-
-
 class WebSocketServer:
     """Serves the JSON protocol of ``chappe.web.session`` to pages and programs, until it is closed.
 
@@ -285,7 +201,10 @@ class WebSocketServer:
         self._host = host
         self._door = None if endpoint.permitted is None else Door(self._permissions)
         self._tls = server_tls(endpoint.security, host, tokens=self._door is not None)
-        self._socket = _listen(host, port)
+        self._socket = listening(host, port)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of connections that it will accept
+            stuck_ms = int(defaults.WEBSOCKET_STUCK_S * 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stuck_ms)
         self.port: int = self._socket.getsockname()[1]
         self._server = uvicorn.Server(self._config())
         self._started = threading.Event()
@@ -406,20 +325,3 @@ class WebSocketServer:
             await session.run()
         finally:
             self._room.leave(session)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if host == "*":
-        host = "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        made = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            raise AddressInUse(
-                f"port {port} on {host} is in use: stop the program that listens there, or choose another port"
-            ) from None
-        raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of connections that it will accept
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(defaults.WEBSOCKET_STUCK_S * 1000))
-    return made

@@ -30,6 +30,19 @@ def offer(plan: Callable[[], Planned], said: Callable[[str], object]) -> Callabl
     return ask
 
 
+def form(title: str, button: str, plan: Callable[..., Planned], *inputs: str, about: str = "") -> None:
+    """A panel whose button offers what is planned with the texts of its inputs."""
+    with ui.column().classes("panel"):
+        ui.label(title).classes("title")
+        if about:
+            ui.label(about).classes("soft")
+        with ui.row().classes("controls"):
+            fields = [ui.input(each).props("dense outlined").style("min-width: 200px") for each in inputs]
+            action = offer(lambda: plan(*(each.value or "" for each in fields)), lambda text: said.set_text(text))
+            ui.button(button, on_click=action).props("no-caps outline")
+        said = ui.label("").classes("soft").props('aria-live="polite"')
+
+
 def _confirm(planned: Planned, said: Callable[[str], object]) -> None:
     async def do() -> None:
         button.disable()

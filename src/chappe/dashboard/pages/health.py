@@ -11,7 +11,8 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address
 from chappe.dashboard.pages.parts import PageTable, every
 from chappe.dashboard.pages.style import LEVELS
-from chappe.dashboard.pages.words import clock, connecting, many
+from chappe.dashboard.pages.words import clock, connecting
+from chappe.data.markup import many
 from chappe.observing.snapshot import Change, Problem
 
 HISTORY_SHOWN: Final = 200

@@ -147,7 +147,6 @@ class _Editing:
         self._said = ui.label("").classes("soft").props('aria-live="polite"')
 
     def choose(self, row: EntryRow | None) -> None:
-        """This entry is meant."""
         self._row = row
         self._key.value, self._value.value = ("", "") if row is None else (row.key, row.value)
         self._said.text = "" if row is None else f"Chosen: {row.key}"
@@ -195,7 +194,6 @@ def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -
 
 
 def _server(each: Member, place: int) -> dict[str, Any]:
-    """A server of a chain, in their order."""
     facts = dict(each.facts)
     return {
         "id": each.id, "href": address("/", member=each.id), "name": each.name, "place": (str(place), place),
@@ -206,7 +204,6 @@ def _server(each: Member, place: int) -> dict[str, Any]:
 
 
 def _ages(each: Keeping) -> str:
-    """How old what clones have is, in words."""
     old = [age for age in each.ages if age]
     if old:
         return f"{len(old):,} of {len(each.copies):,} clones not up to date, for {max(old):.0f} s"

@@ -10,8 +10,9 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.parts import Fact, PageTable, every, go
 from chappe.dashboard.pages.style import GREY, HEXAGON, ILL, KINDS, LINKS
-from chappe.dashboard.pages.words import connecting, many, rate
+from chappe.dashboard.pages.words import connecting, rate
 from chappe.dashboard.pages.words import size as many_bytes
+from chappe.data.markup import many
 from chappe.observing.drawing import COLUMN, Drawing, Edge, Node
 from chappe.observing.snapshot import Link, Member, Snapshot
 
@@ -37,8 +38,6 @@ SAID: Final = {
 
 
 class _Chart:
-    """The drawing."""
-
     def __init__(self, choose: Any) -> None:
         self._options: dict[str, Any] = {
             "animation": False,
@@ -248,7 +247,6 @@ About = tuple[str, str, str, str, list[tuple[str, str]]]  # name, what it is, st
 
 
 def _about(snapshot: Snapshot, drawing: Drawing, chosen: str) -> About:
-    """What is said of the one that was chosen."""
     members = {each.id: each for each in snapshot.members}
     member = members.get(chosen)
     if member is not None:

@@ -15,10 +15,9 @@ from nicegui import ui
 
 from chappe.api.mesh.received import Received
 from chappe.api.mesh.subscriber import Subscriber
-from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here
-from chappe.dashboard.pages.changing import offer
+from chappe.dashboard.pages.changing import form
 from chappe.dashboard.pages.parts import PageTable, every, value_dialog
 from chappe.dashboard.showing import ROW_CHARACTERS, SHOWN_BYTES, shown, typed_text
 from chappe.errors import ChappeError
@@ -121,24 +120,6 @@ class Live:
         }
 
 
-def _publishing(changes: DashboardChanges) -> None:
-    """Publish a test event."""
-    with ui.column().classes("panel"):
-        ui.label("Publish a test event").classes("title")
-        ui.label("The value is JSON, or else a text; JSON with @data-type is a typed value of the mesh.").classes(
-            "soft"
-        )
-        with ui.row().classes("controls"):
-            topic = ui.input("Topic to publish to").props("dense outlined")
-            value = ui.input("Value to publish").props("dense outlined").style("min-width: 320px")
-
-            def plan() -> Planned:
-                return changes.publish(topic.value or "", value.value or "")
-
-            ui.button("Publish", on_click=offer(plan, lambda text: said.set_text(text))).props("no-caps outline")
-        said = ui.label("").classes("soft").props('aria-live="polite"')
-
-
 def page(looks: Looks, _: Here) -> None:
     """Build it."""
     live = Live(looks)
@@ -176,7 +157,10 @@ def page(looks: Looks, _: Here) -> None:
         table.element.classes("mono")
 
     if looks.changes is not None:
-        _publishing(looks.changes)
+        form(
+            "Publish a test event", "Publish", looks.changes.publish, "Topic to publish to", "Value to publish",
+            about="The value is JSON, or else a text; JSON with @data-type is a typed value of the mesh.",
+        )  # fmt: skip
 
     def show() -> None:
         button.text = "Pause" if live.on else "Look"

@@ -1,36 +1,26 @@
-"""Topics: rates, lags, sizes, writers and readers; and the records of one, newest first, searched and saved."""
+"""Topics: rates, lags, sizes, writers and readers; and of one more, with its records."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from nicegui import ui
 
-from chappe.api.log.lines import iso_time
-from chappe.api.times import as_micros
-from chappe.bridges.form import SENDER
 from chappe.dashboard.changes import DashboardChanges, Planned
 from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here, address, title
-from chappe.dashboard.pages.changing import offer
-from chappe.dashboard.pages.parts import Fact, LineChart, PageTable, every, go, value_dialog
-from chappe.dashboard.pages.words import ago, connecting, many, rate, size
-from chappe.dashboard.records import SAVED_MAX, SHOWN_MAX, Found, RecordQuery, as_lines, as_parquet
-from chappe.dashboard.searches import Searches, SearchOutcome
-from chappe.dashboard.showing import FORMS, Form, brief, shown
-from chappe.errors import ChappeError, UsageError
-from chappe.log.batch import Record
+from chappe.dashboard.pages.changing import form, offer
+from chappe.dashboard.pages.parts import Fact, LineChart, PageTable, every, go
+from chappe.dashboard.pages.topic_records import TopicRecords, moment
+from chappe.dashboard.pages.words import ago, connecting, rate, size
+from chappe.data.markup import many
+from chappe.errors import UsageError
 from chappe.observing.lines import DAY, HOUR, MINUTES
-from chappe.observing.snapshot import Reader, Topic, readable
+from chappe.observing.snapshot import Reader, Topic
 
 LISTED_MAX: Final = 500
-COUNTS: Final = [20, 50, SHOWN_MAX]
-FOLLOW_S: Final = 2.0
 NAMES_SHOWN: Final = 12
 WRITER_SHOWN: Final = 40  # characters of a partition, or of its producer's name, to choose from
 READERS_DRAWN: Final = 5
@@ -40,10 +30,6 @@ COLUMNS: Final = (
     ("name", "topic", False), ("rate", "records/s", True), ("spark", "last 5 minutes", True), ("lag", "lag", True),
     ("records", "records kept", True), ("size", "size", True), ("partitions", "partitions", True),
     ("newest", "last written", True), ("read", "read by", False),
-)  # fmt: skip
-RECORDS: Final = (
-    ("at", "UTC", False), ("partition", "partition", False), ("offset", "offset", True), ("key", "key", False),
-    ("headers", "headers", False), ("value", "value", False),
 )  # fmt: skip
 
 
@@ -68,7 +54,8 @@ def page(looks: Looks, here: Here) -> None:
             total = ui.label("").classes("soft")
         table = PageTable(COLUMNS, go, sort=("name", False), empty="no topic is known yet", label="Topics")
     if looks.changes is not None:
-        _writing(looks.changes)
+        inputs = ("Topic to write to", "Key to write", "Value to write")
+        form("Write a record, or begin a topic", "Write", looks.changes.write, *inputs)
     box = ui.column().style("width: 100%; gap: 14px")
     details: list[_Details] = []
 
@@ -91,25 +78,7 @@ def page(looks: Looks, here: Here) -> None:
     every(refresh)
 
 
-def _writing(changes: DashboardChanges) -> None:
-    """Write a record, with which a topic begins that was not there."""
-    with ui.column().classes("panel"):
-        ui.label("Write a record, or begin a topic").classes("title")
-        with ui.row().classes("controls"):
-            topic = ui.input("Topic to write to").props("dense outlined")
-            key = ui.input("Key to write").props("dense outlined")
-            value = ui.input("Value to write").props("dense outlined")
-
-            def plan() -> Planned:
-                return changes.write(topic.value or "", key.value or "", value.value or "")
-
-            ui.button("Write", on_click=offer(plan, lambda text: said.set_text(text))).props("no-caps outline")
-        said = ui.label("").classes("soft").props('aria-live="polite"')
-
-
 class _Details:
-    """One topic."""
-
     def __init__(self, looks: Looks, name: str) -> None:
         self._looks = looks
         self._name = name
@@ -131,10 +100,9 @@ class _Details:
             if looks.changes is not None:
                 self._changing(looks.changes)
         self._shown: list[str] = []
-        self._records = _Records(looks, name)
+        self._records = TopicRecords(looks, name)
 
     def _changing(self, changes: DashboardChanges) -> None:
-        """Trim it, and have its groups go on elsewhere."""
         with ui.row().classes("controls"):
             before = ui.input("Older than (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
             trim = ui.button("Trim").props("no-caps outline")
@@ -150,13 +118,13 @@ class _Details:
         said = ui.label("").classes("soft").props('aria-live="polite"')
 
         def plan_trim() -> Planned:
-            moment = _moment(before.value)
-            if moment is None:
+            before_us = moment(before.value)
+            if before_us is None:
                 raise UsageError("Say before which moment records are to go: it looks like 2026-01-31 12:00.")
-            return changes.trim(self._name, moment)
+            return changes.trim(self._name, before_us)
 
         def plan_reset() -> Planned:
-            return changes.reset(group.value or "", to.value, _moment(at.value))
+            return changes.reset(group.value or "", to.value, moment(at.value))
 
         def plan_delete() -> Planned:
             return changes.trim(self._name, None)
@@ -169,7 +137,7 @@ class _Details:
         self._charts()
 
     async def _recall(self) -> None:
-        """Show what was chosen last in this browser."""
+        """Show the choice that this browser remembers."""
         with suppress(TimeoutError):
             await ui.context.client.connected()
             found = await ui.run_javascript(f"localStorage.getItem({KEPT!r})")
@@ -229,112 +197,6 @@ class _Details:
                     ui.label(each).classes("soft")
 
 
-class _Records:
-    """Records of one topic: what to look for, and what was found."""
-
-    def __init__(self, looks: Looks, name: str) -> None:
-        self._looks = looks
-        self._name = name
-        self._found: list[Record] = []
-        self._searches: Searches[Found] = Searches()
-        with ui.column().classes("panel"):
-            ui.label("Records").classes("title")
-            with ui.row().classes("controls"):
-                self._text = ui.input("Contains").props("dense outlined clearable")
-                self._since = ui.input("From (UTC)", placeholder="2026-01-31 12:00").props("dense outlined clearable")
-                self._partition = ui.select({"": "all partitions"}, value="", label="Partition").props("dense outlined")
-                self._partition.style("min-width: 160px")
-                self._offset = ui.number("From offset", min=0, precision=0).props("dense outlined clearable")
-                self._offset.style("width: 130px")
-                self._count = (
-                    ui.select(COUNTS, value=COUNTS[0], label="At most").props("dense outlined").style("min-width: 95px")
-                )
-                self._form = ui.select(list(FORMS), value="auto", label="Values as", on_change=self._show)
-                self._form.props("dense outlined").style("min-width: 115px")
-                ui.button("Search", on_click=self.search).props("no-caps unelevated color=primary")
-                self._follow = ui.switch("Follow the newest", value=True)
-            self._said = ui.label("").classes("soft").props('aria-live="polite"')
-            self._table = PageTable(RECORDS, self._open, empty="no records", label="Records")
-            self._table.element.classes("mono")
-            with ui.row().classes("controls"):
-                ui.label(f"Save what the search finds, {SAVED_MAX:,} records at most:").classes("soft")
-                for kind, make in (("JSON", as_lines), ("Parquet", as_parquet)):
-                    ui.button(kind, on_click=self._saver(kind, make), color=None).props("flat dense no-caps")
-        for each in (self._text, self._since, self._offset):
-            each.on("keydown.enter", self.search)
-        every(self._look, FOLLOW_S)
-
-    def partitions(self, names: dict[str, str]) -> None:
-        """These are there to choose from, and what to call each."""
-        options = {"": "all partitions", **names}
-        if options != self._partition.options:
-            self._partition.set_options(
-                options, value=self._partition.value if self._partition.value in options else ""
-            )
-
-    async def search(self) -> None:
-        """Look now."""
-        self._follow.value = not (self._text.value or self._since.value or self._offset.value is not None)
-        await self._find()
-
-    async def _look(self) -> None:
-        if self._follow.value and not self._searches.running:
-            await self._find()
-
-    async def _find(self) -> None:
-        try:
-            wanted = self._wanted(self._count.value)
-        except UsageError as error:
-            outcome: SearchOutcome[Found] | None = self._searches.refuse(str(error))
-        else:
-            outcome = await self._searches.find(partial(self._looks.find, self._name, wanted))
-        if outcome is None:
-            return
-        found, problem = outcome
-        if found is None:
-            self._said.text = problem
-            return
-        self._found = list(found.records)
-        self._said.text = many(len(self._found), "record") + (f"; {found.note}" if found.note else "")
-        self._show()
-
-    def _wanted(self, limit: int) -> RecordQuery:
-        """Raises UsageError for a moment that is none."""
-        since = _moment(self._since.value)
-        offset = None if self._offset.value is None else int(self._offset.value)
-        return RecordQuery(limit, since, self._partition.value or "", offset, self._text.value or "")
-
-    def _show(self) -> None:
-        form: Form = self._form.value
-        self._table.show([_record(number, each, form) for number, each in enumerate(self._found)])
-
-    def _open(self, row: dict[str, Any]) -> None:
-        record = self._found[row["id"]]
-        form: Form = self._form.value
-        where = f"offset {record.offset:,} of partition {readable(record.partition)}, {iso_time(record.timestamp)}"
-        parts = [
-            ("key", shown(record.key, "text" if form == "auto" else form)),
-            ("value", shown(record.value, form, typed=_typed(record))),
-        ]
-        parts += [(f"header {readable(name)}", shown(value)) for name, value in record.headers]
-        value_dialog(where, parts)
-
-    def _saver(self, kind: str, make: Callable[[list[Record]], bytes]) -> Callable[[], Any]:
-        async def save() -> None:
-            try:
-                found = await asyncio.to_thread(self._looks.find, self._name, self._wanted(SAVED_MAX))
-                raw = await asyncio.to_thread(make, list(found.records))
-            except (ChappeError, OSError) as error:
-                self._said.text = str(error)
-                return
-            self._said.text = f"{len(found.records):,} records saved as {kind}" + (
-                f"; {found.note}" if found.note else ""
-            )
-            ui.download.content(raw, _file(self._name) + (".jsonl" if kind == "JSON" else ".parquet"))
-
-        return save
-
-
 def _writer(partition: str, name: str) -> str:
     """A partition, by what people call its producer if that told."""
     return f"{name} ({partition[:8]})" if name else partition
@@ -364,37 +226,6 @@ def _row(topic: Topic, now_us: int, chosen: str, spark: str) -> dict[str, Any]:
     }
 
 
-def _record(number: int, each: Record, form: Form) -> dict[str, Any]:
-    return {
-        "id": number,
-        "at": iso_time(each.timestamp)[:23].replace("T", " "),
-        "partition": readable(each.partition)[:12],
-        "offset": (f"{each.offset:,}", each.offset),
-        "key": brief(each.key, "text" if form == "auto" else form),
-        "headers": ", ".join(f"{readable(name)}={brief(value)}" for name, value in each.headers)[:160],
-        "value": brief(each.value, form, typed=_typed(each)),
-    }
-
-
-def _moment(text: str | None) -> int | None:
-    """Microseconds since 1970; None for nothing. Raises UsageError for a moment that is none."""
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise UsageError("A moment looks like 2026-01-31 12:00.") from None
-    return as_micros(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def _typed(record: Record) -> bool:
-    return any(name == SENDER for name, _ in record.headers)
-
-
 def _some(names: list[str] | tuple[str, ...], total: int) -> str:
     text = ", ".join(names[:NAMES_SHOWN])
     return f"{text} and {total - NAMES_SHOWN:,} more" if total > NAMES_SHOWN else text or "nobody"
-
-
-def _file(topic: str) -> str:
-    return "".join(each if each.isalnum() or each in "._-" else "_" for each in topic)[:100] or "topic"

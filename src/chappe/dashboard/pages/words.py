@@ -62,8 +62,3 @@ def duration(seconds: float) -> str:
 def connecting(awaited: Sequence[str] = ()) -> str:
     """What stands where nothing is known yet, with the sources that are waited for."""
     return f"connecting to {', '.join(awaited) or 'the dashboard'} ..."
-
-
-def many(count: int, what: str) -> str:
-    """``1 record``, ``2 records``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

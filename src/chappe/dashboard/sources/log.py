@@ -225,7 +225,7 @@ class LogSource:
         )
 
     def _retention(self, topic: str, parts: Iterable[Known]) -> str:
-        """What stores keep of a topic, in words; where they differ, each of it."""
+        """The retention of a topic in words; of each store where they differ."""
         found: dict[str, None] = {}
         for endpoint in sorted({endpoint for each in parts for endpoint in each.holders}):
             client = self._view.client(endpoint)
@@ -234,7 +234,7 @@ class LogSource:
         return ", or at other stores ".join(found)
 
     def _lags(self) -> dict[str, tuple[Reader, ...]]:
-        """Who committed how far, by topic: records between that and what stores have."""
+        """Readers of each topic, each with the records between its position and the end."""
         found: dict[str, list[Reader]] = {}
         for group, positions in self._positions.items():
             for topic, (position, lag) in self._behind(positions).items():
@@ -338,7 +338,6 @@ class LogSource:
         )
 
     def _commits(self, node: str) -> Iterator[tuple[str, str]]:
-        """How far the consumers of a node have committed that keep their positions elsewhere."""
         told = [each for each in self._elsewhere if each.node == node]
         for each in told[:COMMITS_SHOWN]:
             for topic, (position, lag) in sorted(self._behind(each.positions).items())[:NAMES_MAX]:
@@ -347,7 +346,6 @@ class LogSource:
             yield "", f"and {len(told) - COMMITS_SHOWN:,} more consumers that commit"
 
     def _store(self, named: str) -> str:
-        """What starts a store, by its id or endpoint."""
         kind = "forward" if self._forwarders else "store"
         return started.command(f"store {named}", f"chappe {kind} DIRECTORY, with the options that it had")
 
@@ -396,7 +394,7 @@ def _called(label: str, store_id: str) -> str:
 
 
 def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
-    """What consumers with an identity have committed, by identity; files that cannot be read are passed over."""
+    """Committed positions of consumers with an identity; files that cannot be read are skipped."""
     with suppress(OSError):
         for each in sorted(directory.iterdir())[:GROUPS_MAX]:
             file = each / "positions.json"

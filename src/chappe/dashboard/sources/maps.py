@@ -94,7 +94,6 @@ class MapSource:
 
 
 def _serve(at: str) -> str:
-    """What can be said of a server's command where nobody noted it."""
     return f"chappe map serve --at {at.rpartition('@')[2]}, with the options that it had"
 
 

@@ -39,8 +39,6 @@ GATEWAY: Final = "<$>/gateway"
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What an endpoint told of itself, and when."""
-
     at: float
     tls: bool | None
     links: dict[str, LinkReport]
@@ -166,7 +164,6 @@ class MeshSource:
     # -- what others tell -----------------------------------------------------------------------------
 
     def _ask(self, network: Network) -> None:
-        """Ask some, in turn."""
         there = sorted(each.id for each in network.endpoints if each.distance and not each.original)
         self._every_s = len(there) / ASKED_MAX
         if self._silenced or not there:
@@ -196,7 +193,7 @@ class MeshSource:
                     self.endpoint.try_publish(ASK_LINKS, ask(self._number, store.name), UUID(store.masters[0]).bytes)
 
     def _hear(self, network: Network, now: float) -> None:
-        """Take what was told, each of itself; and forget who has left, or has told nothing for long."""
+        """Take the answers of endpoints, each about itself; forget those that left or have been silent for long."""
         if self._answers is None:
             return
         there = {each.id for each in network.endpoints}
@@ -213,7 +210,6 @@ class MeshSource:
         self._told = {each: told for each, told in self._told.items() if each in there and told.at >= until}
 
     def _between(self, link: NetworkLink, note: str) -> Link:
-        """A link of others, as its ends tell of it."""
         first, second = (self._told.get(each) for each in link.ends)
         there = first.links.get(link.ends[1]) if first is not None else None
         back = second.links.get(link.ends[0]) if second is not None else None
@@ -226,7 +222,6 @@ class MeshSource:
         )  # fmt: skip
 
     def _as_told(self, store: Keeping) -> Keeping:
-        """A data store with what its master and clones tell of it."""
         counts = (count for each in store.masters for count, _ in self._of(each, store.name, master=True))
         ages = [next((age for _, age in self._of(each, store.name, master=False)), None) for each in store.copies]
         return msgspec.structs.replace(store, entries=next(counts, None), ages=tuple(ages))
@@ -257,7 +252,6 @@ def data_stores(network: Network) -> list[Keeping]:
 
 
 def _node(host: str, port: int) -> str:
-    """What starts an endpoint that listens there."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return started.command(f"endpoint {at}", f"chappe node --listen {at}")
 

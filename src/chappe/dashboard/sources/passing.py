@@ -23,8 +23,6 @@ class NodeIds(NamedTuple):
 
 
 class _Flow(NamedTuple):
-    """What went one way."""
-
     frames: int = 0
     bytes: int = 0
 
@@ -107,11 +105,11 @@ class Passing:
             self._flows[one, other] = _Flow(known.frames + frames, known.bytes + size)
 
     def _way(self, one: str, other: str) -> _Flow | None:
-        """What went from one to the other; None: nobody told."""
+        """The flow from one to the other; None if nobody told."""
         return self._flows.get((one, other), _Flow() if other in self._reports else None)
 
     def _waiting(self, one: str, other: str) -> int:
-        """What waits at one for the other: all that waits there, if it is who takes nothing, or nobody says so."""
+        """Messages held back at one for the other: all of them if the other takes nothing, or nobody says so."""
         report = self._reports.get(one)
         if report is None or (one in self._stopped and other not in self._full):
             return 0
