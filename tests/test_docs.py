@@ -375,5 +375,5 @@ def test_every_variable_of_the_reference_is_read_by_an_option() -> None:
 
     read = {param.envvar for _, command in commands_of(program()) for param in command.params if param.envvar}
     read.discard("CHAPPE_KEYS")  # a passphrase: it has no place in a file
-    read.add("CHAPPE_AUDIT")  # of all commands that serve, and an option of none: ``chappe.cli.auditing``
+    read.add("CHAPPE_AUDIT")  # of all commands that serve, and an option of none: ``chappe.cli.serving``
     assert read == {setting.variable for setting in SETTINGS}

@@ -12,7 +12,7 @@ from tests.cli.conftest import Shell
 from tests.waiting import SPARK_S
 
 from chappe.cli.console import left_text
-from chappe.cli.record import parse_speed
+from chappe.cli.replay import parse_speed
 from chappe.errors import UsageError
 
 

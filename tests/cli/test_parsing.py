@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chappe.cli import console
-from chappe.cli.record import parse_speed
+from chappe.cli.replay import parse_speed
 from chappe.cli.units import address, parse_age, parse_bytes, parse_start
 from chappe.cli.values import hint, read
 from chappe.data.order import TYPE_NAMES

@@ -10,7 +10,7 @@ from contextlib import redirect_stderr
 import pytest
 from rich.console import Console
 
-from chappe.cli import node
+from chappe.cli import peering
 from chappe.cli.console import Bar
 from chappe.cli.screen import Screen
 
@@ -139,11 +139,11 @@ def test_warnings_appear_above_a_progress_bar(terminal: Terminal) -> None:
 @pytest.mark.parametrize("width", [200, 80, 60, 40])
 def test_each_peer_of_a_node_takes_one_line(width: int) -> None:
     rows = [
-        node.PeerRow("0123-4567", f"192.168.100.{n}:9999", False, True, "peered", 12345.0, 1.0, 1, 1, 1000, 0)
+        peering.PeerRow("0123-4567", f"192.168.100.{n}:9999", False, True, "peered", 12345.0, 1.0, 1, 1, 1000, 0)
         for n in range(5)
     ]
     out = io.StringIO()
-    Console(file=out, width=width).print(node.table("node", rows))
+    Console(file=out, width=width).print(peering.table("node", rows))
     lines = out.getvalue().splitlines()
     assert len(lines) == 7
     assert all("12,345" in line for line in lines[2:])

@@ -2,23 +2,29 @@
 
 app.py        the program: global options, errors, signals
 options.py    options that several commands share
-auditing.py   the setting `audit`: what commands that serve refuse, written into a topic
-config.py     config; the configuration file, the environment, and which wins
-units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers
+serving.py    the frame of commands that serve: identity, pictures, the end, and the setting `audit`
+following.py  the frame of commands that print what comes
+listing.py    the frame of commands that list
+config.py     config; the configuration file, the environment, and which wins; declared.py has the mesh's settings
+units.py      "7d", "10GiB", "2026-01-01T12:00", "10m" as numbers; rates.py has how fast they grow
 console.py    the process: its streams, files and signals; what goes to standard error, bars of progress among it
-screen.py     a live picture in a terminal, lines elsewhere; tables that fit
-members.py    tower, store, up
-topics.py     topics; what all the stores hold
-produce.py    produce
-consume.py    consume
+screen.py     a live picture in a terminal, lines elsewhere; tables that fit; charts.py draws curves and bars
+files.py      files that are written whole or not at all
+members.py    tower, store, up, forward
+topics.py     topics; what all the stores hold; topics_plot.py draws it
+produce.py    produce; lazy_producer.py is made for its first record
+consume.py    consume; consume_workers.py is its --exec
 formats.py    how produce reads records and consume prints them
 mesh.py       what the commands of the mesh share: addresses, security, what is said about peers
+peering.py    the peers of an endpoint, as node, gateway and kv serve show them
 values.py     how values, entries and messages of the mesh are typed and printed
-node.py       node: its file, and what it shows
+node.py       node and its file; network.py is its --map
+gateway.py    gateway
 publish.py    publish, subscribe
 tap.py        tap
-kv.py         kv; kv_serve.py is its serve and watch
-maps.py       map; maps_files.py is its dump and load, maps_serve.py its serve
+kv.py         kv; kv_serve.py is its serve, kv_watch.py its watch
+maps.py       map; maps_files.py is its dump and load, maps_serve.py its serve and witness
+chain.py      chain; chain_demo.py is its demo
 ping.py       ping
 benchmark.py  mesh generate, benchmark
 bench.py      bench log, mesh, state
@@ -26,8 +32,10 @@ keys.py       keys init, add, renew, revoke, list
 permissions.py  permissions check, show, sign
 doctor.py     doctor
 archive.py    archive
-record.py     record, replay
-pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and what it shows
+record.py     record
+replay.py     replay
+pipeline.py   pipeline run, check, list, status, stop; pipeline_run.py is one run, and metrics.py serves its numbers
+dashboard.py  dashboard, also beside other commands
 demo/         demo
 """
 

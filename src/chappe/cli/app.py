@@ -35,6 +35,7 @@ from chappe.cli import (
     produce,
     publish,
     record,
+    replay,
     tap,
     topics,
     values,
@@ -147,7 +148,7 @@ def program(
 for function in (
     demo.demo, members.up, members.tower, members.store, members.forward, produce.produce, consume.consume,
     topics.topics, node.node, gateway.gateway,
-    publish.publish, publish.subscribe, tap.tap, ping.ping, record.record, archive.archive, record.replay,
+    publish.publish, publish.subscribe, tap.tap, ping.ping, record.record, archive.archive, replay.replay,
     doctor.doctor, config.config, dashboard.dashboard,
 ):  # fmt: skip
     app.command(cls=values.Command if function is publish.publish else None)(function)
@@ -193,7 +194,6 @@ def _flushed() -> bool:
 
 
 def _around(error: UnicodeEncodeError) -> str:
-    """The word with the character that cannot be encoded."""
     text, at = error.object, error.start
     begin = max(0, at - WORD_SHOWN, *(text.rfind(each, 0, at) + 1 for each in WORD_ENDS))
     return re.split(f"[{WORD_ENDS}]", text[begin : at + WORD_SHOWN], maxsplit=1)[0]

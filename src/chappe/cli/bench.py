@@ -12,7 +12,7 @@ import typer
 from typer import Context, Option
 
 from chappe.cli import options
-from chappe.cli.console import Bar, allow_files, answers, exit_code, say, show_json, warn
+from chappe.cli.console import Bar, answers, exit_code, need_files, say, show_json, warn
 from chappe.cli.units import human_bytes, parse_bytes, quantity
 from chappe.data.markup import many
 from chappe.errors import ChappeError, StorageError, UsageError
@@ -38,8 +38,6 @@ RATE_REACHED: Final = 0.95
 STEPS: Final = 1_000  # of the bar
 BAR: Final = 40  # characters
 WIDTH: Final = 120
-FILES_EACH: Final = 3  # pipes to each process
-FILES_MORE: Final = 64
 
 Seconds: TypeAlias = Annotated[
     float | None, Option(min=0.1, max=86_400.0, help="How long to send; 5, unless a count is given.", metavar="SECONDS")
@@ -102,7 +100,7 @@ def log(
             raise ChappeError(f"no tower answers at {tower}: start one with chappe up, or leave out --tower")
         where = {"tower": tower, "listen": listen, "security": "plain" if plain else None}
     name = options.written_topic(topic or "chappe.bench")
-    run.files(producers + consumers + 2)
+    need_files(producers + consumers + 2, "others")
     with _scratch(directory, tower is None) as scratch:
         at = f"the tower at {tower}, topic {name}" if scratch is None else f"its own tower, and a store in {scratch}"
         run.begin(f"{at}: {many(producers, 'producer')}, {many(consumers, 'consumer')}", as_json)
@@ -136,7 +134,7 @@ def mesh(
     from chappe.benchmark.load import mesh as work
 
     run = _LoadRun(context, "mesh", "message", seconds, messages, size, publishers, rate, batch, work.SIZE_MIN)
-    run.files(publishers + fan_out + hops + churn)
+    need_files(publishers + fan_out + hops + churn, "others")
     over = f"over {many(hops, 'hop')}" + (f", {many(churn, 'visitor')}" if churn else "")
     run.begin(f"{many(publishers, 'publisher')}, {many(fan_out, 'subscriber')} {over}", as_json)
     run.end(run.measure(lambda crew, loads: work.start(crew, loads, fan_out, hops, churn), as_json), as_json)
@@ -170,7 +168,7 @@ def state(
         raise UsageError("--servers and --directory are for a chain: give --kind chain, too")
     run = _LoadRun(context, "state", "put", seconds, puts, size, writers, rate, batch, work.SIZE_MIN)
     followers, members = 2 if clones is None else clones, servers or 3
-    run.files(writers + followers + members)
+    need_files(writers + followers + members, "others")
     with _scratch(directory, kind == "chain") as scratch:
         of = {"data-store": "a data store in memory", "map": "a shared map in memory"}.get(kind)
         of = of or f"a chain of {many(members, 'server')} in {scratch}"
@@ -231,14 +229,7 @@ class _LoadRun:
         self._batch, self._count = batch, count
         self._stopped: KeyboardInterrupt | None = None
 
-    def files(self, processes: int) -> None:
-        """Make room for the pipes to that many processes. Raises ChappeError."""
-        wanted = FILES_EACH * processes + FILES_MORE
-        if allow_files(wanted) < wanted:
-            raise ChappeError(f"this process may open too few files for {processes} others: ulimit -n {wanted}")
-
     def begin(self, what: str, as_json: bool) -> None:
-        """Say what is measured."""
         if as_json:
             return
         parts = [what, f"{self._unit}s of {human_bytes(self._size)}", f"{self._batch:,} a call"]
@@ -250,7 +241,6 @@ class _LoadRun:
         say(", ".join(parts))
 
     def measure(self, start: Callable[[Crew, Sequence[Load]], None], as_json: bool) -> LoadReport:
-        """Start the processes and let them run."""
         from chappe.benchmark.load.crew import Crew
         from chappe.benchmark.load.report import LoadReport
 
@@ -262,7 +252,6 @@ class _LoadRun:
         return LoadReport(self._bench, self._unit, self._size, self._options, self._rate, crew.members, reason, cut)
 
     def end(self, report: LoadReport, as_json: bool) -> None:
-        """Print the report; exit with an error if it is not complete."""
         if as_json:
             show_json(report.facts())
         else:
@@ -277,7 +266,6 @@ class _LoadRun:
 
 @contextmanager
 def _scratch(directory: Path | None, wanted: bool) -> Iterator[Path | None]:
-    """A directory for the run, if one is wanted."""
     if not wanted:
         yield None
         return

@@ -12,9 +12,9 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from chappe.cli import options
-from chappe.cli.console import Bar, allow_files, say, warn
+from chappe.cli.console import Bar, need_files, say, warn
 from chappe.data.markup import many
-from chappe.errors import ChappeError, ConfigError, StorageError, UsageError
+from chappe.errors import ConfigError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from chappe.benchmark.report import Report
@@ -28,8 +28,6 @@ HERE: Final = Path("-")  # where --plot draws without a file
 CURVE: Final = 40  # characters
 BAR: Final = 16
 TIMEOUT_S: Final = 300.0
-FILES_EACH: Final = 3  # pipes to each node
-FILES_MORE: Final = 64
 
 
 @app.command()
@@ -73,7 +71,6 @@ class _PlotCommand(TyperCommand):
     """``--plot`` may stand without a file, which Typer's options cannot: it is handed a ``-`` then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, whole."""
         for at, each in enumerate(args):
             if each == "--plot" and (at + 1 == len(args) or args[at + 1].startswith("--")):
                 args = [*args[: at + 1], str(HERE), *args[at + 1 :]]
@@ -120,9 +117,7 @@ def benchmark(
                 f"standard input has more than {config.FILE_BYTES_MAX:,} bytes: this is not a configuration"
             )
     nodes = config.load(Path(file), text)
-    wanted = FILES_EACH * len(nodes) + FILES_MORE
-    if allow_files(wanted) < wanted:
-        raise ChappeError(f"this process may open too few files for {len(nodes)} nodes: ulimit -n {wanted} allows it")
+    need_files(len(nodes), "nodes")
     with Bar("starting nodes", quiet=as_json) as bar:
         report = run(nodes, timeout, bar.update)
     if as_json:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -14,10 +13,10 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import dashboard, options
-from chappe.cli.auditing import audited
 from chappe.cli.chain_demo import demo
-from chappe.cli.console import hear_warnings, say, tell
-from chappe.cli.node import REPORT_S, STEP_S
+from chappe.cli.console import hear_warnings, say
+from chappe.cli.rates import Rate
+from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped
 from chappe.data.markup import many
 from chappe.errors import NoChain
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     Statuses: TypeAlias = Mapping[str, ChainServerStatus | None]
 
 COLUMNS: Final = ("server", "is", "configuration", "commands", "behind", "clients", "waits for")
-_NEWS: Final = frozenset({"Entered", "Joins"})  # what is wrong is told as it comes
 WAIT_S: Final = 2.0
 CHANGE_S: Final = 30.0
 
@@ -44,16 +42,15 @@ Server: TypeAlias = Annotated[str, Argument(metavar="NAME", help="One of the ser
 
 
 @app.command()
-@audited()
+@serves()
 def serve(
+    who: ServerIdentity,
     file: File,
     name: Annotated[str, Option("--name", metavar="NAME", help="Which of the file's servers this is.")],
     directory: Annotated[
         Path | None,
         Option(metavar="DIRECTORY", help="Where it keeps its votes, log and state; by default among the user's data."),
     ] = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
@@ -62,22 +59,19 @@ def serve(
     from chappe.api.chain.machines import start_configured
     from chappe.api.identity import state_directory
 
-    options.be(acting)
     hear_warnings()
     configuration = ChainConfiguration.load(file)
     configuration.place(name)
     where = directory or state_directory("chains", f"{configuration.name}-{name}", None)
-    with closing(start_configured(configuration, name, where, "plain" if plain else None)) as server:
+    with closing(start_configured(configuration, name, where, who.security)) as server:
         title = f"{name} of the chain {configuration.name} at {server.address}"
         facts = {"name": name, "chain": configuration.name, "address": server.address, "directory": str(where)}
-        reach = ["--chain", str(file), *(["--plain"] if plain else [])]
-        with suppress(KeyboardInterrupt), dashboard.beside(look, *reach) as url:  # the proper end
+        with dashboard.beside(look, "--chain", str(file), *who.arguments) as url:
             if url is not None:
                 facts["dashboard"] = url
-            tell(as_json, facts, f"{title}{'' if url is None else f', dashboard at {url}'}; Ctrl-C stops")
-            _follow(server, title, as_json)
-    if not as_json:
-        say(f"{title} stopped")
+            text = title if url is None else f"{title}, dashboard at {url}"
+            show(_ChainServerDisplay(server, title, as_json), facts, text)
+    stopped(as_json, title)
 
 
 @app.command()
@@ -132,28 +126,6 @@ def _configuration(file: Path, acting: str | None) -> ChainConfiguration:
     return ChainConfiguration.load(file)
 
 
-def _follow(server: Any, title: str, as_json: bool) -> None:
-    """Show how it fares until Ctrl-C. Raises MemberStopped if it met a defect."""
-    from chappe.cli.screen import People, Screen
-
-    looked_at = time.monotonic()
-    report_at = looked_at + REPORT_S
-    committed = server.status().committed
-    with Screen(People(stderr=True), quiet=as_json) as screen:
-        while True:
-            server.wait(STEP_S)
-            for event in server.events():
-                if not as_json and type(event).__name__ in _NEWS:
-                    say(str(event))
-            found, now = server.status(), time.monotonic()
-            rate = (found.committed - committed) / (now - looked_at)
-            looked_at, committed = now, found.committed
-            screen.show(lambda: _one(title, found, rate), lambda: _lines(found, rate))  # noqa: B023
-            if as_json and now >= report_at:
-                report_at += REPORT_S
-                print(json.dumps(_facts(found) | {"commands_per_s": round(rate, 1)}), flush=True)
-
-
 def _facts(status: ChainServerStatus) -> dict[str, Any]:
     return {"role": status.role, **asdict(status)}
 
@@ -175,18 +147,35 @@ def _row(name: str, status: ChainServerStatus, newest: int) -> tuple[str, ...]:
     return (name, role, *(f"{each:,}" for each in figures), status.why)
 
 
-def _one(title: str, status: ChainServerStatus, rate: float) -> RenderableType:
-    from rich.console import Group
-    from rich.markup import escape
+class _ChainServerDisplay(Display):
+    NEWS = frozenset({"Entered", "Joins"})
 
-    from chappe.cli.screen import Fitting
+    def __init__(self, server: Any, title: str, as_json: bool) -> None:
+        super().__init__(title, as_json)
+        self._server = server
+        self._rate = Rate(server.status().committed)  # commands
 
-    row = (*_row(status.name, status, status.end)[1:4], f"{rate:,.0f}", *_row(status.name, status, status.end)[4:])
-    columns = (*COLUMNS[1:4], "commands/s", *COLUMNS[4:])
-    return Group(escape(title), Fitting(columns, [row], left=("is", "waits for"), spare=("clients", "behind")))
+    def look(self) -> None:
+        self._server.wait(STEP_S)
+        self.say_news(self._server.events())
+        self._status: ChainServerStatus = self._server.status()
+        self._rate.look(self._status.committed)
 
+    def picture(self) -> RenderableType:
+        from chappe.cli.screen import Fitting, titled
 
-def _lines(status: ChainServerStatus, rate: float) -> Iterator[str]:
-    chain = " > ".join(status.members) or "not founded"
-    waits = f"; {status.why}" if status.why else ""
-    yield f"{status.role}, {chain}, {many(status.committed, 'command')} ({rate:,.0f}/s){waits}"
+        before, after = (
+            _row(self._status.name, self._status, self._status.end)[n] for n in (slice(1, 4), slice(4, None))
+        )
+        columns = (*COLUMNS[1:4], "commands/s", *COLUMNS[4:])
+        row = (*before, f"{self._rate.per_s:,.0f}", *after)
+        return titled(self.title, Fitting(columns, [row], left=("is", "waits for"), spare=("clients", "behind")))
+
+    def lines(self) -> Iterator[str]:
+        status = self._status
+        chain = " > ".join(status.members) or "not founded"
+        waits = f"; {status.why}" if status.why else ""
+        yield f"{status.role}, {chain}, {many(status.committed, 'command')} ({self._rate.per_s:,.0f}/s){waits}"
+
+    def report(self) -> dict[str, Any]:
+        return _facts(self._status) | {"commands_per_s": round(self._rate.per_s, 1)}

@@ -64,7 +64,6 @@ class _CountingWriter(threading.Thread):
         self._chain = chain
 
     def run(self) -> None:
-        """Write until the end."""
         command = json.dumps(["add", self.key, 1]).encode()
         self._answered_at = time.monotonic()
         while not self.ends:
@@ -78,7 +77,6 @@ class _CountingWriter(threading.Thread):
             self._pause_s, self._answered_at = max(self._pause_s, now - self._answered_at), now
 
     def forget_pause(self) -> None:
-        """Measure from now on."""
         self._pause_s = 0.0
 
     def pause_s(self) -> float:
@@ -87,8 +85,6 @@ class _CountingWriter(threading.Thread):
 
 
 class _ChainDemo:
-    """One run, in a directory that goes with it."""
-
     def __init__(self, home: Path) -> None:
         self._home = home
         self._file = home / "chain.toml"
@@ -98,7 +94,6 @@ class _ChainDemo:
         self._kills = 0
 
     def begin(self) -> None:
-        """Start servers and writers, and wait until the chain serves."""
         from chappe import Chain
 
         addresses = "".join(
@@ -174,7 +169,6 @@ class _ChainDemo:
         )
 
     def close(self) -> None:
-        """End all processes."""
         for writer in self._writers:
             writer.ends = True
         for process in self._processes.values():

@@ -10,7 +10,6 @@ A file that cannot be read, or says something unknown, is an error that names th
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ import typer
 
 from chappe.cli.console import show
 from chappe.cli.declared import DECLARED, SECTIONS, schema, taken, text_of
+from chappe.cli.listing import print_listing
 from chappe.cli.logs import FORMATS, LogFormat, parse_levels
 from chappe.cli.options import InputFormat, Json, OutputFormat
 from chappe.cli.units import exact_bytes, human_age, parse_age, parse_bytes, parse_start
@@ -198,20 +198,10 @@ def config(context: typer.Context, as_json: Json = False) -> None:
         else:
             value, source = setting.default, "default"
         rows.append({"key": setting.key, "value": text_of(value), "source": source, "help": setting.help})
-    if as_json:
-        retention = [asdict(rule) for rule in found.retention]
-        print(json.dumps({"file": str(found.path) if found.path else None, "settings": rows, "retention": retention}))
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    from chappe.cli.screen import People, cell
-
-    table = Table("setting", "value", "from", "meaning", box=None)
-    for row in rows:
-        table.add_row(row["key"], cell(row["value"]), cell(row["source"]), Text(row["help"]))
-    People().print(table)
-    for rule in found.retention:
+    retention = [asdict(rule) for rule in found.retention]
+    facts = {"file": str(found.path) if found.path else None, "settings": rows, "retention": retention}
+    print_listing(as_json, facts, ("setting", "value", "from", "meaning"), (tuple(row.values()) for row in rows))
+    for rule in () if as_json else found.retention:
         kept = [
             human_age(rule.age_s) if rule.age_s is not None else "",
             exact_bytes(rule.bytes) if rule.bytes is not None else "",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from chappe.cli.logs import log
 from chappe.data import terminal
 from chappe.defaults import TOWER_SUB_PORT
-from chappe.errors import UsageError
+from chappe.errors import ChappeError, UsageError
 from chappe.log.events import TowerFound, TowerLost
 from chappe.system.log_file import JsonLines, event_of
 
@@ -222,6 +222,13 @@ def allow_files(wanted: int) -> int:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def need_files(processes: int, noun: str) -> None:
+    """Make room for the pipes to so many processes. Raises ChappeError."""
+    wanted = 3 * processes + 64
+    if allow_files(wanted) < wanted:
+        raise ChappeError(f"this process may open too few files for {processes} {noun}: ulimit -n {wanted} allows it")
 
 
 CONNECT_S: Final = 2.0

@@ -15,8 +15,9 @@ from typer import Argument, Option
 
 from chappe.api.log.lines import as_json
 from chappe.cli import options
-from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
+from chappe.cli.console import check_reader, hear_warnings, warn, write_out
 from chappe.cli.consume_workers import Working, work_off
+from chappe.cli.following import POLL_S, UntilInterrupted
 from chappe.cli.formats import MESSAGE_RENDERERS, RENDERERS
 from chappe.cli.topics import check_known, look
 from chappe.cli.units import parse_age, parse_start
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from chappe.log.batch import Record
 
 STORE_S: Final = 1.0  # stores get this long to be found, then it is said that there are none
-POLL_S: Final = 0.25  # how long a look for records lasts before news and limits are looked at
 OUTPUT_BYTES: Final = 1 << 18  # written to standard output at once
 
 
@@ -109,23 +109,23 @@ def consume(
     with Consumer(*topics, **reach.arguments, reset=where, **more) as consumer:
         printer = _Printer(form, count)
         gaps: list[tuple[tuple[str, str], int, int]] = []
-        try:
-            waiting = _Quiet(consumer, reach, topics, timeout)
+        interrupted = True
+        with UntilInterrupted(ends, count):
+            quiet = _Quiet(consumer, reach, topics, timeout)
             while not printer.full and not (ends is not None and _reached(consumer, ends)):
                 batch = None
                 try:
-                    batch = consumer.poll(waiting.poll_s)
+                    batch = consumer.poll(quiet.poll_s)
                 except OffsetOutOfRange as error:
                     warn(f"{error}; skipped")  # other partitions have the offset, this one goes on where it can
                 gaps += _gaps(consumer.events())
                 if batch is not None:
                     printer.print(batch, None if ends is None else ends.get((batch.topic, batch.partition), 0))
-                if waiting.over(came=batch is not None):
+                if quiet.over(came=batch is not None):
                     break
-        except KeyboardInterrupt as stop:
-            if ends is None and count is None:
-                return  # the proper end of following
-            raise typer.Exit(exit_code(stop)) from None
+            interrupted = False
+        if interrupted:
+            return  # the proper end of following
         gaps += _gaps(consumer.events())
         short = _short(printer, count, ends is not None and not _reached(consumer, ends))
     # what was read ahead is not wanted any more
@@ -140,7 +140,7 @@ def consume(
 
 
 def _gaps(events: list[object]) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """Partition, first offset and the one after the last of what was passed over."""
+    """Yield partition, first offset and end of every gap."""
     for event in events:
         if isinstance(event, RecordsLost):
             yield (event.topic, event.partition), event.first, event.last + 1
@@ -153,7 +153,7 @@ def _missing(events: list[object]) -> int:
 
 
 def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
-    """What is lacking where the command ended because nothing came; nothing if all is there that was asked for."""
+    """Say how far the output got if the command ended because nothing came; empty if nothing is lacking."""
     if printer.full:
         return ""
     if count is not None:
@@ -162,7 +162,7 @@ def _short(printer: _Printer, count: int | None, before_end: bool) -> str:
 
 
 class _Quiet:
-    """How long nothing came: says once that no store is there, and whether the time of ``--timeout`` is over."""
+    """Counts the time without records: says once that no store is there, and when ``--timeout`` is over."""
 
     def __init__(self, consumer: Consumer, reach: options.Reach, topics: list[str], timeout: float | None) -> None:
         self._consumer = consumer
@@ -174,7 +174,6 @@ class _Quiet:
         self.poll_s = POLL_S if timeout is None else min(POLL_S, timeout)
 
     def over(self, *, came: bool) -> bool:
-        """Look at the clock, after records ``came`` or not."""
         now = time.monotonic()
         if not came:
             check_reader()
@@ -253,7 +252,7 @@ class _Printer:
             yield record, (render or self._render)(record)
 
     def _messages(self, batch: ConsumedBatch) -> list[bool]:
-        """Which of the records were recorded from the mesh, and are printed as messages; none if it is empty."""
+        """Flags of the records that were recorded from the mesh and are printed as messages; empty if none were."""
         if self._render_message is None or batch.batch.column("headers") is None:
             return []
         from chappe.bridges.form import recorded

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 from typer import Option
 
-from chappe.cli.console import exit_code, say, warn
+from chappe.cli.console import say, warn
+from chappe.cli.following import UntilInterrupted
 from chappe.data.markup import are
 from chappe.errors import OffsetOutOfRange, UsageError
 
@@ -97,10 +98,8 @@ def work_off(
     lost = 0
     with consumer:
         try:
-            _run(consumer)
-        except KeyboardInterrupt as stop:
-            if until_end:
-                raise typer.Exit(exit_code(stop)) from None
+            with UntilInterrupted(until_end or None):
+                _run(consumer)
         finally:
             found = consumer.progress()
             again = f"; {found.again:,} were handed out again" if found.again else ""

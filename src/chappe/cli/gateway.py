@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from typer import Argument, Context
 
-from chappe.cli import declared, mesh, node, options
-from chappe.cli.auditing import audited
-from chappe.cli.console import hear_warnings, say, tell, warn
+from chappe.cli import declared, mesh, node, options, peering
+from chappe.cli.console import hear_warnings, warn
+from chappe.cli.rates import Rate
+from chappe.cli.serving import STEP_S, Display, serves, show, stopped
 from chappe.errors import ConfigError, UsageError
 from chappe.system.toml import TomlFile, TomlSection
 
@@ -27,12 +25,10 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("domain", "endpoints", "gateways", "asked for", "passed/s", "passed", "not passed")
 SHOWN: Final = 4  # prefixes in the picture
-CHANGES: Final = ("GatewayPasses", "GatewayWaits")
 WRONG: Final = ("SameMesh", "OtherName", "NotPassed")
 
 
-@audited()
-@options.with_groups
+@serves()
 def gateway(
     file: Annotated[str, Argument(metavar="FILE", help="A TOML file that describes the two domains.")],
     queues: mesh.Queues,
@@ -67,24 +63,21 @@ def gateway(
         made = Gateway(sides[0], sides[1])
     except UsageError as error:
         raise ConfigError(f"{file}: {error}") from error
-    with made as running:
-        statuses = [running.endpoint(domain).statuses() for domain in running.domains]
+    with made as joined:
+        statuses = [joined.endpoint(domain).statuses() for domain in joined.domains]
         facts = {
             domain: {
-                "id": running.endpoint(domain).id,
-                "listen": mesh.listen(running.endpoint(domain), heard[domain]),
+                "id": joined.endpoint(domain).id,
+                "listen": mesh.listen(joined.endpoint(domain), heard[domain]),
             }
-            for domain in running.domains
+            for domain in joined.domains
         }
-        for domain in running.domains:
-            dialling.keep(running.endpoint(domain), dialled[domain])
-        title = f"gateway between {running.domains[0]} and {running.domains[1]}"
+        for domain in joined.domains:
+            dialling.keep(joined.endpoint(domain), dialled[domain])
+        title = f"gateway between {joined.domains[0]} and {joined.domains[1]}"
         listening = [f"{domain} at {', '.join(each['listen'])}" for domain, each in facts.items() if each["listen"]]
-        tell(as_json, {"domains": facts}, f"{', '.join([title, *listening])}; Ctrl-C stops")
-        with suppress(KeyboardInterrupt):  # the proper end
-            _follow(running, statuses, title, as_json)
-    if not as_json:
-        say("gateway stopped")
+        show(_GatewayDisplay(joined, statuses, title, as_json), {"domains": facts}, ", ".join([title, *listening]))
+    stopped(as_json, "gateway")
 
 
 class DomainSection(TomlSection, frozen=True):
@@ -138,43 +131,47 @@ def _security(said: DomainSection) -> Any:
     return mesh.Trust(certificates, said.security == "anonymous", said.security == "plain").security()
 
 
-def _follow(running: Gateway, statuses: Sequence[Any], title: str, as_json: bool) -> None:
-    """Show how it is until Ctrl-C or SIGTERM; tell events. Raises the error that stops the gateway."""
-    from chappe.cli.screen import People, Screen
+class _GatewayDisplay(Display):
+    NEWS = frozenset({"GatewayPasses", "GatewayWaits"})
 
-    tellers = [mesh.PeerNotices(come_and_go=True, quiet=as_json) for _ in statuses]
-    watches = [node.PeerRates(running.endpoint(domain)) for domain in running.domains]
-    passed = [0.0, 0.0]  # messages a second
-    before, looked_at = [0, 0], time.monotonic()
-    report_at = looked_at + node.REPORT_S
-    with Screen(People(stderr=True), quiet=as_json) as screen:
-        while True:
-            time.sleep(node.STEP_S)
-            for heard, teller in zip(statuses, tellers, strict=True):
-                for event in heard.poll():
-                    _tell_event(event, teller, as_json)
-            status, now = running.status(), time.monotonic()
-            after = [side.passed for side in status.sides]
-            passed = [(then - first) / (now - looked_at) for first, then in zip(before, after, strict=True)]
-            before, looked_at = after, now
-            peers = [watch.look() for watch in watches]
-            screen.show(partial(table, title, status, passed, peers), partial(lines, status, passed, peers))
-            if as_json and now >= report_at:
-                report_at += node.REPORT_S
-                print(json.dumps(report(status, peers)), flush=True)
+    def __init__(self, joined: Gateway, statuses: Sequence[Any], title: str, as_json: bool) -> None:
+        super().__init__(title, as_json)
+        self._gateway = joined
+        self._heard = [(each, mesh.PeerNotices(come_and_go=True, quiet=as_json)) for each in statuses]
+        self._watches = [peering.PeerRates(joined.endpoint(domain)) for domain in joined.domains]
+        self._rates = [Rate(), Rate()]  # messages
+
+    def look(self) -> None:
+        time.sleep(STEP_S)
+        for heard, notices in self._heard:
+            for event in heard.poll():
+                kind = type(event).__name__
+                if kind in WRONG:
+                    warn(str(event))
+                elif kind in self.NEWS:
+                    self.say_news([event])
+                else:
+                    notices(event)
+        self._status = self._gateway.status()
+        for rate, side in zip(self._rates, self._status.sides, strict=True):
+            rate.look(side.passed)
+        self._peers = [watch.look() for watch in self._watches]
+
+    @property
+    def _passed(self) -> list[float]:
+        return [each.per_s for each in self._rates]
+
+    def picture(self) -> RenderableType:
+        return table(self.title, self._status, self._passed, self._peers)
+
+    def lines(self) -> Iterator[str]:
+        return lines(self._status, self._passed, self._peers)
+
+    def report(self) -> dict[str, Any]:
+        return report(self._status, self._peers)
 
 
-def _tell_event(event: Any, teller: mesh.PeerNotices, quiet: bool) -> None:
-    kind = type(event).__name__
-    if kind in WRONG:
-        warn(str(event))
-    elif kind not in CHANGES:
-        teller(event)
-    elif not quiet:
-        say(str(event))
-
-
-def report(status: GatewayStatus, peers: Sequence[Sequence[node.PeerRow]]) -> dict[str, Any]:
+def report(status: GatewayStatus, peers: Sequence[Sequence[peering.PeerRow]]) -> dict[str, Any]:
     """What a machine is told."""
     sides = [
         {**asdict(side), "wanted": [_text(each) for each in side.wanted], "peers": [asdict(row) for row in rows]}
@@ -198,13 +195,10 @@ def _asked(wanted: Sequence[bytes]) -> str:
 
 
 def table(
-    title: str, status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[node.PeerRow]]
+    title: str, status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[peering.PeerRow]]
 ) -> RenderableType:
     """The picture for a terminal."""
-    from rich.console import Group
-    from rich.markup import escape
-
-    from chappe.cli.screen import Fitting
+    from chappe.cli.screen import Fitting, titled
 
     cells = [
         (
@@ -222,11 +216,11 @@ def table(
         COLUMNS, cells, left=("domain", "asked for"), spare=("gateways", "not passed", "passed", "asked for")
     )
     titles = [f"in {side.domain}" for side in status.sides]
-    pictures = [node.table(name, rows) for name, rows in zip(titles, peers, strict=True)]
-    return Group(escape(f"{title}: {_state(status)}"), made, *pictures)
+    pictures = [peering.table(name, rows) for name, rows in zip(titles, peers, strict=True)]
+    return titled(f"{title}: {_state(status)}", made, *pictures)
 
 
-def lines(status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[node.PeerRow]]) -> Iterator[str]:
+def lines(status: GatewayStatus, passed: Sequence[float], peers: Sequence[Sequence[peering.PeerRow]]) -> Iterator[str]:
     """The same without a terminal."""
     rates = [f"{rate:,.0f}/s from {side.domain}" for side, rate in zip(status.sides, passed, strict=True)]
     yield f"{_state(status)}; {', '.join(rates)}"

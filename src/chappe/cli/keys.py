@@ -11,7 +11,8 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import tell
+from chappe.cli.console import show_json, tell
+from chappe.cli.listing import print_listing
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import (
@@ -190,7 +191,7 @@ def token(
     made = make_token(Keys(directory / name, os.environ.get(PASSPHRASE)), hours * 3600, now)
     expires = now + timedelta(hours=hours)
     if as_json:
-        tell(True, {"name": name, "token": made, "expires": expires.isoformat()}, "")
+        show_json({"name": name, "token": made, "expires": expires.isoformat()})
     else:
         print(made)
 
@@ -202,17 +203,9 @@ def list_(directory: Directory = DIRECTORY, as_json: options.Json = False) -> No
 
     found = permissions.read(directory)
     rows = [_facts(each, directory) for each in found.identities.values()]
-    if as_json:
-        tell(True, {"version": found.version, "expires": found.expires.isoformat(), "identities": rows}, "")
-        return
-    from rich.table import Table
-
-    from chappe.cli.screen import People, cell
-
-    table = Table("name", "role", "state", "expires", "endpoint id", box=None)
-    for row in rows:
-        table.add_row(cell(row["name"]), cell(row["role"]), row["state"], row["expires"][:10], row["endpoint"] or "any")
-    People().print(table)
+    facts = {"version": found.version, "expires": found.expires.isoformat(), "identities": rows}
+    cells = ((row["name"], row["role"], row["state"], row["expires"][:10], row["endpoint"] or "any") for row in rows)
+    print_listing(as_json, facts, ("name", "role", "state", "expires", "endpoint id"), cells)
 
 
 def _tell_group(made: GroupKeys, directory: Path, as_json: bool, text: str) -> None:
@@ -247,7 +240,6 @@ def _facts(made: Identity, directory: Path) -> dict[str, Any]:
 
 
 def _needed(directory: Path, name: str) -> tuple[Path, ...]:
-    """What the machine of an identity has to have."""
     own = (certificate_file(directory, name), key_file(directory, name))
     return (authority_file(directory), permissions_file(directory), *own)
 

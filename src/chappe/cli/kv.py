@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
@@ -17,7 +16,11 @@ from typer import Argument, Option
 from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options, values
 from chappe.cli.console import hear_warnings, tell, warn
-from chappe.cli.kv_serve import StoreNotices, follow, serve
+from chappe.cli.files import written
+from chappe.cli.following import Changes, Seconds
+from chappe.cli.kv_serve import serve
+from chappe.cli.kv_watch import StoreNotices, follow
+from chappe.cli.listing import print_lines
 from chappe.cli.units import parse_age
 from chappe.data import terminal
 from chappe.data.markup import many
@@ -99,10 +102,10 @@ def get(
     value = found[0] if entry is None else entry.typed.value
     if as_json:
         text = values.typed(value)
-        _print([_json_line(f'{{"value":{text}{_json_facts(entry)}}}' if entry is not None else text)])
+        print_lines([_json_line(f'{{"value":{text}{_json_facts(entry)}}}' if entry is not None else text)])
         return
     facts = [] if entry is None else [f"{each}\n".encode() for each in _facts(entry)]
-    _print([values.line_of(value, as_text=as_text), *facts])
+    print_lines([values.line_of(value, as_text=as_text), *facts])
 
 
 @app.command("put", cls=values.Command)
@@ -159,7 +162,7 @@ def history(store: Store, key: Key, where: Clone, as_text: values.Text = False, 
     if not found:
         raise _no_such_key(store, key, wanted, there)
     if as_json:
-        _print(map(_change_as_json, found))
+        print_lines(map(_change_as_json, found))
         return
     from chappe.cli.screen import Fitting, wide_console
 
@@ -195,15 +198,15 @@ def list_(
         if revision:
             entries = [found for each in entries if (found := clone.entry(each.typed.key)) is not None]
     if not revision:
-        _print(render(each.typed.key, each.typed.value) for each in entries)
+        print_lines(render(each.typed.key, each.typed.value) for each in entries)
         return
     lines = ((render(each.typed.key, each.typed.value), each) for each in entries)
     if as_json:
-        _print(
+        print_lines(
             _json_line(f"{line[:-2].decode('utf-8', 'surrogateescape')}{_json_facts(each)}}}") for line, each in lines
         )
     else:
-        _print(line[:-1] + f"  ({', '.join(_facts(each))})\n".encode() for line, each in lines)
+        print_lines(line[:-1] + f"  ({', '.join(_facts(each))})\n".encode() for line, each in lines)
 
 
 @app.command("watch", cls=values.Command)
@@ -214,8 +217,8 @@ def watch(
     dialling: mesh.DialOptions,
     prefix: Prefix = None,
     key: Annotated[str | None, Option(metavar="KEY", help="Only this key.")] = None,
-    count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    count: Changes = None,
+    seconds: Seconds = None,
     as_text: values.Text = False,
     as_json: options.Json = False,
 ) -> None:
@@ -239,14 +242,8 @@ def dump(
     """Write a store's entries as JSON, one a line, as `chappe kv load` reads them."""
     with where.of(store) as clone:
         entries = [each.typed for each in clone.snapshot()]
-    lines = (values.entry_as_json(each.key, each.value) for each in entries)
-    if file == "-":
-        _print(lines)
-    else:
-        temporary = Path(f"{file}.new")
-        with open(temporary, "wb") as out:
-            out.writelines(lines)
-        temporary.replace(file)
+    with written(file) as out:
+        out.writelines(values.entry_as_json(each.key, each.value) for each in entries)
     tell(
         as_json and file != "-",
         {"store": store, "dumped": len(entries)},
@@ -280,13 +277,11 @@ def load(
 
 
 def _facts(entry: DataStoreEntry) -> list[str]:
-    """The metadata of an entry."""
     expires = [] if entry.expires_ns is None else [f"expires {iso_time(entry.expires_ns // 1000)}"]
     return [f"revision {entry.revision}", *expires]
 
 
 def _json_facts(entry: DataStoreEntry) -> str:
-    """The same as further fields of an object."""
     return f',"revision":{entry.revision},"expires_ns":{json.dumps(entry.expires_ns)}'
 
 
@@ -321,14 +316,9 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[list[tuple[object, object]]]:
 
 
 def _no_such_key(store: str, key: str, wanted: object, there: list[Value]) -> NoSuchKey:
-    """What to raise; keys of different types are different keys, and the one that was meant may be of another."""
+    """The error to raise; keys of different types are different keys, and another type may have been meant."""
     from chappe.data.text import to_text
 
     meant = next((each for each in there if to_text(each) == to_text(wanted)), None)
     other = "" if meant is None else f"; under {values.shown(meant)} there is something"
     return NoSuchKey(f"nothing is stored under {key} in store {store}{other}")
-
-
-def _print(lines: Iterable[bytes]) -> None:
-    sys.stdout.buffer.writelines(lines)
-    sys.stdout.buffer.flush()

@@ -1,28 +1,23 @@
-"""What goes on in a data store of the mesh: ``chappe kv serve``, its master, and ``chappe kv watch``."""
+"""``chappe kv serve``: the master of a data store of the mesh, and how it fares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import typer
 from typer import Argument, Option
 
-from chappe.cli import mesh, node, options
-from chappe.cli.auditing import audited
-from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
-from chappe.cli.values import shown, typed
-from chappe.data import terminal
-from chappe.data.markup import are, many
+from chappe.cli import mesh, options, peering
+from chappe.cli.console import hear_warnings, say, warn
+from chappe.cli.serving import serves, show, stopped
+from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.system import started
 
 if TYPE_CHECKING:
-    from chappe import DataStore, DataStoreEvent
+    from chappe import DataStore
 
 _TOLD: Final = frozenset(
     {
@@ -40,69 +35,7 @@ _WRONG: Final = frozenset(
 _OfAPair = Annotated[str | None, Option(hidden=True)]  # were options, and are refused with what to do instead
 
 
-class StoreNotices:
-    """Says what happens to peers and to the master of the store."""
-
-    def __init__(self) -> None:
-        self._peers = mesh.PeerNotices()
-        self._lost = False
-
-    def __call__(self, event: Any) -> None:
-        """Something happened: an event or an error of ``Endpoint.statuses``."""
-        match type(event).__name__:
-            case "MasterLost":
-                self._lost = True
-                warn(f"the master of store {event.store} is lost: {event.reason}; still trying")
-            case "MasterFound" if self._lost:
-                self._lost = False
-                say(f"store {event.store} has a master again")
-            case "TwoMasters":
-                warn(str(event))
-            case _:
-                self._peers(event)
-
-
-def follow(
-    store: DataStore, wanted: dict[str, Any], count: int | None, seconds: float | None, as_json: bool, as_text: bool
-) -> None:
-    """Print changes as they come; Ctrl-C ends it well unless a count or time was asked for."""
-    render = _as_json if as_json else partial(_as_text, as_text=as_text)
-    try:
-        with store.watch(**wanted) as watching:
-            say(f"watching store {store.name}")
-            try:
-                for found in mesh.batches(watching.get_many, count, seconds):
-                    write_out(b"".join(map(render, found)))
-            finally:
-                if watching.dropped:
-                    warn(f"{are(watching.dropped, 'change')} not shown: this was too slow")
-    except KeyboardInterrupt as stop:
-        if count is not None or seconds is not None:
-            raise typer.Exit(exit_code(stop)) from None
-
-
-def _as_text(event: DataStoreEvent, *, as_text: bool) -> bytes:
-    change: Any = event.typed  # with all types
-    shows = "" if event.kind in ("erase", "expire") else f" -> {shown(change.value, as_text=as_text)}"
-    return f"{event.kind} {terminal.line(shown(change.key, as_text=as_text) + shows)}\n".encode()
-
-
-def _as_json(event: DataStoreEvent) -> bytes:
-    change: Any = event.typed
-    parts = [f'"event":"{event.kind}"', f'"key":{typed(change.key)}']
-    if event.kind in ("insert", "update"):
-        parts.append(f'"value":{typed(change.value)}')
-    if event.kind != "insert":
-        parts.append(f'"before":{typed(change.before)}')
-    if event.expiry_s is not None:
-        parts.append(f'"expiry_s":{event.expiry_s}')
-    if event.publisher is not None:
-        parts.append(f'"publisher":"{event.publisher}"')
-    return terminal.json_line(f"{{{','.join(parts)}}}\n".encode("utf-8", "surrogateescape"))
-
-
-@audited()
-@options.with_groups
+@serves()
 def serve(
     store: Annotated[str, Argument(metavar="STORE", help="Name of the store.")],
     trust: mesh.Trust,
@@ -171,19 +104,15 @@ def serve(
             facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
         title = f"{what} of store {store} at {', '.join(facts['listen'])}"
         started.note(f"data store {store}", *(f"endpoint {each}" for each in facts["listen"]))
-        tell(as_json, facts, f"{title}, {many(entries, 'entry', 'entries')}; Ctrl-C stops")
-        teller = _master_teller(as_json)
-        try:
-            node.follow(endpoint, statuses, teller, title, as_json, lambda: _state(master))
-        except KeyboardInterrupt:  # the proper end
-            for event in statuses.poll():
-                teller(event)
-    if not as_json:
-        say(f"store {store} stopped")
+        display = _MasterDisplay(endpoint, statuses, as_json, title)
+        display.master = master
+        show(display, facts, f"{title}, {many(entries, 'entry', 'entries')}")
+        display.tell_all()
+    stopped(as_json, f"store {store}")
 
 
 def _chained(chain: Path | None, name: str | None, directory: Path | None) -> dict[str, Any]:
-    """What a master on a chain is attached with; nothing for another one. Raises UsageError or ConfigError."""
+    """The arguments of a master on a chain; empty for another one. Raises UsageError or ConfigError."""
     if chain is None:
         if name is not None or directory is not None:
             raise UsageError("--name and --directory are for a master on a chain: give --chain, too")
@@ -199,35 +128,34 @@ def _chained(chain: Path | None, name: str | None, directory: Path | None) -> di
     return {"chain": configuration, "server": name, "directory": where if configuration.durable else None}
 
 
-def _master_teller(quiet: bool) -> Callable[[Any], None]:
-    """What says what happens to peers and clones, and what is wrong with the store."""
-    tell_of_peer = mesh.PeerNotices(come_and_go=True, quiet=quiet)
+class _MasterDisplay(peering.PeersDisplay):
+    """Peers and the store; tells what happens to peers and clones, and what is wrong with the store."""
 
-    def teller(event: Any) -> None:
+    master: DataStore
+
+    def tell(self, event: Any) -> None:
         kind = type(event).__name__
         if kind in _WARNED:
             return
         if kind in _WRONG:
             warn(str(event))
         elif kind not in _TOLD:
-            tell_of_peer(event)
-        elif not quiet:
+            super().tell(event)
+        elif not self.as_json:
             say(str(event))
 
-    return teller
-
-
-def _state(master: DataStore) -> tuple[str, dict[str, Any]]:
-    with master.endpoint.node.lock:
-        master.endpoint.check()
-        core = master.attached.core
-        clones = [str(clone) for clone in getattr(core, "clones", ())]
-        entries = len(core.engine)
-    facts: dict[str, Any] = {"store": master.name, "entries": entries, "version": master.version, "clones": clones}
-    text = f"store {master.name}: {many(entries, 'entry', 'entries')}, {many(master.version, 'change')}"
-    text += f", {many(len(clones), 'clone')}"
-    chain = master.chain()
-    if chain is not None:
-        facts["chain"] = {"role": chain.role, **asdict(chain)}
-        text += f", {chain.role} of {' > '.join(chain.members) or 'a chain that is not founded'}"
-    return text, facts
+    def more(self) -> tuple[str, dict[str, Any]]:
+        master = self.master
+        with master.endpoint.node.lock:
+            master.endpoint.check()
+            core = master.attached.core
+            clones = [str(clone) for clone in getattr(core, "clones", ())]
+            entries = len(core.engine)
+        facts: dict[str, Any] = {"store": master.name, "entries": entries, "version": master.version, "clones": clones}
+        text = f"store {master.name}: {many(entries, 'entry', 'entries')}, {many(master.version, 'change')}"
+        text += f", {many(len(clones), 'clone')}"
+        chain = master.chain()
+        if chain is not None:
+            facts["chain"] = {"role": chain.role, **asdict(chain)}
+            text += f", {chain.role} of {' > '.join(chain.members) or 'a chain that is not founded'}"
+        return text, facts

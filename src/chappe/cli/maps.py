@@ -14,13 +14,15 @@ import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import json_value
-from chappe.cli import mesh, options, values
-from chappe.cli.console import Bar, exit_code, hear_warnings, say, warn, write_out
+from chappe.cli import options, values
+from chappe.cli.console import Bar, hear_warnings, say
+from chappe.cli.following import Changes, Seconds, UntilInterrupted, print_changes
 from chappe.cli.formats import readable
+from chappe.cli.listing import print_lines
 from chappe.cli.maps_serve import MODEL, NAME, serve, witness
 from chappe.cli.units import human_bytes, parse_age
 from chappe.data import terminal
-from chappe.data.markup import are, many
+from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SUBTREE_BYTES_MAX, TOWER_HOST
 from chappe.errors import NoMaster, NoSuchKey, StoreError, UsageError
 
@@ -116,7 +118,7 @@ def get(
     if key is None:
         with where.of(subtrees) as shared:
             found = rows(shared)
-        _print(map(as_line, found)) if as_json else _print_table(found)
+        print_lines(map(as_line, found)) if as_json else _print_table(found)
         return
     if subtrees:
         raise UsageError("give a key or --subtree, not both")
@@ -127,9 +129,9 @@ def get(
             raise _no_such_key(key)
         row = shared.member.raw(entry)
     if as_json:
-        _print([as_line(row)])
+        print_lines([as_line(row)])
     else:  # as it is for a program; what would move the cursor is escaped for people
-        _print([(readable(row[1]).encode() if sys.stdout.isatty() else row[1]) + b"\n"])
+        print_lines([(readable(row[1]).encode() if sys.stdout.isatty() else row[1]) + b"\n"])
 
 
 @app.command("set", cls=values.Command)
@@ -180,8 +182,8 @@ def watch(
     where: Client,
     key: Annotated[str | None, Argument(metavar="[KEY]", help="Only this key; without one all of them.")] = None,
     subtrees: Subtrees = None,
-    count: Annotated[int | None, Option(min=1, metavar="N", help="End after N changes.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    count: Changes = None,
+    seconds: Seconds = None,
     as_json: options.Json = False,
 ) -> None:
     """Print what is inserted, updated and erased, from now on; Ctrl-C ends it."""
@@ -189,18 +191,10 @@ def watch(
         raise UsageError("give a key or --subtree, not both")
     if key is not None:
         check_key(key)
-    try:
-        with where.of(subtrees if key is None else [_around(key)]) as shared, shared.watch(key=key) as watching:
-            say(f"watching the map at {where.servers}, {many(len(shared), 'key')}")
-            try:
-                for found in mesh.batches(watching.get_many, count, seconds):
-                    write_out(b"".join(map(_change_as_json if as_json else _change_as_text, found)))
-            finally:
-                if watching.dropped:
-                    warn(f"{are(watching.dropped, 'change')} not shown: this was too slow")
-    except KeyboardInterrupt as stop:
-        if count is not None or seconds is not None:
-            raise typer.Exit(exit_code(stop)) from None
+    subtree = subtrees if key is None else [_around(key)]
+    with UntilInterrupted(count, seconds), where.of(subtree) as shared, shared.watch(key=key) as watching:
+        say(f"watching the map at {where.servers}, {many(len(shared), 'key')}")
+        print_changes(watching, _change_as_json if as_json else _change_as_text, count, seconds)
 
 
 def check_key(key: str) -> None:
@@ -252,11 +246,6 @@ def _no_such_key(key: str) -> NoSuchKey:
     return NoSuchKey(f"nothing is in the map under {key!a}")
 
 
-def _print(lines: Iterable[bytes]) -> None:
-    sys.stdout.buffer.writelines(lines)
-    sys.stdout.buffer.flush()
-
-
 def _print_table(found: Iterable[Row]) -> None:
     """Sorted by key; a row is cut where the terminal ends, and nowhere else."""
     from rich.cells import cell_len, set_cell_size
@@ -272,5 +261,5 @@ def _print_table(found: Iterable[Row]) -> None:
         row = f"{set_cell_size(key, max(width, cell_len(key)))}  {size:>9}  {value}"
         return (row if most is None else set_cell_size(row, most)).rstrip().encode() + b"\n"
 
-    _print([line("key", "size", "value")] if shown else ())
-    _print(line(key, human_bytes(len(value)), readable(value)) for key, value in shown)
+    print_lines([line("key", "size", "value")] if shown else ())
+    print_lines(line(key, human_bytes(len(value)), readable(value)) for key, value in shown)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -17,6 +10,7 @@ from typer import Argument
 
 from chappe.cli import options
 from chappe.cli.console import Bar, tell, warn
+from chappe.cli.files import readable_twice, written
 from chappe.cli.formats import Base64, bytes_of
 from chappe.cli.maps import Client, Subtrees, as_line, rows
 from chappe.data.markup import many
@@ -51,7 +45,7 @@ def dump(
 ) -> None:
     """Write a map's entries as JSON, one a line, as `chappe map load` reads them; a file whole or not at all."""
     quiet = as_json or file == "-"
-    with where.of(subtrees, quiet=quiet) as shared, _written(file) as out:
+    with where.of(subtrees, quiet=quiet) as shared, written(file) as out:
         total = len(shared)
         with Bar("writing", quiet=quiet) as bar:
             done = 0
@@ -69,7 +63,7 @@ def load(
     as_json: options.Json = False,
 ) -> None:
     """Set what `chappe map dump` has written; other keys stay. Nothing is set if a line is wrong."""
-    with _read(file) as source:
+    with readable_twice(file) as source:
         begin = source.tell()
         with Bar("checking", quiet=as_json) as bar:
             total = 0
@@ -109,7 +103,7 @@ def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterato
 
 
 def _entries(source: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, str]]]:
-    """What the lines say, each checked. Raises UsageError for the first that is wrong."""
+    """Read and check every line. Raises UsageError for the first that is wrong."""
     from chappe.api.kv.map_values import Codec, encode_key, encode_properties
 
     decode = msgspec.json.Decoder(Line).decode
@@ -131,39 +125,3 @@ def _entries(source: IO[bytes]) -> Iterator[tuple[str, bytes, dict[str, str]]]:
         except (ChappeError, msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             raise UsageError(f"line {number} is not an entry as `chappe map dump` writes it: {problem}") from None
         yield key, value, found.properties
-
-
-@contextmanager
-def _read(file: str) -> Iterator[IO[bytes]]:
-    """A file that can be read twice; what comes through a pipe is kept in a temporary one."""
-    source = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115  # closed below
-    with source:
-        if source.seekable():
-            yield source
-            return
-        with tempfile.TemporaryFile() as kept:
-            shutil.copyfileobj(source, kept)
-            kept.seek(0)
-            yield kept
-
-
-@contextmanager
-def _written(file: str) -> Iterator[IO[bytes]]:
-    """Where to write; a file is there when all of it is on disk, and as it was if anything goes wrong."""
-    if file == "-" or (Path(file).exists() and not Path(file).is_file()):  # such as a pipe
-        with open(sys.stdout.fileno() if file == "-" else file, "wb", closefd=file != "-") as out:
-            yield out
-        return
-    temporary = Path(f"{file}.new")
-    try:
-        with open(temporary, "wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(file)
-    except BaseException as problem:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(problem, OSError) and problem.filename in (None, str(temporary)):
-            raise OSError(problem.errno or errno.EIO, problem.strerror or str(problem), file) from None
-        raise

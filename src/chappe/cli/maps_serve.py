@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
@@ -13,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 from typer import Option
 
 from chappe.cli import options
-from chappe.cli.auditing import audited
-from chappe.cli.console import allow_files, hear_warnings, say, tell
-from chappe.cli.node import REPORT_S, STEP_S
+from chappe.cli.console import allow_files, hear_warnings
+from chappe.cli.rates import Rate
+from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped, wait
 from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SERVER_FILES, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
@@ -34,12 +31,12 @@ MODEL: TypeAlias = Annotated[
     ),
 ]  # fmt: skip
 NAME: TypeAlias = Annotated[str, Option(metavar="NAME", help="Of the map, if there are several.")]
-_NEWS: Final = frozenset({"BecameActive", "BecamePassive", "MapCopied", "Paired", "PartnerFound"})
 COLUMNS: Final = ("state", "keys", "updates", "updates/s", "clients", "malformed")
 
 
-@audited()
+@serves()
 def serve(
+    who: ServerIdentity,
     at: Annotated[
         str,
         Option(
@@ -74,14 +71,11 @@ def serve(
             help="Where the two tell each other of themselves, if not on the fourth port: two HOST:PORT with a comma.",
         ),
     ] = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Serve a shared map, and show what is in it and who follows it."""
     from chappe import MapServer
 
-    options.be(acting)
     hear_warnings()
     allow_files(MAP_SERVER_FILES)
     if (path is None) is not (backend == "memory"):
@@ -105,90 +99,77 @@ def serve(
         pair=pair,
         witness=witness,
         link=links,
-        security="plain" if plain else None,
+        security=who.security,
     ) as server:
         status = server.status()
         facts = {"address": server.address, "backend": backend, "path": None if path is None else str(path)}
         title = f"map server at {server.address}"
         started.note(f"map server {server.address}")
-        with suppress(KeyboardInterrupt):  # the proper end
-            tell(as_json, facts | {"keys": status.keys}, f"{title}, {many(status.keys, 'key')}; Ctrl-C stops")
-            if partner is None:
-                server.events()  # that it serves is nothing to be told of one alone
-            _follow(server, status.sequence, title, as_json)
-    if not as_json:
-        say(f"{title} stopped")
+        display = _MapServerDisplay(server, status.sequence, title, as_json)
+        display.alone = partner is None
+        show(display, facts | {"keys": status.keys}, f"{title}, {many(status.keys, 'key')}")
+    stopped(as_json, title)
 
 
-@audited()
+@serves()
 def witness(
+    who: ServerIdentity,
     path: Annotated[Path, Option(metavar="PATH", help="A file for what it grants, which must not be lost.")],
     listen: Annotated[
         str, Option("--at", metavar="ADDRESS", help="Where to listen: HOST:PORT, `*` for any HOST, port 0 for any.")
     ] = f"{TOWER_HOST}:{WITNESS_PORT}",
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Decide which server of a pair goes on while the two do not see each other; for any number of pairs."""
     from chappe import Witness
 
-    options.be(acting)
     hear_warnings()
-    with (
-        Witness(listen, path=path, security="plain" if plain else None) as made,
-        suppress(KeyboardInterrupt),
-    ):  # the proper end
-        tell(as_json, {"address": made.address, "path": str(path)}, f"witness at {made.address}; Ctrl-C stops")
-        made.wait()
+    with Witness(listen, path=path, security=who.security) as made:
+        wait(as_json, {"address": made.address, "path": str(path)}, f"witness at {made.address}", made)
 
 
-def _follow(server: MapServer, first: int, title: str, as_json: bool) -> None:
-    """Show how it fares until Ctrl-C. Raises MemberStopped if it met a defect."""
-    from chappe.cli.screen import People, Screen
+class _MapServerDisplay(Display):
+    NEWS = frozenset({"BecameActive", "BecamePassive", "MapCopied", "Paired", "PartnerFound"})
+    alone = False  # one that has no partner is active, which is no news
 
-    looked_at, sequence = time.monotonic(), first
-    report_at = looked_at + REPORT_S
-    with Screen(People(stderr=True), quiet=as_json) as screen:
-        while True:
-            server.wait(STEP_S)
-            for event in server.events():
-                if not as_json and type(event).__name__ in _NEWS:  # what is wrong is told as it comes
-                    say(str(event))
-            status, now = server.status(), time.monotonic()
-            if not status.active:  # what it orders itself is counted
-                first = sequence = status.sequence
-            rate = (status.sequence - sequence) / (now - looked_at)
-            looked_at, sequence = now, status.sequence
-            updates = max(0, sequence - first)
-            screen.show(lambda: _table(title, status, updates, rate), lambda: _lines(status, updates, rate))  # noqa: B023
-            if as_json and now >= report_at:
-                report_at += REPORT_S
-                facts = asdict(status) | {"updates": updates, "updates_per_s": round(rate, 1)}
-                print(json.dumps(facts), flush=True)
+    def __init__(self, server: MapServer, first: int, title: str, as_json: bool) -> None:
+        super().__init__(title, as_json)
+        self._server = server
+        self._first = first
+        self._rate = Rate(first)  # updates
 
+    def look(self) -> None:
+        self._server.wait(STEP_S)
+        events = self._server.events()
+        self.say_news(() if self.alone else events)
+        self._status = status = self._server.status()
+        if not status.active:  # what it orders itself is counted
+            self._first = status.sequence
+            self._rate.begin(status.sequence)
+        self._rate.look(status.sequence)
+        self._updates = max(0, status.sequence - self._first)
 
-def _table(title: str, status: MapServerStatus, updates: int, rate: float) -> RenderableType:
-    from rich.console import Group
-    from rich.markup import escape
+    def picture(self) -> RenderableType:
+        from chappe.cli.screen import Fitting, titled
 
-    from chappe.cli.screen import Fitting
+        status = self._status
+        row = (_state(status), f"{status.keys:,}", f"{self._updates:,}", f"{self._rate.per_s:,.0f}",
+               f"{status.clients:,}", f"{status.malformed:,}")  # fmt: skip
+        return titled(self.title, Fitting(COLUMNS, [row], left=COLUMNS[:1], spare=("malformed", "updates")))
 
-    state = _state(status)
-    row = (state, *(f"{each:,}" for each in (status.keys, updates)), f"{rate:,.0f}", f"{status.clients:,}",
-           f"{status.malformed:,}")  # fmt: skip
-    return Group(escape(title), Fitting(COLUMNS, [row], left=COLUMNS[:1], spare=("malformed", "updates")))
+    def lines(self) -> Iterator[str]:
+        status = self._status
+        malformed = f", {status.malformed:,} malformed messages" if status.malformed else ""
+        state = "" if status.active and status.pair is None else f"{_state(status)}, "
+        updates = f"{many(self._updates, 'update')} ({self._rate.per_s:,.0f}/s)"
+        yield f"{state}{many(status.keys, 'key')}, {updates}, {many(status.clients, 'client')}{malformed}"
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self._status) | {"updates": self._updates, "updates_per_s": round(self._rate.per_s, 1)}
 
 
 def _state(status: MapServerStatus) -> str:
-    """Whether it serves; of one of a pair also whether the other one has everything."""
+    """The server's part; of a pair also if its partner has everything."""
     if not status.active:
         return "passive"
     return "active" if status.pair is None else f"active ({status.pair.confirms})"
-
-
-def _lines(status: MapServerStatus, updates: int, rate: float) -> Iterator[str]:
-    malformed = f", {status.malformed:,} malformed messages" if status.malformed else ""
-    state = "" if status.active and status.pair is None else f"{_state(status)}, "
-    clients = many(status.clients, "client")
-    yield f"{state}{many(status.keys, 'key')}, {many(updates, 'update')} ({rate:,.0f}/s), {clients}{malformed}"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
 from chappe.cli import dashboard, options
-from chappe.cli.auditing import audited
-from chappe.cli.console import hear_warnings, say, tell
+from chappe.cli.console import hear_warnings, say
 from chappe.cli.mesh import shown
+from chappe.cli.serving import ServerIdentity, serves, wait
 from chappe.cli.tap import place
 from chappe.cli.units import human_bytes
 from chappe.data.markup import many
@@ -22,9 +22,7 @@ from chappe.system.priority import give_way
 
 if TYPE_CHECKING:
     from chappe import Retention, Store, Tower
-    from chappe.cli.config import Config
 
-LOOK_S: Final = 1.0  # the members work on threads of their own; this often it is seen that they still do
 DIRECTORY: Final = Path("chappe-data/log")
 FORWARDER: Final = f"{TOWER_HOST}:{FORWARDER_PORT}"
 
@@ -33,31 +31,29 @@ Directory = Annotated[
 ]
 
 
-@audited("listen")
+@serves("listen")
 def tower(
+    who: ServerIdentity,
     listen: Annotated[
         str, Option(envvar="CHAPPE_TOWER", metavar="ADDRESS", help="HOST[:PORT[:SECOND-PORT]]; port 0 takes any.")
     ] = options.TOWER,
     name: options.Name = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower: producers, consumers and stores find each other through it."""
     from chappe import Tower
 
-    options.be(acting)
     program.call_members(name)
     hear_warnings(listen)
-    with Tower(listen, security="plain" if plain else None) as running:
-        started.note(_of_tower(running.address))
-        tell(as_json, {"tower": running.address}, f"tower at {running.address}; Ctrl-C stops")
-        _until_stopped(running)
-        say(f"tower stopped; {many(running.nodes(), 'member')} connected until then")
+    with Tower(listen, security=who.security) as member:
+        started.note(_of_tower(member.address))
+        wait(as_json, {"tower": member.address}, f"tower at {member.address}", member)
+        say(f"tower stopped; {many(member.nodes(), 'member')} connected until then")
 
 
-@audited()
+@serves()
 def store(
+    who: ServerIdentity,
     context: typer.Context,
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
@@ -71,48 +67,57 @@ def store(
             "ordered topics, too.",
         ),
     ] = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a store: it keeps every record of every topic in a directory."""
-    options.be(acting)
     hear_warnings(tower)
     if chain is not None and name is None:
         raise UsageError("--chain FILE, which names the stores of a chain, needs --name NAME, which of them this is")
+    kept: dict[str, Any] = {
+        "tower": tower,
+        "listen": listen,
+        "security": who.security,
+        "retention": _retention(context),
+    }
     if chain is None or name is None:
         program.call_members(name)
-        _keep(context.obj, directory, tower, listen, plain, as_json)
-    else:
-        _keep_ordered(context.obj, directory, chain, name, tower, listen, plain, as_json)
+        _keep(directory, kept, as_json)
+        return
+    from chappe import OrderedStore
+
+    with OrderedStore(directory, chain=chain, name=name, **kept) as member:
+        facts = _facts(tower, member, directory) | {"name": name, "server": member.chain_address}
+        text = f"store {name} of the chain in {chain}, at {member.chain_address}, keeping records in {directory}"
+        _serve("store", member, as_json, facts, f"{text}, answering at {member.endpoint}, tower {tower}")
 
 
-@audited("tower")
+@serves("tower")
 def up(
+    who: ServerIdentity,
     context: typer.Context,
     directory: Directory = DIRECTORY,
     tower: options.Tower = options.TOWER,
     listen: options.Listen = options.LISTEN,
     name: options.Name = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     look: dashboard.Wanted = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a tower and a store in one process: all that a laptop needs."""
     from chappe import Tower
 
-    options.be(acting)
     program.call_members(name)
     hear_warnings(tower)
-    with Tower(tower, security="plain" if plain else None) as introducer:
-        reach = ["--tower", introducer.address, "--listen", listen, *(["--plain"] if plain else [])]
+    with Tower(tower, security=who.security) as introducer:
+        at = introducer.address
+        reach = ["--tower", at, "--listen", listen, *who.arguments]
+        kept = {"tower": at, "listen": listen, "security": who.security, "retention": _retention(context)}
         with dashboard.beside(look, *reach) as url:
-            _keep(context.obj, directory, introducer.address, listen, plain, as_json, introducer, url=url)
+            _keep(directory, kept, as_json, introducer, url=url)
 
 
-@audited("at")
+@serves("at")
 def forward(
+    who: ServerIdentity,
     context: typer.Context,
     directory: Annotated[
         Path, Argument(envvar="CHAPPE_FORWARD_DIRECTORY", metavar="DIRECTORY", help="Where the records are kept.")
@@ -152,47 +157,40 @@ def forward(
         ),
     ] = None,
     name: options.Name = None,
-    acting: options.Acting = None,
-    plain: options.Plain = False,
     as_json: options.Json = False,
 ) -> None:
     """Run a forwarder: a store that passes on what it takes, so that nobody needs to know anybody else."""
     from chappe import Forwarder
 
-    options.be(acting)
     program.call_members(name)
     hear_warnings(at)
-    others = peers.split(",") if peers else []
     tapped = None if tap is None else place(tap)
-    kept = _retention(context.obj)
     with Forwarder(
         directory,
         listen=at,
-        peers=others,
-        retention=kept,
+        peers=peers.split(",") if peers else [],
+        retention=_retention(context),
         originals=originals,
-        security="plain" if plain else None,
-    ) as running:
+        security=who.security,
+    ) as member:
         facts = {
-            "forwarder": running.address,
-            "store": running.store_id,
-            "endpoint": running.endpoint,
+            "forwarder": member.address,
+            "store": member.store_id,
+            "endpoint": member.endpoint,
             "directory": str(directory),
         }
-        if running.originals is not None:
-            facts["originals"] = running.originals
+        if member.originals is not None:
+            facts["originals"] = member.originals
         if tapped is not None:
-            facts["tap"] = shown((tapped[0], running.tap(*tapped)))
-        started.note(f"forwarder {running.address}", *_of_store(running))
-        tell(as_json, facts, f"forwarder at {running.address}, keeping records in {directory}; Ctrl-C stops")
-        _until_stopped(running)
-        _account("forwarder", running)
+            facts["tap"] = shown((tapped[0], member.tap(*tapped)))
+        started.note(f"forwarder {member.address}")
+        _serve("forwarder", member, as_json, facts, f"forwarder at {member.address}, keeping records in {directory}")
 
 
-def _retention(config: Config | None) -> list[tuple[str, Retention]]:
+def _retention(context: typer.Context) -> list[tuple[str, Retention]]:
     from chappe import Retention
 
-    rules = config.retention if config is not None else ()
+    rules = context.obj.retention if context.obj is not None else ()
     return [(rule.topics, Retention(age_s=rule.age_s, bytes=rule.bytes, records=rule.records)) for rule in rules]
 
 
@@ -201,90 +199,33 @@ def _of_tower(address: str) -> str:
     return f"tower {':'.join(address.split(':')[:2])}"
 
 
-def _of_store(running: Store) -> tuple[str, str]:
-    return f"store {running.store_id}", f"store {running.endpoint}"
+def _facts(tower: str, member: Store, directory: Path) -> dict[str, str]:
+    return {"tower": tower, "store": member.store_id, "endpoint": member.endpoint, "directory": str(directory)}
 
 
-def _account(what: str, store: Store) -> None:
-    """Say what a store has done."""
+def _keep(directory: Path, kept: dict[str, Any], as_json: bool, *beside: Tower, url: str | None = None) -> None:
+    from chappe import Store
+
+    tower = kept["tower"]
+    with Store(directory, **kept) as member:
+        facts = _facts(tower, member, directory)
+        text = f"store in {directory}, answering at {member.endpoint}, tower {tower}"
+        if beside:
+            text = f"tower at {tower}, store in {directory} answering at {member.endpoint}"
+        if url is not None:
+            facts["dashboard"] = url
+            text = f"dashboard at {url}\n{text}"
+        started.note(*(_of_tower(each.address) for each in beside))
+        give_way()
+        _serve("store", member, as_json, facts, text, *beside)
+
+
+def _serve(what: str, store: Store, as_json: bool, facts: dict[str, Any], text: str, *beside: Tower) -> None:
+    """Serve until it is stopped, and say what it has done."""
+    started.note(f"store {store.store_id}", f"store {store.endpoint}")
+    wait(as_json, facts, text, *beside, store)
     status = store.status()
     say(
         f"{what} stopped; since its start it wrote {many(status.written_records, 'record')}, "
         f"{human_bytes(status.written_bytes)}; it keeps {many(status.topics, 'topic')}"
     )
-
-
-def _keep(
-    config: Config | None,
-    directory: Path,
-    tower: str,
-    listen: str,
-    plain: bool,
-    as_json: bool,
-    *beside: Tower,
-    url: str | None = None,
-) -> None:
-    """Run a store, and the tower ``beside`` it; ``url`` is where its dashboard is."""
-    from chappe import Store
-
-    kept = _retention(config)
-    with Store(directory, tower=tower, listen=listen, retention=kept, security="plain" if plain else None) as running:
-        facts = {"tower": tower, "store": running.store_id, "endpoint": running.endpoint, "directory": str(directory)}
-        text = f"store in {directory}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops"
-        if beside:
-            text = f"tower at {tower}, store in {directory} answering at {running.endpoint}; Ctrl-C stops"
-        if url is not None:
-            facts["dashboard"] = url
-            text = f"dashboard at {url}\n{text}"
-        started.note(*_of_store(running), *(_of_tower(each.address) for each in beside))
-        give_way()
-        tell(as_json, facts, text)
-        _until_stopped(*beside, running)
-        _account("store", running)
-
-
-def _keep_ordered(
-    config: Config | None,
-    directory: Path,
-    chain: Path,
-    name: str,
-    tower: str,
-    listen: str,
-    plain: bool,
-    as_json: bool,
-) -> None:
-    """Run a store that is a member of a chain."""
-    from chappe import OrderedStore
-
-    with OrderedStore(
-        directory,
-        chain=chain,
-        name=name,
-        tower=tower,
-        listen=listen,
-        retention=_retention(config),
-        security="plain" if plain else None,
-    ) as running:
-        facts = {
-            "tower": tower,
-            "store": running.store_id,
-            "endpoint": running.endpoint,
-            "directory": str(directory),
-            "name": name,
-            "server": running.chain_address,
-        }
-        text = f"store {name} of the chain in {chain}, at {running.chain_address}, keeping records in {directory}"
-        started.note(*_of_store(running))
-        tell(as_json, facts, f"{text}, answering at {running.endpoint}, tower {tower}; Ctrl-C stops")
-        _until_stopped(running)
-        _account("store", running)
-
-
-def _until_stopped(*members: Store | Tower) -> None:
-    """Wait for Ctrl-C or SIGTERM, both of which are the proper end. Raises MemberStopped if a member meets a defect."""
-    try:
-        while True:
-            for member in members:
-                member.wait(LOOK_S / len(members))
-    except KeyboardInterrupt:
-        return

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
 from typer import Context, Option
 
 from chappe.cli import declared, options
-from chappe.cli.console import check_reader, say, warn
+from chappe.cli.console import say, warn
 from chappe.cli.units import address
 from chappe.errors import ChappeError, PeeringError, UsageError
 from chappe.security import PASSPHRASE, Keys, is_loopback, permissions_file
@@ -28,8 +27,6 @@ _TROUBLES: Final = (
     "MessagesDropped", "MessagesMalformed", "MessagesRefused", "PeerBlocked", "PeerRefused", "RefusedByPeer",
     "SubscriptionRefused", "RecordingStopped", "RecordingIncomplete",
 )  # fmt: skip
-CHUNK: Final = 256  # messages printed at once
-POLL_S: Final = 0.25
 
 Peers: TypeAlias = Annotated[
     list[str] | None,
@@ -51,9 +48,6 @@ Forwarding: TypeAlias = Annotated[
 EndpointId: TypeAlias = Annotated[
     str | None, Option("--id", metavar="UUID", help="The endpoint's id; by default its certificate's, or a random one.")
 ]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -232,23 +226,6 @@ def dial(endpoint: Endpoint, peers: Iterable[tuple[str, int]]) -> dict[str, tupl
 def listen(endpoint: Endpoint, places: Iterable[tuple[str, int]]) -> list[str]:
     """Accept peers at all of them; returns the addresses."""
     return [shown((host, endpoint.listen(host, port))) for host, port in places]
-
-
-def batches(get_many: Callable[[int, float], list[T]], count: int | None, seconds: float | None) -> Iterator[list[T]]:
-    """What comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
-
-    Now and then an empty batch comes. Raises BrokenPipeError once nobody reads standard output any more.
-    """
-    end = None if seconds is None else time.monotonic() + seconds
-    while count is None or count > 0:
-        left = POLL_S if end is None else min(POLL_S, end - time.monotonic())
-        if left <= 0:
-            return
-        found = get_many(CHUNK if count is None else min(CHUNK, count), left)
-        if not found:
-            check_reader()
-        yield found
-        count = None if count is None else count - len(found)
 
 
 def until(endpoint: Endpoint, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:

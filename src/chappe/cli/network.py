@@ -155,7 +155,6 @@ def _summary(network: Network, where: str) -> str:
 
 
 def _rows(network: Network, tree: _Tree, links_max: int, *, whole: bool) -> Iterator[tuple[str, ...]]:
-    """The tree, an endpoint a row; a link beside it stands at the second of its ends."""
     short = ID_CHARACTERS if whole else network.short()
     for before, each in tree.rows:
         indented = before if whole or len(before) <= INDENT_MAX else f"…{before[1 - INDENT_MAX :]}"

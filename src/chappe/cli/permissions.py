@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
 from chappe.cli import options
-from chappe.cli.console import tell, warn
+from chappe.cli.console import show_json, tell, warn
 from chappe.cli.keys import DIRECTORY, Directory, also
+from chappe.cli.listing import print_listing
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.security import permissions_file
@@ -53,7 +54,7 @@ def check(
     ]
     text = f"{'yes' if decision.allowed else 'no'}: {decision.why}{where}"
     if as_json:
-        tell(True, {**facts, "line": line, "file": str(path), "version": found.version, "notes": notes}, "")
+        show_json({**facts, "line": line, "file": str(path), "version": found.version, "notes": notes})
     else:
         print("\n".join([text, *notes]))
     if not decision.allowed:
@@ -66,37 +67,30 @@ def show(directory: Directory = DIRECTORY, as_json: options.Json = False) -> Non
     from chappe.api import permissions
 
     found = permissions.read(directory)
-    if as_json:
-        rules = [
-            {
-                "allow": each.allow,
-                "verbs": sorted(each.verbs),
-                "roles": sorted(each.roles),
-                "names": sorted(each.names),
-                "topics": list(each.topics),
-                "line": each.line or None,
-            }
-            for each in found.rules
-        ]
-        dates = {"issued": found.issued.isoformat(), "expires": found.expires.isoformat()}
-        tell(True, {"version": found.version, **dates, "identities": len(found.identities), "rules": rules}, "")
-        return
-    from rich.table import Table
-
-    from chappe.cli.screen import People, cell
-
-    refusal = found.refusal(datetime.now(UTC))
-    identities = many(len(found.identities), "identity", "identities")
-    print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {identities}")
-    if refusal:
-        print(f"not in force: {refusal}")
-    table = Table("line", "", "verbs", "roles", "names", "topics", box=None)
-    for each in found.rules:
-        listed = [", ".join(sorted(part)) for part in (each.verbs, each.roles, each.names)]
-        table.add_row(
-            str(each.line or ""), "allow" if each.allow else "deny", *map(cell, listed), cell(", ".join(each.topics))
-        )
-    People().print(table)
+    if not as_json:
+        identities = many(len(found.identities), "identity", "identities")
+        print(f"version {found.version}, until {found.expires:%Y-%m-%d}, {identities}")
+        if refusal := found.refusal(datetime.now(UTC)):
+            print(f"not in force: {refusal}")
+    rules: list[dict[str, Any]] = [
+        {
+            "allow": each.allow,
+            "verbs": sorted(each.verbs),
+            "roles": sorted(each.roles),
+            "names": sorted(each.names),
+            "topics": list(each.topics),
+            "line": each.line or None,
+        }
+        for each in found.rules
+    ]
+    dates = {"issued": found.issued.isoformat(), "expires": found.expires.isoformat()}
+    facts = {"version": found.version, **dates, "identities": len(found.identities), "rules": rules}
+    lists = ("verbs", "roles", "names", "topics")
+    cells = (
+        (str(each["line"] or ""), "allow" if each["allow"] else "deny", *(", ".join(each[name]) for name in lists))
+        for each in rules
+    )
+    print_listing(as_json, facts, ("line", "", *lists), cells)
 
 
 @app.command()

@@ -12,10 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
@@ -25,14 +23,14 @@ from chappe.api.times import as_micros
 from chappe.cli import options
 from chappe.cli.console import Bar, Terminated, exit_code, hear_warnings, rate_of, say, tell, warn
 from chappe.cli.formats import SPLITTERS, BadInput, FullRecord, Item, looks_consumed
-from chappe.cli.topics import new_beside
+from chappe.cli.lazy_producer import CountedWriter, LazyProducer
 from chappe.cli.units import human_bytes, parse_moment
 from chappe.data.markup import many
 from chappe.errors import ChappeError, TimedOut, UsageError
 from chappe.system import program
 
 if TYPE_CHECKING:
-    from chappe import OrderedProducer, Producer
+    from chappe import Producer
 
 CHUNK_BYTES: Final = 1 << 20
 FLUSH_STEP_S: Final = 0.25  # between two looks at the progress while waiting for stores
@@ -95,7 +93,7 @@ def produce(
         from chappe.api.chain.configuration import ChainConfiguration
 
         ChainConfiguration.load(chain)
-    writer = _LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
+    writer = LazyProducer(options.written_topic(topic), reach, identity, min_acks, chain, partitions)
     hear_warnings(reach.tower)
     extras = _extras(key, header, timestamp)
     source = _open(file)
@@ -116,7 +114,7 @@ def produce(
 
 
 def _extras(key: str | None, headers: list[str] | None, timestamp: str | None) -> FullRecord:
-    """What the options say of every record. Raises UsageError."""
+    """The options that apply to every record. Raises UsageError."""
     pairs = []
     for each in headers or []:
         name, equals, value = each.partition("=")
@@ -140,114 +138,9 @@ def _open(file: str) -> int:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-class _Ordered:
-    """A writer of an ordered topic, as ``_Run`` counts: by records, as their offsets are not its own."""
-
-    def __init__(self, producer: OrderedProducer) -> None:
-        self.topic = producer.topic
-        self.partition = ", ".join(producer.partitions)
-        self.send = producer.send
-        self.send_many = producer.send_many
-        self.flush = producer.flush
-        self.close = producer.close
-        self._producer = producer
-
-    @property
-    def next_offset(self) -> int:
-        """Records that were sent."""
-        return self._producer.sent
-
-    @property
-    def stored(self) -> int:
-        """Those that are confirmed."""
-        return self._producer.stored
-
-
-class _LazyProducer:
-    """Context manager that creates the producer on the first record, so that failing input creates no topic."""
-
-    def __init__(
-        self,
-        topic: str,
-        reach: options.Reach,
-        identity: str | None,
-        min_acks: int,
-        chain: Path | None,
-        partitions: int | None,
-    ) -> None:
-        from chappe.api.log.kept_partition import KeptPartitions
-
-        self.topic = topic
-        self.producer: Producer | _Ordered | None = None
-        self.began_at = 0  # the offset of the first record of this run
-        self._reach = reach
-        self._identity = identity
-        self._min_acks = min_acks
-        self._chain, self._partitions = chain, partitions
-        if chain is None:
-            self._kept = KeptPartitions(topic, **reach.arguments)
-        self._ending = ExitStack()
-
-    def __enter__(self) -> _LazyProducer:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._ending.__exit__(*error)
-
-    def open(self) -> Producer | _Ordered:
-        """Return the producer, and create it on the first call."""
-        if self.producer is None:
-            self.producer = made = self._made()
-            self.began_at = made.next_offset
-        return self.producer
-
-    def _made(self) -> Producer | _Ordered:
-        from chappe import OrderedProducer, Producer
-
-        enter = self._ending.enter_context
-        if self._chain is not None:
-            security = self._reach.arguments["security"]
-            return _Ordered(
-                enter(OrderedProducer(self.topic, chain=self._chain, partitions=self._partitions, security=security))
-            )
-        if self._identity is None:
-            producer = enter(self._kept.producer(self._min_acks))
-        else:
-            arguments = self._reach.arguments
-            producer = enter(Producer(self.topic, **arguments, min_acks=self._min_acks, identity=self._identity))
-            if producer.stored < producer.next_offset:
-                left = producer.next_offset - producer.stored
-                say(f"going on after {many(producer.next_offset, 'record')}; the last {left:,} of them are sent again")
-        enter(_newness(self.topic, producer.partition, self._reach))
-        return producer
-
-    @property
-    def partition(self) -> str | None:
-        """The partition of the records; None before the first one."""
-        return None if self.producer is None else self.producer.partition
-
-    @property
-    def next_offset(self) -> int:
-        return 0 if self.producer is None else self.producer.next_offset
-
-    @property
-    def stored(self) -> int:
-        return 0 if self.producer is None else self.producer.stored
-
-    def flush(self, timeout: float) -> None:
-        """Wait until all records are stored. Raises TimedOut."""
-        if self.producer is not None:
-            self.producer.flush(timeout=timeout)
-
-    def close(self) -> None:
-        """Close without waiting for records that are not stored."""
-        if self.producer is not None:
-            self.producer.close(timeout=0)
-
-
 @dataclass
 class _ProduceRun:
-    writer: _LazyProducer
+    writer: LazyProducer
     form: options.InputFormat
     extras: FullRecord
     as_json: bool
@@ -276,12 +169,12 @@ class _ProduceRun:
         return self._sent if self.min_acks == 0 else max(0, self.writer.stored - self.writer.began_at)
 
     def unstored(self) -> tuple[int, int]:
-        """How many records are stored, those of an earlier run among them, and how many wait for it."""
+        """Count stored records, those of an earlier run among them, and those that wait for it."""
         stored, ahead = self.writer.stored, self.writer.next_offset
         return stored, 0 if self.min_acks == 0 else max(0, ahead - stored)
 
     def stalled(self, waiting: int) -> str:
-        if isinstance(self.writer.producer, _Ordered):
+        if isinstance(self.writer.producer, CountedWriter):
             return f"the chain has not confirmed the last {many(waiting, 'record')}; still trying"
         stores = "no store has" if self.min_acks == 1 else f"fewer than {self.min_acks} stores have"
         return (
@@ -342,7 +235,7 @@ class _ProduceRun:
                     self._send_one(producer, each)
         self._show()
 
-    def _open(self) -> Producer | _Ordered:
+    def _open(self) -> Producer | CountedWriter:
         """Create the producer; this time counts neither for rates nor for ``--timeout``."""
         began, self.opening = time.monotonic(), True
         try:
@@ -356,7 +249,7 @@ class _ProduceRun:
         text = f"{self._sent:,} sent, {self._stored:,} stored, {rate:,.0f} records/s"
         self.bar.update(text, self.read, self.size or None)
 
-    def _send_one(self, producer: Producer | _Ordered, record: Item) -> None:
+    def _send_one(self, producer: Producer | CountedWriter, record: Item) -> None:
         extras = self.extras
         if isinstance(record, bytes):
             producer.send(record, extras.key, extras.headers, extras.timestamp)
@@ -477,17 +370,3 @@ class _StallWatch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         else:
             _thread.interrupt_main()
-
-
-@contextmanager
-def _newness(topic: str, partition: str, reach: options.Reach) -> Iterator[None]:
-    """Finds out meanwhile whether the topic is new beside others of nearly its name, and says so in the end."""
-    with ThreadPoolExecutor(1, "produce-newness") as looking:
-        found = looking.submit(new_beside, topic, partition, reach)
-        try:
-            yield
-        finally:
-            others = found.result()
-            if others:
-                names = " and ".join(map(repr, others))
-                say(f"the topic {topic!r} is new; {names} {'is' if len(others) == 1 else 'are'} there already")

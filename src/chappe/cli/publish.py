@@ -13,7 +13,8 @@ import typer
 from typer import Argument, Option
 
 from chappe.cli import declared, mesh, options, values
-from chappe.cli.console import exit_code, hear_warnings, say, tell, warn, write_out
+from chappe.cli.console import hear_warnings, say, tell, warn, write_out
+from chappe.cli.following import Seconds, UntilInterrupted, batches
 from chappe.cli.formats import split_lines
 from chappe.cli.units import parse_age
 from chappe.data.markup import many
@@ -172,7 +173,7 @@ def subscribe(
         list[str] | None, Option("--listen", metavar="HOST:PORT", help="Let others dial, too; port 0 takes any.")
     ] = None,
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N messages.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    seconds: Seconds = None,
     output: Annotated[
         Literal["text", "json"],
         Option(help="text: for people; json: data messages, which `chappe publish --format json` reads."),
@@ -229,16 +230,12 @@ def subscribe(
             **bounds,
         )
         try:
-            for each in mesh.listen(endpoint, heard):
-                say(f"listening at {each}")
-            dialling.keep(endpoint, dialled)
-            for found in mesh.batches(subscriber.get_many, count, seconds):
-                write_out(b"".join(_rendered(found, render)))
-        except KeyboardInterrupt as stop:
-            if count is not None or seconds is not None:
-                raise typer.Exit(exit_code(stop)) from None
-            _check_met(teller, dialled)
-        else:
+            with UntilInterrupted(count, seconds):
+                for each in mesh.listen(endpoint, heard):
+                    say(f"listening at {each}")
+                dialling.keep(endpoint, dialled)
+                for found in batches(subscriber.get_many, count, seconds):
+                    write_out(b"".join(_rendered(found, render)))
             _check_met(teller, dialled)
         finally:
             if subscriber.dropped:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TextIO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.markup import escape
 from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
@@ -83,6 +84,11 @@ class Fitting:
             shown = zip(self.columns, row, strict=True)
             made.add_row(*(Text(text) for name, text in shown if name in widths))
         yield made
+
+
+def titled(title: str, *parts: RenderableType) -> Group:
+    """A picture below its title."""
+    return Group(escape(title), *parts)
 
 
 LINES_EVERY_S: Final = 5.0  # without a terminal, at most, and only if they have changed
@@ -182,7 +188,7 @@ class _Picture:
         return max(1, self._console.height - 1)  # the last row is the cursor's
 
     def _up(self) -> str:
-        """What moves the cursor to the first row of ours that is on the screen.
+        """The codes that move the cursor to the first row of ours that is on the screen.
 
         A terminal that was made narrower has broken long lines into several rows.
         """

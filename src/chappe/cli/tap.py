@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from typer import Argument, Option
 
 from chappe.api.log.lines import iso_time
 from chappe.cli import mesh, options
-from chappe.cli.console import check_reader, exit_code, hear_warnings, warn, write_out
+from chappe.cli.console import check_reader, hear_warnings, warn, write_out
+from chappe.cli.following import Seconds, UntilInterrupted
+from chappe.cli.rates import SMOOTH_S, Rate
 from chappe.cli.units import address, human_bytes
 from chappe.data import terminal
 from chappe.data.markup import many
@@ -29,7 +30,6 @@ PAUSE_S: Final = 0.1  # between two looks, if the last one had room for more
 ANSWER_S: Final = 5.0
 LOOK_MIN: Final = 500  # seen at once: there is more
 TELL_S: Final = 1.0  # between two words on what was missed
-SMOOTH_S: Final = 2.0  # rates are of about the last seconds
 LAST: Final = 12  # messages in the picture ...
 TOPICS: Final = 20  # ... topics, the busiest first ...
 WANTED: Final = 12  # ... and subscriptions
@@ -54,7 +54,7 @@ def tap(
         list[str] | None, Option("--topic", metavar="PREFIX", help="Only topics that begin so; can be repeated.")
     ] = None,
     count: Annotated[int | None, Option(min=0, metavar="N", help="End after N lines.")] = None,
-    seconds: Annotated[float | None, Option(min=0.0, metavar="S", help="End after this long.")] = None,
+    seconds: Seconds = None,
     acting: options.Acting = None,
     as_json: options.Json = False,
 ) -> None:
@@ -69,19 +69,14 @@ def tap(
     host, port = place(at)
     if count == 0:
         return
-    with Tap(host, port, topics or ()) as found:
-        try:
-            if sys.stdout.isatty() and not as_json and count is None:
-                _watch(found, f"{mesh.shown((host, port))}", seconds)
-            else:
-                _print(found, count, seconds, as_json)
-        except KeyboardInterrupt as stop:
-            if count is not None or seconds is not None:
-                raise typer.Exit(exit_code(stop)) from None
+    with Tap(host, port, topics or ()) as found, UntilInterrupted(count, seconds):
+        if sys.stdout.isatty() and not as_json and count is None:
+            _watch(found, f"{mesh.shown((host, port))}", seconds)
+        else:
+            _print(found, count, seconds, as_json)
 
 
 def _looks(tap: Tap, seconds: float | None) -> Iterator[Shown]:
-    """What is seen, a piece at a time."""
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         shown = tap.look(ANSWER_S)
@@ -230,9 +225,15 @@ class Picture:
 
         from chappe.cli.screen import Fitting
 
-        busiest = sorted(self._topics.items(), key=lambda each: (-each[1].rate, -each[1].messages, each[0]))
+        busiest = sorted(self._topics.items(), key=lambda each: (-each[1].rate.per_s, -each[1].messages, each[0]))
         rows = [
-            (name(topic), f"{each.messages:,}", f"{each.rate:,.0f}", human_bytes(each.byte_rate), each.source[:36])
+            (
+                name(topic),
+                f"{each.messages:,}",
+                f"{each.rate.per_s:,.0f}",
+                human_bytes(each.byte_rate.per_s),
+                each.source[:36],
+            )
             for topic, each in busiest[:TOPICS]
         ]
         wants = [
@@ -258,24 +259,15 @@ class Picture:
 
 
 class _TopicTraffic:
-    """What was seen of one topic; ``rate`` and ``byte_rate`` are of about the last seconds."""
-
     def __init__(self, now: float) -> None:
         self.messages = self.bytes = 0
         self.source = ""
-        self.rate = self.byte_rate = 0.0
-        self._before = (now, 0, 0)
+        self.rate = Rate(now=now, smooth_s=SMOOTH_S)
+        self.byte_rate = Rate(now=now, smooth_s=SMOOTH_S)
 
     def look(self, now: float) -> None:
-        """So much time has gone by."""
-        then, messages, size = self._before
-        passed = now - then
-        if passed <= 0:
-            return
-        self._before = (now, self.messages, self.bytes)
-        weight = min(1.0, passed / SMOOTH_S)
-        self.rate += weight * ((self.messages - messages) / passed - self.rate)
-        self.byte_rate += weight * ((self.bytes - size) / passed - self.byte_rate)
+        self.rate.look(self.messages, now)
+        self.byte_rate.look(self.bytes, now)
 
 
 def _watch(tap: Tap, where: str, seconds: float | None) -> None:

@@ -122,7 +122,6 @@ def _size(keys: Sequence[Key], view: StoresView) -> int:
 
 
 def _time(moment: int, step_s: float) -> str:
-    """As exact as steps are."""
     return iso_time(moment)[: 19 if step_s >= 1 else 23] + "Z"
 
 

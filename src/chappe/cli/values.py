@@ -158,7 +158,7 @@ def shown(value: object, *, as_text: bool = False) -> str:
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a string is typed as it stands, and nobody takes it for anything else."""
+    """True if a string reads back as itself, without a hint."""
     if not text.isprintable() or not text or text[0] == "-" or text != text.strip():
         return False
     try:

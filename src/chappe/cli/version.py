@@ -45,7 +45,6 @@ def itself() -> str:
 
 
 def _compiled() -> Iterator[str]:
-    """The libraries that do what Python would be too slow for, or cannot do."""
     try:
         import zmq
 
@@ -63,14 +62,13 @@ def _compiled() -> Iterator[str]:
 
 
 def _extras() -> tuple[list[str], list[str]]:
-    """Those of which all packages are there, and the others."""
     names = sorted({*(metadata("chappe").get_all("Provides-Extra") or ())} - {"all"})
     there = [each for each in names if _is_whole("chappe", each)]
     return there, [each for each in names if each not in there]
 
 
 def _is_whole(package: str, extra: str) -> bool:
-    """Whether all that an extra of a package wants is there; extras of other packages in it, too."""
+    """True if everything that an extra of a package needs is installed, extras of other packages included."""
     for wanted in requires(package) or ():
         match = _EXTRA.match(wanted)
         if match is None or match["extra"] != extra:

@@ -115,7 +115,7 @@ class DemoFeed:
             self._tell(newest=values_of(last, kind))
 
     def _chunks(self, file: int) -> Iterator[bytes]:
-        """What is read. Raises Terminated when it is to end: the line under way is not a record then."""
+        """Read the input. Raises Terminated when it is to end: the line under way is not a record then."""
         while not self._stopping.is_set():
             if select.select([file], [], [], LOOK_S)[0]:
                 chunk = os.read(file, CHUNK_BYTES)

@@ -112,7 +112,7 @@ class Demo:
             self.notes.append("Spark has not read everything yet; a next demo goes on from here")
 
     def _first_kind(self, feed: DemoFeed) -> str:
-        """What the records are; of standard input that is known only when the first line is there."""
+        """Wait until the kind of records is known; of standard input it is known with the first line."""
         self.status.stage = "waiting for input"
         began = time.monotonic()
         while "kind" not in feed.facts:
@@ -155,7 +155,6 @@ class Demo:
         self.status.note, self.notes[:] = text, [text]
 
     def _say_how_to_look(self, tower: str, url: str | None) -> None:
-        """Into the picture, or where there is none, once."""
         self.status.look = look(self.topic, tower, self.tower, url)
         if not self.console.is_terminal:
             self._print(

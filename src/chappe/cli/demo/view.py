@@ -179,7 +179,6 @@ class MetricsTable:
             yield Text(f"... and {more:,} more metric{'s' if more > 1 else ''}", style="dim")
 
     def _room(self, width: int, metrics: Sequence[str]) -> tuple[int, list[str], int]:
-        """The width of the names, the columns, and the width of the curve."""
         longest = max(map(len, metrics), default=0)
         name = max(6, min(longest, NAME_MAX, max(16, width // 4)))
         left_out = set() if self.live else {"now"}

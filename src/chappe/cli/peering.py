@@ -1,0 +1,137 @@
+"""The peers of an endpoint, as commands of the mesh show them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from chappe.cli import mesh
+from chappe.cli.rates import SMOOTH_S, Rate
+from chappe.cli.serving import STEP_S, Display
+from chappe.data.markup import many
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from chappe import Endpoint
+
+COLUMNS: Final = ("peer", "address", "", "status", "in/s", "out/s", "waiting", "dropped")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """A peer, or what is being dialled, at one moment. Rates are frames a second."""
+
+    id: str | None
+    address: str
+    dialled: bool
+    original: bool
+    status: str
+    in_per_s: float
+    out_per_s: float
+    received: int
+    sent: int
+    waiting: int
+    dropped: int
+
+
+class PeerRates:
+    """Looks at the peers of an endpoint again and again."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._rates: dict[str, tuple[Rate, ...]] = {}  # in and out
+
+    def look(self) -> list[PeerRow]:
+        """How things are now."""
+        now = time.monotonic()
+        rows = []
+        before, self._rates = self._rates, {}
+        for info in self._endpoint.peers():
+            address = mesh.shown(info.address)
+            key = f"{info.id} {address}"
+            counters = (info.received, info.sent)
+            if key not in before:
+                before[key] = tuple(Rate(each, now, smooth_s=SMOOTH_S) for each in counters)
+            rates = self._rates[key] = before[key]
+            rate_in, rate_out = (round(rate.look(each, now), 1) for rate, each in zip(rates, counters, strict=True))
+            place = (info.id, address, info.dialled, info.original, info.status.name.lower())
+            rows.append(PeerRow(*place, rate_in, rate_out, *counters, info.buffered, info.dropped))
+        return rows
+
+
+class PeersDisplay(Display):
+    """The peers of an endpoint, and in ``more`` what else its command shows."""
+
+    def __init__(self, endpoint: Endpoint, statuses: Any, as_json: bool, title: str = "") -> None:
+        super().__init__(title, as_json)
+        self._statuses = statuses
+        self._notices = mesh.PeerNotices(come_and_go=True, quiet=as_json)
+        self._peers = PeerRates(endpoint)
+
+    def more(self) -> tuple[str, dict[str, Any]]:
+        """A note for people, and further facts for a machine."""
+        return "", {}
+
+    def tell(self, event: Any) -> None:
+        """Tell of an event of the endpoint."""
+        self._notices(event)
+
+    def tell_all(self) -> None:
+        """Tell of the events that have come."""
+        for event in self._statuses.poll():
+            self.tell(event)
+
+    def look(self) -> None:
+        """Look at the peers. Raises Closed if the endpoint halts."""
+        time.sleep(STEP_S)  # waiting for an event would make this thread drive, in the way of the web's event loop
+        self.tell_all()
+        self._rows = self._peers.look()
+        self._note, self._facts = self.more()
+
+    def picture(self) -> RenderableType:
+        """The peers as a table."""
+        return table(self.title, self._rows, self._note)
+
+    def lines(self) -> Iterator[str]:
+        """The peers in one line, and those that do not answer."""
+        return lines(self._rows, self._note)
+
+    def report(self) -> dict[str, Any]:
+        """The peers, each with its counters."""
+        return {**self._facts, "peers": [asdict(row) for row in self._rows]}
+
+
+def table(title: str, rows: Sequence[PeerRow], note: str = "") -> RenderableType:
+    """The picture for a terminal."""
+    from chappe.cli.screen import Fitting, titled
+
+    cells = [
+        (
+            (row.id or "")[:8],
+            row.address,
+            ("original, " if row.original else "") + ("dialled" if row.dialled else "dialled in"),
+            row.status,
+            f"{row.in_per_s:,.0f}",
+            f"{row.out_per_s:,.0f}",
+            f"{row.waiting:,}",
+            f"{row.dropped:,}",
+        )
+        for row in rows
+    ]
+    made = Fitting(COLUMNS, cells, left=COLUMNS[:4], spare=("", "peer", "dropped", "waiting", "out/s"))
+    return titled(title, made if rows else "no peers yet", *([note] if note else []))
+
+
+def lines(rows: Sequence[PeerRow], note: str = "") -> Iterator[str]:
+    """The same without a terminal."""
+    peered = [row for row in rows if row.id is not None]
+    rates = f"{sum(row.in_per_s for row in peered):,.0f} in/s, {sum(row.out_per_s for row in peered):,.0f} out/s"
+    waiting = sum(row.waiting for row in rows)
+    dropped = sum(row.dropped for row in rows)
+    yield f"{many(len(peered), 'peer')}, {rates}, {waiting} waiting, {dropped} dropped{', ' if note else ''}{note}"
+    for row in rows:
+        if row.id is None:
+            yield f"no peering with {row.address} yet: {row.status}"

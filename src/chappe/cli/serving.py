@@ -1,0 +1,188 @@
+"""The frame of commands that serve until they are stopped: identity, refusals that are kept, pictures, the end.
+
+A command is its options, with ``ServerIdentity`` among them, what it runs, and a ``Display`` of that::
+
+    @serves()
+    def command(who: ServerIdentity, as_json: options.Json = False) -> None:
+        hear_warnings()
+        with Server(security=who.security) as server:
+            show(_ServerDisplay(server, "server", as_json), {"address": server.address}, f"server at {server.address}")
+        stopped(as_json, "server")
+
+With the setting ``audit`` such a command also writes into a topic what it refuses; see ``chappe.api.audit``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+
+from chappe.cli import options
+from chappe.cli.console import say, show_json, tell
+from chappe.errors import UsageError
+from chappe.security import Keys
+from chappe.system import settings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STEP_S: Final = 0.5
+REPORT_S: Final = 5.0  # between two lines of JSON
+LOOK_S: Final = 1.0  # members work on threads of their own; this often their health is checked
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """The options of commands that serve the log, its maps and chains."""
+
+    acting: options.Acting = None
+    plain: options.Plain = False
+
+    def __post_init__(self) -> None:
+        options.be(self.acting)
+
+    @property
+    def security(self) -> Literal["plain"] | None:
+        """The argument ``security`` of members and servers."""
+        return "plain" if self.plain else None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same for a dashboard beside the command, which takes the identity from the environment."""
+        return ["--plain"] if self.plain else []
+
+
+def stopped(as_json: bool, what: str) -> None:
+    """Say that everything is closed."""
+    if not as_json:
+        say(f"{what} stopped")
+
+
+class ServingMember(Protocol):
+    """A member of the log."""
+
+    def wait(self, timeout: float) -> None:
+        """Wait; raises MemberStopped if it has met a defect."""
+
+
+def wait(as_json: bool, facts: dict[str, Any], text: str, *members: ServingMember) -> None:
+    """Tell that members serve, and wait for Ctrl-C or SIGTERM, which are the proper end. Raises MemberStopped."""
+    with suppress(KeyboardInterrupt):
+        tell(as_json, facts, f"{text}; Ctrl-C stops")
+        while True:
+            for member in members:
+                member.wait(LOOK_S / len(members))
+
+
+class Display(ABC):
+    """How a command that serves shows how it fares.
+
+    Args:
+        title: The first line of the picture.
+        as_json: Whether a machine reads reports, instead of people the picture and news.
+    """
+
+    NEWS: ClassVar[frozenset[str]] = frozenset()  # events for people; members themselves tell of what is wrong
+
+    def __init__(self, title: str, as_json: bool) -> None:
+        self.title = title
+        self.as_json = as_json
+
+    @abstractmethod
+    def look(self) -> None:
+        """Take stock, after ``STEP_S``. Raises MemberStopped or Closed if what is served has stopped."""
+
+    @abstractmethod
+    def picture(self) -> RenderableType:
+        """The picture for a terminal, of the last look."""
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """The same without a terminal."""
+
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """The same for a machine."""
+
+    def say_news(self, events: Iterable[object]) -> None:
+        """Tell people of the events that are news."""
+        for event in events:
+            if not self.as_json and type(event).__name__ in self.NEWS:
+                say(str(event))
+
+
+def show(display: Display, facts: dict[str, Any], text: str) -> None:
+    """Tell that the command serves, and show how it fares until Ctrl-C or SIGTERM, which are its proper end.
+
+    Raises as ``Display.look``.
+    """
+    with suppress(KeyboardInterrupt):
+        tell(display.as_json, facts, f"{text}; Ctrl-C stops")
+        _follow(display)
+
+
+def _follow(display: Display) -> None:
+    from chappe.cli.screen import People, Screen
+
+    report_at = time.monotonic() + REPORT_S
+    with Screen(People(stderr=True), quiet=display.as_json) as screen:
+        while True:
+            display.look()
+            screen.show(display.picture, display.lines)
+            if display.as_json and time.monotonic() >= report_at:
+                report_at += REPORT_S
+                show_json(display.report())
+
+
+def serves(at: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command with groups of options, whose refusals are written down if a setting says so and it has an identity.
+
+    ``at`` is the parameter with its own address, if it is a tower or forwarder itself: then it writes there.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        grouped = options.with_groups(function)
+
+        @wraps(grouped)
+        def command(*args: Any, **given: Any) -> None:
+            topic = os.environ.get("CHAPPE_AUDIT")  # where ``app`` puts that of the file
+            keys = _keys(given)
+            if not topic or keys is None:
+                grouped(*args, **given)
+                return
+            from chappe.api.audit import Audit
+
+            with Audit(topic, security=keys, **_where(given, at, keys)):
+                grouped(*args, **given)
+
+        return command
+
+    return decorate
+
+
+def _keys(given: dict[str, Any]) -> Keys | None:
+    """The identity that the command will have: by ``--as`` or ``--tls``, unless an option says that it has no keys."""
+    if given.get("plain") or given.get("anonymous"):
+        return None
+    tls = given.get("tls")
+    acting = given.get("acting") if tls is None else str(tls[0] / tls[1])
+    return options.keys_of(acting or settings.identity())
+
+
+def _where(given: dict[str, Any], at: str, keys: Keys) -> dict[str, Any]:
+    """How it reaches the log: itself, as the command says, or as the settings say."""
+    if not at:
+        if (forwarders := settings.forwarders()) is not None:
+            return {"forwarders": forwarders}
+        return {"tower": given.get("tower")}
+    host, colon, rest = str(given[at]).partition(":")
+    if not host or "[" in host:
+        raise UsageError(f"{given[at]!r}: refusals are written where it listens, which has to be a name or IPv4")
+    here = f"{keys.name}@{'127.0.0.1' if host in ('*', '0.0.0.0') else host}{colon}{rest}"
+    return {"forwarders": here} if at == "at" else {"tower": here, "listen": settings.listen(default=host)}
