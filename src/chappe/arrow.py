@@ -22,7 +22,7 @@ from chappe.log.record import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chappe.arrow_rows import Part
+    from chappe.arrow_rows import BatchRows
 
 COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _PAGE: Final = 4096  # rows of the constant columns that are kept ready, at least ...
@@ -128,7 +128,7 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def from_arrow(data: object, now_us: Callable[[], int]) -> Iterator[Part]:
+def from_arrow(data: object, now_us: Callable[[], int]) -> Iterator[BatchRows]:
     """See ``arrow_rows.read``; raises UsageError also if pyarrow or numpy is not installed."""
     pyarrow()
     try:

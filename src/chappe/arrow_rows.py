@@ -43,7 +43,7 @@ _PLAIN_MAP: Final = pa.map_(pa.string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchRows:
     """Neighbouring rows that make one batch; their timestamps go from ``first_us`` to ``last_us``."""
 
     columns: Mapping[str, _Column]
@@ -87,7 +87,7 @@ class Part:
         return b"".join((form.MAGIC, bytes((flags,)), struct.pack("<I", checksum), tail, *parts))
 
 
-def read(data: object, now_us: Callable[[], int]) -> Iterator[Part]:
+def read(data: object, now_us: Callable[[], int]) -> Iterator[BatchRows]:
     """What somebody wants to send. Its schema is checked at once, the rest as it is asked for.
 
     Args:
@@ -267,7 +267,7 @@ def encoded_headers(column: pa.Array) -> pa.Array:
         raise UsageError(f"column `headers`: {error}") from None
 
 
-def parts(rows: pa.RecordBatch, now_us: Callable[[], int]) -> Iterator[Part]:
+def parts(rows: pa.RecordBatch, now_us: Callable[[], int]) -> Iterator[BatchRows]:
     """The rows in parts of about the same size.
 
     These have binary columns ``value``, and perhaps ``key`` and ``headers``; perhaps ``timestamp``, in microseconds.
@@ -281,7 +281,7 @@ def parts(rows: pa.RecordBatch, now_us: Callable[[], int]) -> Iterator[Part]:
             first = last = now_us()
         else:
             first, last = int(stamps[low:high].min()), int(stamps[low:high].max())
-        yield Part(columns, stamps, low, high, first, last)
+        yield BatchRows(columns, stamps, low, high, first, last)
 
 
 class _Column(NamedTuple):

@@ -21,11 +21,11 @@ from chappe.errors import StorageError, StorageLocked, UsageError
 from chappe.mesh.events import RecordingIncomplete, RecordingStopped
 from chappe.mesh.messages import COMMAND, DATA
 from chappe.runtime import recorder
-from chappe.storage.recordings.codec import HEADER, Entry, entries
+from chappe.storage.recordings.codec import HEADER, RecordedMessage, entries
 from chappe.storage.recordings.files import RecordingFiles
 
 
-def messages(directory: Path) -> list[Entry]:
+def messages(directory: Path) -> list[RecordedMessage]:
     return list(entries((directory / "messages.dat").read_bytes()))
 
 

@@ -630,12 +630,12 @@ def test_what_tasks_of_spark_write_is_sealed_before_it_is_staged(
 ) -> None:
     pytest.importorskip("pyspark")
     from chappe.log.batch import encode_batch
-    from chappe.spark.encode import Piece
-    from chappe.spark.home import Sink, Stores, settle
-    from chappe.spark.sink import Staged, Staging, commit
+    from chappe.spark.encode import EncodedPiece
+    from chappe.spark.home import Sink, SinkStores, settle
+    from chappe.spark.sink import StagedOutput, Staging, commit
 
     ann, sink = Keys(home / "ann"), Sink("query", "run", lasting=True)
-    stores = Stores((forwarder.endpoint,), None, PATIENCE_S, ann)
+    stores = SinkStores((forwarder.endpoint,), None, PATIENCE_S, ann)
     sent: list[bytes] = []
     real = Staging._send
 
@@ -645,14 +645,16 @@ def test_what_tasks_of_spark_write_is_sealed_before_it_is_staged(
 
     monkeypatch.setattr(Staging, "_send", send_and_tell)
 
-    def attempt(batch: int, task: int, number: int) -> Staged:
+    def attempt(batch: int, task: int, number: int) -> StagedOutput:
         staging = Staging(stores, settle(stores, sink, batch), sink, batch, task, number)
         for piece in range(3):
             values = [b"%s %d %d %d" % (PLANTED[0], batch, task, piece), None]
-            staging.put(Piece(TOPIC, encode_batch(0, values, 7), 2))
-            staging.put(Piece("orders", encode_batch(0, values, 7), 2))
+            staging.put(EncodedPiece(TOPIC, encode_batch(0, values, 7), 2))
+            staging.put(EncodedPiece("orders", encode_batch(0, values, 7), 2))
         staging.finish()
-        return Staged(sink, staging.home, batch, task, number, staging.pieces, staging.rows, tuple(staging.topics))
+        return StagedOutput(
+            sink, staging.home, batch, task, number, staging.pieces, staging.rows, tuple(staging.topics)
+        )
 
     def written(*batches: int) -> list[bytes | None]:
         return [
@@ -685,5 +687,5 @@ def test_what_tasks_of_spark_write_is_sealed_before_it_is_staged(
     assert len(set(sealed)) == len(sealed) == len(sent) / 2 == 15
     with pytest.raises(Sealed, match="nothing was sent: hub is not of the group ward"):
         Staging(
-            Stores(stores.endpoints, None, PATIENCE_S, Keys(home / "hub")), settle(stores, sink, 2), sink, 2, 0, 6
-        ).put(Piece(TOPIC, encode_batch(0, [b"x"], 7), 1))
+            SinkStores(stores.endpoints, None, PATIENCE_S, Keys(home / "hub")), settle(stores, sink, 2), sink, 2, 0, 6
+        ).put(EncodedPiece(TOPIC, encode_batch(0, [b"x"], 7), 1))

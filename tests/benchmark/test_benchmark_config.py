@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.benchmark.config import NODES_MAX, Node, links_among, load, neighbours, reached, render
+from chappe.benchmark.config import NODES_MAX, BenchmarkNode, links_among, load, neighbours, reached, render
 from chappe.errors import ConfigError
 
 # as the original's manual has it
@@ -39,15 +39,15 @@ def path(tmp_path: Path) -> Path:
 def test_the_example_of_the_manual_is_read(path: Path) -> None:
     earth, mars = load(path, MANUAL)
     topics = ["/benchmark/events"]
-    assert earth == Node("earth", "local:earth", ["mars"], topics, num_inputs=100_000)
+    assert earth == BenchmarkNode("earth", "local:earth", ["mars"], topics, num_inputs=100_000)
     file = path.parent / "mars.dat"
-    assert mars == Node("mars", "tcp://[::1]:8001", [], topics, generator_file=file, num_outputs=100_000)
+    assert mars == BenchmarkNode("mars", "tcp://[::1]:8001", [], topics, generator_file=file, num_outputs=100_000)
 
 
 def test_what_is_rendered_is_read_as_the_same(path: Path) -> None:
     nodes = [
-        Node("a b", "local:a b", ["c"], ['/x"y', "\udcff"], path.parent / "mars.dat", 5, 3, {"c": 3}, False),
-        Node("c", "tcp://127.0.0.1:8000", [], [], path.parent / "mars.dat", None, 1, {"a b": 1}),
+        BenchmarkNode("a b", "local:a b", ["c"], ['/x"y', "\udcff"], path.parent / "mars.dat", 5, 3, {"c": 3}, False),
+        BenchmarkNode("c", "tcp://127.0.0.1:8000", [], [], path.parent / "mars.dat", None, 1, {"a b": 1}),
     ]
     nodes[0].id = "local:a"
     path.write_bytes(render(nodes).encode("utf-8", "surrogateescape"))
@@ -67,7 +67,9 @@ def test_older_spellings_and_what_a_node_sends_to_itself_are_understood(path: Pa
 
 
 def test_messages_go_over_those_who_forward_in_loops_too() -> None:
-    ring = {name: Node(name, peers=list(peers)) for name, peers in {"a": "b", "b": "c", "c": "d", "d": "a"}.items()}
+    ring = {
+        name: BenchmarkNode(name, peers=list(peers)) for name, peers in {"a": "b", "b": "c", "c": "d", "d": "a"}.items()
+    }
     nodes = list(ring.values())
     assert reached(nodes) == {name: set("abcd") - {name} for name in "abcd"}
     ring["b"].forwarding = ring["d"].forwarding = False
@@ -81,7 +83,9 @@ def test_messages_go_over_those_who_forward_in_loops_too() -> None:
 def test_whom_messages_reach_is_what_passing_them_on_leads_to(data: st.DataObject) -> None:
     names = "abcdefg"
     nodes = [
-        Node(name, peers=data.draw(st.lists(st.sampled_from(names), max_size=3)), forwarding=data.draw(st.booleans()))
+        BenchmarkNode(
+            name, peers=data.draw(st.lists(st.sampled_from(names), max_size=3)), forwarding=data.draw(st.booleans())
+        )
         for name in names
     ]
     links = neighbours(nodes)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chappe.benchmark.config import Node, load, render
+from chappe.benchmark.config import BenchmarkNode, load, render
 from chappe.benchmark.generate import generate, read
 from chappe.errors import ChappeError, StorageError, StorageFormat, UsageError
 from chappe.mesh.messages import DATA
-from chappe.storage.recordings.codec import Encoder
+from chappe.storage.recordings.codec import RecordingEncoder
 from chappe.storage.recordings.files import PEERS_FILE, TOPICS_FILE, RecordingFiles
 
 Folder = Callable[..., Path]
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Folder:
         name: str, peers: str = "", topics: Sequence[str] = (), sends: Sequence[str] = (), forwarding: bool = True
     ) -> Path:
         files = RecordingFiles(tmp_path / name, f"id-{name}", forwarding)
-        encoder = Encoder()
+        encoder = RecordingEncoder()
         files.append(b"".join([encoder.encode(topic.encode(), b"\0", DATA) for topic in sends]))
         files.append_lines(PEERS_FILE, [f"id-{each}".encode() for each in peers])
         files.append_lines(TOPICS_FILE, [each.encode() for each in topics])
@@ -33,11 +33,11 @@ def folder(tmp_path: Path) -> Folder:
     return make
 
 
-def made(*folders: Path, excluded: Sequence[str] = ()) -> dict[str, Node]:
+def made(*folders: Path, excluded: Sequence[str] = ()) -> dict[str, BenchmarkNode]:
     return {node.name: node for node in generate([read(each) for each in folders], excluded)}
 
 
-def inputs(nodes: dict[str, Node]) -> dict[str, dict[str, int]]:
+def inputs(nodes: dict[str, BenchmarkNode]) -> dict[str, dict[str, int]]:
     return {name: node.inputs_by_node for name, node in nodes.items()}
 
 

@@ -6,17 +6,17 @@ import json
 import xml.etree.ElementTree as ET
 
 from chappe.benchmark.plot import draw
-from chappe.benchmark.report import COLUMNS, SPARE, Outcome, Report, rows
+from chappe.benchmark.report import COLUMNS, SPARE, BenchmarkReport, NodeOutcome, rows
 
 
-def report() -> Report:
+def report() -> BenchmarkReport:
     nodes = [
-        Outcome("a<b", 10, 0, sent=10, send_s=0.5, frames_out=10, bytes_out=2_000_000),
-        Outcome("middle", 0, 10, received=10, receive_s=0.25, frames_in=10, frames_out=10),
-        Outcome("c", 5, 10, sent=5, received=7, send_s=0.5, receive_s=1.0, dropped=1),
-        Outcome("d", 4, 2, sent=1, received=3, ended="ended by SIGKILL"),
+        NodeOutcome("a<b", 10, 0, sent=10, send_s=0.5, frames_out=10, bytes_out=2_000_000),
+        NodeOutcome("middle", 0, 10, received=10, receive_s=0.25, frames_in=10, frames_out=10),
+        NodeOutcome("c", 5, 10, sent=5, received=7, send_s=0.5, receive_s=1.0, dropped=1),
+        NodeOutcome("d", 4, 2, sent=1, received=3, ended="ended by SIGKILL"),
     ]
-    return Report(nodes, "the time is up", {"middle": [(0.0, 0), (0.2, 9)], "c": [(0.0, 0)]})
+    return BenchmarkReport(nodes, "the time is up", {"middle": [(0.0, 0), (0.2, 9)], "c": [(0.0, 0)]})
 
 
 def test_what_is_missing_is_said_node_by_node() -> None:
@@ -28,7 +28,7 @@ def test_what_is_missing_is_said_node_by_node() -> None:
         "d sent 1 of 4 messages",
         "d received 1 messages more than the 2 expected",
     ]
-    whole = Report(report().nodes[:2])
+    whole = BenchmarkReport(report().nodes[:2])
     assert whole.complete
     assert whole.troubles() == []
 
@@ -74,12 +74,14 @@ def test_the_picture_is_one_with_a_curve_for_each_receiver_and_bars_for_each_nod
             assert 0 <= y <= height
     for each in tree.iter(f"{svg}text"):
         assert 0 < float(each.attrib["y"]) < height
-    ET.fromstring(draw(Report([Outcome("a", 0, 0)])))  # nothing at all
+    ET.fromstring(draw(BenchmarkReport([NodeOutcome("a", 0, 0)])))  # nothing at all
 
 
 def test_what_came_when_is_all_that_came() -> None:
-    node = Outcome("a", 0, 100, received=100, receive_s=0.8)
-    made = Report([node], samples={"a": [(0.0, 0), (0.2, 0), (0.4, 80), (0.9, 99)]}).received_by_step(node, 10, 1.0)
+    node = NodeOutcome("a", 0, 100, received=100, receive_s=0.8)
+    made = BenchmarkReport([node], samples={"a": [(0.0, 0), (0.2, 0), (0.4, 80), (0.9, 99)]}).received_by_step(
+        node, 10, 1.0
+    )
     assert [round(each) for each in made] == [0, 0, 40, 40, 5, 5, 5, 5, 0, 0]
-    nothing = Outcome("b", 0, 0)
-    assert Report([nothing]).received_by_step(nothing, 3, 1.0) == [0.0, 0.0, 0.0]
+    nothing = NodeOutcome("b", 0, 0)
+    assert BenchmarkReport([nothing]).received_by_step(nothing, 3, 1.0) == [0.0, 0.0, 0.0]

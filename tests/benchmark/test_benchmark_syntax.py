@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chappe.benchmark.syntax import DEPTH_MAX, Address, Section, parse, show, show_key
+from chappe.benchmark.syntax import DEPTH_MAX, ConfigAddress, ConfigSection, parse, show, show_key
 from chappe.errors import ConfigError
 
 EXAMPLE = """
@@ -24,7 +24,7 @@ real = -1.5 empty = [] last = ["x",
 
 
 def plain(value: Any) -> Any:
-    return {key: plain(each) for key, each in value.values.items()} if isinstance(value, Section) else value
+    return {key: plain(each) for key, each in value.values.items()} if isinstance(value, ConfigSection) else value
 
 
 def test_everything_that_the_original_explains_is_read() -> None:
@@ -38,7 +38,7 @@ def test_everything_that_the_original_explains_is_read() -> None:
         "empty": [],
         "last": ["x", "y"],
     }
-    assert isinstance(found.values["homepage"], Address)
+    assert isinstance(found.values["homepage"], ConfigAddress)
     assert found.lines["last"] == 8
 
 

@@ -16,7 +16,7 @@ from tests.endpoints import endpoint_of
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Consumer, DataStore, DataStoreToTopic, Endpoint, Producer, Record, Store, TopicToDataStore
-from chappe.bridges.kv_form import EXPIRES, VERSION, Row, entry_of, fits, is_mark, pack, row_of
+from chappe.bridges.kv_form import EXPIRES, VERSION, StoreRow, entry_of, fits, is_mark, pack, row_of
 from chappe.data.binary import decode, encode
 from chappe.data.scalars import Count, Timestamp
 from chappe.data.values import Set
@@ -95,9 +95,9 @@ def test_damaged_records_are_told(key: bytes, value: bytes, version: bytes) -> N
 
 
 def test_rows_are_cut_into_batches() -> None:
-    rows = [Row(b"k", bytes(size), 1) for size in (10, 300_000, 300_000, 3_000_000, 10)]
+    rows = [StoreRow(b"k", bytes(size), 1) for size in (10, 300_000, 300_000, 3_000_000, 10)]
     assert [count for count, _ in pack(rows, 0)] == [2, 1, 1, 1]
-    assert not fits(Row(b"k", bytes(RECORD_BYTES_MAX), 1))
+    assert not fits(StoreRow(b"k", bytes(RECORD_BYTES_MAX), 1))
     assert list(pack([], 0)) == []
 
 

@@ -127,7 +127,7 @@ def _archive(directory: Path) -> None:
         ArchivedFile,
         ArchiveWriter,
         Move,
-        Span,
+        OffsetSpan,
         directory_of,
         file_name,
         file_schema,
@@ -145,4 +145,6 @@ def _archive(directory: Path) -> None:
         writer.add(pa.RecordBatch.from_arrays(arrays, schema=file_schema()))
         path = f"{directory_of('t', 0)}/{file_name(1, 0)}"
         file = ArchivedFile(path, "t", 100, writer.close(), 0, 99_000_000)
-        archive.commit(followed_by(archive.manifest, [file], {"t": {"p": Span(0, 100, 100)}}, [Move(staged, path)]))
+        archive.commit(
+            followed_by(archive.manifest, [file], {"t": {"p": OffsetSpan(0, 100, 100)}}, [Move(staged, path)])
+        )

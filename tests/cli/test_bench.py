@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from chappe.benchmark.load import mesh
 from chappe.benchmark.load.crew import Crew
-from chappe.benchmark.load.frame import Load
+from chappe.benchmark.load.frame import SourceLoad
 from chappe.benchmark.load.report import LoadReport
 from chappe.cli.app import app
 
@@ -86,7 +86,7 @@ def run_with(during: Callable[[Crew], None]) -> tuple[LoadReport, Crew]:
             called = True
             during(crew)
 
-    load = Load(None, None, 100, 10, 1_000.0)
+    load = SourceLoad(None, None, 100, 10, 1_000.0)
     with Crew(show) as crew:
         mesh.start(crew, [load], 1, 1, 0)
         reason, cut = crew.run("message", [load])

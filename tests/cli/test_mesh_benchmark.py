@@ -17,12 +17,12 @@ from tests.waiting import until
 
 from chappe import Endpoint
 from chappe.benchmark import run as running
-from chappe.benchmark.config import Node
-from chappe.benchmark.processes import Child, Processes
+from chappe.benchmark.config import BenchmarkNode
+from chappe.benchmark.processes import BenchmarkProcess, Processes
 from chappe.data.binary import encode
 from chappe.errors import ChappeError
 from chappe.mesh.messages import DATA
-from chappe.storage.recordings.codec import Encoder
+from chappe.storage.recordings.codec import RecordingEncoder
 from chappe.storage.recordings.files import RecordingFiles
 
 pytestmark = pytest.mark.process
@@ -122,12 +122,12 @@ def test_a_node_records_what_its_file_says(shell: Shell) -> None:
 
 
 @pytest.fixture
-def one_sender(tmp_path: Path) -> list[Node]:
+def one_sender(tmp_path: Path) -> list[BenchmarkNode]:
     """A ring of four of which one sends, for a long time."""
     with_message = RecordingFiles(tmp_path / "sender", "id", True)
-    with_message.append(Encoder().encode(b"/x", encode("x" * 10), DATA))
+    with_message.append(RecordingEncoder().encode(b"/x", encode("x" * 10), DATA))
     with_message.close()
-    nodes = [Node(name, peers=[NAMES[(place + 1) % 4]], topics=["/x"]) for place, name in enumerate(NAMES)]
+    nodes = [BenchmarkNode(name, peers=[NAMES[(place + 1) % 4]], topics=["/x"]) for place, name in enumerate(NAMES)]
     nodes[0].generator_file = tmp_path / "sender" / "messages.dat"
     nodes[0].num_outputs = 2_000_000
     for node in nodes[1:]:
@@ -141,7 +141,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, subprocess.Popen[byte
     found: dict[str, subprocess.Popen[bytes]] = {}
 
     class Seen(Processes):
-        def start(self, name: str) -> Child:
+        def start(self, name: str) -> BenchmarkProcess:
             child = super().start(name)
             found[name] = child.process
             return child
@@ -151,7 +151,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, subprocess.Popen[byte
 
 
 def test_a_node_that_is_killed_is_told_and_what_is_missing(
-    one_sender: list[Node], children: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    one_sender: list[BenchmarkNode], children: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def show(text: str, done: int, total: int | None) -> None:
         if text.startswith("received") and done:
@@ -169,7 +169,7 @@ def test_a_node_that_is_killed_is_told_and_what_is_missing(
 
 
 def test_a_benchmark_whose_time_is_up_says_what_is_there(
-    one_sender: list[Node], children: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    one_sender: list[BenchmarkNode], children: dict[str, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.monotonic
 
@@ -185,7 +185,9 @@ def test_a_benchmark_whose_time_is_up_says_what_is_there(
     assert all(each.poll() is not None for each in children.values())
 
 
-def test_a_node_that_cannot_begin_ends_it(one_sender: list[Node], children: dict[str, subprocess.Popen[bytes]]) -> None:
+def test_a_node_that_cannot_begin_ends_it(
+    one_sender: list[BenchmarkNode], children: dict[str, subprocess.Popen[bytes]]
+) -> None:
     assert one_sender[0].generator_file is not None
     one_sender[0].generator_file.write_bytes(b"garbage")
     with pytest.raises(ChappeError, match=r"node east: .*magic number"):
@@ -209,7 +211,7 @@ def test_nodes_end_when_who_started_them_does() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="only Linux tells whose child a process is")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_is_left_behind(shell: Shell, one_sender: list[Node], how: signal.Signals) -> None:
+def test_no_process_is_left_behind(shell: Shell, one_sender: list[BenchmarkNode], how: signal.Signals) -> None:
     from chappe.benchmark.config import render
 
     for node in one_sender:

@@ -409,13 +409,13 @@ NESTED = tuple([tuple([None] * 120) for _ in range(120)])  # each look at an ele
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The steps that are made from now on: which of its containers it was, and how many containers these are."""
     taken = []
-    real = wire.Wire._step
+    real = wire.EventBytes._step
 
-    def step(self: wire.Wire, step: int, left: Any, of: int) -> None:
+    def step(self: wire.EventBytes, step: int, left: Any, of: int) -> None:
         taken.append((step, of))
         real(self, step, left, of)
 
-    monkeypatch.setattr(wire.Wire, "_step", step)
+    monkeypatch.setattr(wire.EventBytes, "_step", step)
     return taken
 
 

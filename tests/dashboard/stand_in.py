@@ -19,7 +19,16 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.server import serve, url
 from chappe.dashboard.sources import DashboardSource
 from chappe.dashboard.watching import SourceRunner
-from chappe.observing.snapshot import Keeping, Link, Member, Part, Pipeline, Query, Reader, Topic
+from chappe.observing.snapshot import (
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedPipeline,
+    ObservedQuery,
+    ObservedReader,
+    ObservedStore,
+    ObservedTopic,
+)
 from chappe.web.connections import listening
 
 MEMBERS: Final = 1_000
@@ -36,26 +45,37 @@ class Crowd:
     def __init__(self) -> None:
         self._looks = 0
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         self._looks += 1
-        endpoints = [Member(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 7)]
+        endpoints = [ObservedMember(f"e{n}", "endpoint", f"e{n}", f"10.0.0.{n % 5}:9999") for n in range(MEMBERS - 7)]
         others = [
-            Member("t", "tower", "tower"),
-            Member(f"v{self._looks}", "producers", "produce"),  # another one at each look
-            *(Member(f"s{n}", "store", f"s{n}") for n in range(3)),
-            Member("chain ledger a", "chain server", "a", "10.0.1.1:1", "head", facts=(("chain", "ledger"),)),
-            Member("chain ledger b", "chain server", "b", "10.0.1.2:1", "tail", facts=(("commands behind", "7"),)),
+            ObservedMember("t", "tower", "tower"),
+            ObservedMember(f"v{self._looks}", "producers", "produce"),  # another one at each look
+            *(ObservedMember(f"s{n}", "store", f"s{n}") for n in range(3)),
+            ObservedMember("chain ledger a", "chain server", "a", "10.0.1.1:1", "head", facts=(("chain", "ledger"),)),
+            ObservedMember(
+                "chain ledger b", "chain server", "b", "10.0.1.2:1", "tail", facts=(("commands behind", "7"),)
+            ),
         ]
-        links = [Link((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks) for n in range(MEMBERS - 7)]
+        links = [
+            ObservedLink((f"e{n}", f"s{n % 3}"), "mesh", 100 * self._looks, 50 * self._looks)
+            for n in range(MEMBERS - 7)
+        ]
         everything = range(TOPICS) if self._looks == 1 else range(100)
         topics = [
-            Topic(f"topic-{n:06}", 1, 9, 10 * self._looks + n, 900, readers=(Reader("team", "group", n),))
+            ObservedTopic(
+                f"topic-{n:06}", 1, 9, 10 * self._looks + n, 900, readers=(ObservedReader("team", "group", n),)
+            )
             for n in everything
         ]
-        query = Query("windows", 7, 500, 1.5, 250.0, 240.0, 3, 1_000, 65_536, 1_234, 2.5)
-        pipeline = Pipeline("<i>flow</i>", "running", 1, "2026-01-01T00:00:00Z", "now", "/p.toml", queries=(query,))
-        chain = Keeping("chain", "ledger", ("chain ledger a",), ("chain ledger b",), note="a > b")
-        return Part((*others, *endpoints), tuple(links), tuple(topics), keepings=(chain,), pipelines=(pipeline,))
+        query = ObservedQuery("windows", 7, 500, 1.5, 250.0, 240.0, 3, 1_000, 65_536, 1_234, 2.5)
+        pipeline = ObservedPipeline(
+            "<i>flow</i>", "running", 1, "2026-01-01T00:00:00Z", "now", "/p.toml", queries=(query,)
+        )
+        chain = ObservedStore("chain", "ledger", ("chain ledger a",), ("chain ledger b",), note="a > b")
+        return ObservedPart(
+            (*others, *endpoints), tuple(links), tuple(topics), keepings=(chain,), pipelines=(pipeline,)
+        )
 
     def close(self) -> None:
         """Nothing to close."""
@@ -67,9 +87,9 @@ class Slow:
     name = "log"
     mend = ""
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         ENDED.wait()
-        return Part()
+        return ObservedPart()
 
     def close(self) -> None:
         """Nothing to close."""

@@ -25,9 +25,16 @@ from chappe.dashboard.watching import SourceRunner
 from chappe.errors import TimedOut
 from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
 from chappe.observing.observer import Observer
-from chappe.observing.snapshot import Link, Member, Part, Reader, Snapshot, Topic
+from chappe.observing.snapshot import (
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedReader,
+    ObservedTopic,
+    SystemSnapshot,
+)
 from chappe.spark.pipeline.progress import Lag, Numbers
-from chappe.spark.pipeline.states import Failure, State, States, started_at
+from chappe.spark.pipeline.states import Failure, PipelineState, States, started_at
 
 
 @pytest.fixture
@@ -36,9 +43,9 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def seen(watching: SourceRunner, condition: Callable[[Snapshot], Any]) -> Snapshot:
+def seen(watching: SourceRunner, condition: Callable[[SystemSnapshot], Any]) -> SystemSnapshot:
     """A snapshot for which something holds."""
-    found: list[Snapshot] = []
+    found: list[SystemSnapshot] = []
 
     def holds() -> Any:
         found[:] = [watching.snapshot()]
@@ -48,7 +55,7 @@ def seen(watching: SourceRunner, condition: Callable[[Snapshot], Any]) -> Snapsh
     return found[0]
 
 
-def only(snapshot: Snapshot, kind: str) -> Member:
+def only(snapshot: SystemSnapshot, kind: str) -> ObservedMember:
     (found,) = [each for each in snapshot.members if each.kind == kind]
     return found
 
@@ -70,7 +77,7 @@ def test_the_log_tells_of_towers_stores_topics_readers_and_who_writes(stack: Exi
     source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path / "consumers")
     watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
-    def whole(snapshot: Snapshot) -> bool:
+    def whole(snapshot: SystemSnapshot) -> bool:
         topics, kinds = snapshot.topics, {each.kind for each in snapshot.members}
         there = {"tower", "store", "producers", "consumers"} <= kinds
         return there and any(each.readers and each.end == 11 and each.live for each in topics)
@@ -114,7 +121,7 @@ def test_members_of_the_log_are_called_by_their_names_and_consumers_elsewhere_te
     assert dict(zip(topic.writers, topic.names, strict=True)) == {
         named.partition: "boiler 3", other.partition: "boiler 4",
     }  # fmt: skip
-    assert topic.readers == (Reader("team (far@web1)", "consumer", 3, 17),)
+    assert topic.readers == (ObservedReader("team (far@web1)", "consumer", 3, 17),)
     names = {each.kind: each.name for each in found.members}
     assert names["tower"] == "hill"
     assert names["store"].startswith("cellar (")
@@ -149,7 +156,7 @@ def test_with_keys_the_identity_stands_before_a_name_and_only_administrators_are
         source = LogSource(tower.address, listen="127.0.0.1", groups=tmp_path, security=keys[name])
         with SourceRunner([source], look_s=0.1) as watching:
 
-            def whole(snapshot: Snapshot) -> bool:
+            def whole(snapshot: SystemSnapshot) -> bool:
                 kinds = {each.kind for each in snapshot.members}
                 named = snapshot.topics and snapshot.topics[0].names == (writer,)
                 return bool(named) and {"tower", "store", "producers"} <= kinds
@@ -171,11 +178,11 @@ def test_nodes_of_the_log_tell_how_much_goes_over_their_links(stack: ExitStack, 
     producer.flush()
     assert len(list(consumer.to_end(PATIENCE_S))) == 1
 
-    def links(snapshot: Snapshot) -> dict[tuple[str, str], Link]:
+    def links(snapshot: SystemSnapshot) -> dict[tuple[str, str], ObservedLink]:
         kinds = {each.id: each.kind for each in snapshot.members}
         return {(kinds[each.ends[0]], kinds[each.ends[1]]): each for each in snapshot.links}
 
-    def told(snapshot: Snapshot) -> bool:
+    def told(snapshot: SystemSnapshot) -> bool:
         found = links(snapshot)
         ways = [
             found.get(each) for each in (("producers", "store"), ("store", "consumers"), ("producers", "consumers"))
@@ -260,13 +267,13 @@ def test_ends_of_links_tell_how_much_goes_over_them_and_clones_how_old_they_are(
     source = MeshSource([("127.0.0.1", port)])
     watching = stack.enter_context(SourceRunner([source], look_s=0.05))
 
-    def link(snapshot: Snapshot) -> Link:
+    def link(snapshot: SystemSnapshot) -> ObservedLink:
         return next(each for each in snapshot.links if source.endpoint.id not in each.ends and each.kind == "mesh")
 
-    def linked(snapshot: Snapshot) -> bool:
+    def linked(snapshot: SystemSnapshot) -> bool:
         return sum(each.kind == "mesh" for each in snapshot.links) == 2
 
-    def told(snapshot: Snapshot) -> bool:
+    def told(snapshot: SystemSnapshot) -> bool:
         kept = [(each.entries, each.ages) for each in snapshot.keepings]
         return linked(snapshot) and link(snapshot).received is not None and kept == [(1, (0.0,))]
 
@@ -348,14 +355,14 @@ def test_the_silent_server_of_a_pair_is_a_problem_while_the_other_one_serves(sta
     source = MapSource([",".join(each.address for each in servers)])
     watching = stack.enter_context(SourceRunner([source], look_s=0.1))
 
-    def statuses(snapshot: Snapshot) -> list[str]:
+    def statuses(snapshot: SystemSnapshot) -> list[str]:
         return [each.status for each in snapshot.members]
 
     found = seen(watching, lambda s: sorted(statuses(s)) == ["followed", "not followed"] and not s.problems)
     silent = servers[statuses(found).index("not followed")]  # mostly the second one, if the machine is not too busy
     silent.close()
 
-    def told(snapshot: Snapshot) -> bool:
+    def told(snapshot: SystemSnapshot) -> bool:
         return any(silent.address in each.text and "serves alone" in each.text for each in snapshot.problems)
 
     seen(watching, lambda s: sorted(statuses(s)) == ["does not answer", "followed"] and told(s))
@@ -368,7 +375,7 @@ def test_a_pair_of_map_servers_tells_who_is_active_and_where_its_witness_is(stac
     stack.enter_context(MapServer(two, partner=one, role="backup", witness=judge.address, model=6))
     watching = stack.enter_context(SourceRunner([MapSource([f"{one},{two}"])], look_s=0.1))
 
-    def statuses(snapshot: Snapshot) -> list[str]:
+    def statuses(snapshot: SystemSnapshot) -> list[str]:
         return [each.status for each in snapshot.members]
 
     found = seen(watching, lambda s: statuses(s) == ["active", "passive", "known"] and len(s.links) == 3)
@@ -407,7 +414,7 @@ def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     numbers = Numbers("q", batch=4, rows_in_s=7.0, rows_processed_s=6.0, lag=(Lag("a", 30, 2.5),))
     started = started_at(os.getpid())
     assert started is not None
-    state = State(
+    state = PipelineState(
         "p", "/p.toml", os.getpid(), started, "2026-01-01", page="http://here:4040", queries=[numbers.as_dict()]
     )
     with states.claim(state):
@@ -417,7 +424,7 @@ def test_pipelines_tell_their_rates_and_lags(tmp_path: Path) -> None:
     (query,) = pipeline.queries
     assert (query.name, query.in_per_s, query.lag_records, query.lag_s) == ("q", 7.0, 30, 2.5)
     assert [each.name for each in part.members] == ["p"]
-    assert PipelineSource(states).look() == Part()
+    assert PipelineSource(states).look() == ObservedPart()
     assert pipeline_of(state) == pipeline
     assert pipeline.page == "http://here:4040"
     state.page = "javascript:alert(1)"
@@ -442,9 +449,9 @@ def test_a_pipeline_that_ended_with_an_error_is_told_of_until_it_is_started_agai
     assert problem.mend.endswith("chappe pipeline run /p.toml")
     started = started_at(os.getpid())
     assert started is not None
-    with states.claim(State("p", "/p.toml", os.getpid(), started, "2026-01-01")):
+    with states.claim(PipelineState("p", "/p.toml", os.getpid(), started, "2026-01-01")):
         assert [each.error for each in PipelineSource(states).look().pipelines] == [""]
-    assert PipelineSource(states).look() == Part()
+    assert PipelineSource(states).look() == ObservedPart()
 
 
 class Stuck:
@@ -457,10 +464,10 @@ class Stuck:
         self.looks = 0
         self.closed = False
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         self.looks += 1
         if self.looks == 1:
-            return Part(topics=(Topic("a", 1, 1, 1, 1),))
+            return ObservedPart(topics=(ObservedTopic("a", 1, 1, 1, 1),))
         raise TimedOut("nobody answers")
 
     def close(self) -> None:
@@ -480,15 +487,15 @@ def test_a_source_that_fails_is_asked_again_and_told_of_in_a_sentence() -> None:
 
 def test_topics_are_found_by_what_their_names_contain_those_that_changed_last_first() -> None:
     parts = [
-        Part(topics=tuple(Topic(name, 1, 1, 1, 1) for name in ("Orders.eu", "orders.us", "clicks"))),
-        Part(topics=(Topic("Orders.eu", 1, 2, 2, 1),)),
+        ObservedPart(topics=tuple(ObservedTopic(name, 1, 1, 1, 1) for name in ("Orders.eu", "orders.us", "clicks"))),
+        ObservedPart(topics=(ObservedTopic("Orders.eu", 1, 2, 2, 1),)),
     ]
 
     class Twice:
         name, mend = "twice", ""
 
-        def look(self) -> Part:
-            return parts.pop(0) if parts else Part()
+        def look(self) -> ObservedPart:
+            return parts.pop(0) if parts else ObservedPart()
 
         def close(self) -> None:
             """Nothing to close."""
@@ -503,8 +510,8 @@ def test_a_snapshot_is_kept_fresh_by_a_thread_of_its_own_as_long_as_somebody_loo
     class Counting:
         name, mend = "counting", ""
 
-        def look(self) -> Part:
-            return Part(members=(Member("m", "store", "m"),))
+        def look(self) -> ObservedPart:
+            return ObservedPart(members=(ObservedMember("m", "store", "m"),))
 
         def close(self) -> None:
             """Nothing to close."""

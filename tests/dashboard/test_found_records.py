@@ -19,7 +19,7 @@ from chappe.dashboard.records import RecordQuery, as_lines, as_parquet, find
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut, UsageError
 from chappe.log.queries import Answer, Request
-from chappe.reading.offsets import Known
+from chappe.reading.offsets import KnownPartition
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.transports.queries import StoreClient
@@ -28,7 +28,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Known]]:
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, KnownPartition]]:
     """A topic of two partitions, a thousand records each, a second apart; the store runs while tests look."""
     directory: Path = tmp_path_factory.mktemp("records")
     with Tower("127.0.0.1:0") as tower, Store(directory / "s", tower=tower.address) as store:
@@ -48,18 +48,18 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Known]]
         view.close()
 
 
-def partitions(held: dict[str, Known]) -> list[str]:
+def partitions(held: dict[str, KnownPartition]) -> list[str]:
     return sorted(held)
 
 
-def test_the_newest_come_first_over_all_partitions(held: dict[str, Known]) -> None:
+def test_the_newest_come_first_over_all_partitions(held: dict[str, KnownPartition]) -> None:
     found = find("t", held, RecordQuery(count=4))
 
     assert [each.offset for each in found.records] == [999, 999, 998, 998]
     assert found.note == ""
 
 
-def test_from_an_offset_on_the_oldest_come_first(held: dict[str, Known]) -> None:
+def test_from_an_offset_on_the_oldest_come_first(held: dict[str, KnownPartition]) -> None:
     partition = partitions(held)[0]
 
     found = find("t", held, RecordQuery(count=3, partition=partition, offset=500))
@@ -67,7 +67,7 @@ def test_from_an_offset_on_the_oldest_come_first(held: dict[str, Known]) -> None
     assert [(each.partition, each.offset) for each in found.records] == [(partition, n) for n in (500, 501, 502)]
 
 
-def test_from_a_moment_on(held: dict[str, Known]) -> None:
+def test_from_a_moment_on(held: dict[str, KnownPartition]) -> None:
     since = as_micros(EPOCH + timedelta(seconds=700))
 
     found = find("t", held, RecordQuery(count=4, since_us=since))
@@ -76,7 +76,7 @@ def test_from_a_moment_on(held: dict[str, Known]) -> None:
 
 
 def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
-    held: dict[str, Known], monkeypatch: pytest.MonkeyPatch
+    held: dict[str, KnownPartition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = "tcp://127.0.0.1:1"
     asked: list[Request] = []
@@ -98,14 +98,16 @@ def test_a_store_that_is_silent_is_asked_once_and_then_the_others(
 
 
 @pytest.mark.parametrize("text", ["K123", "one 123", "<B>123"])
-def test_a_text_is_found_in_key_value_or_header_upper_and_lower_case_alike(held: dict[str, Known], text: str) -> None:
+def test_a_text_is_found_in_key_value_or_header_upper_and_lower_case_alike(
+    held: dict[str, KnownPartition], text: str
+) -> None:
     found = find("t", held, RecordQuery(text=text))
 
     assert {each.offset for each in found.records} == {123}
     assert "looked through 2,000 records" in found.note
 
 
-def test_a_search_that_is_bounded_says_so(held: dict[str, Known], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_is_bounded_says_so(held: dict[str, KnownPartition], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chappe.dashboard.records.SEARCH_BYTES", 8_000)
 
     found = find("t", held, RecordQuery(text="one 1 "))
@@ -114,9 +116,9 @@ def test_a_search_that_is_bounded_says_so(held: dict[str, Known], monkeypatch: p
     assert "not through all" in found.note
 
 
-def test_of_many_partitions_those_written_last_are_looked_into(held: dict[str, Known]) -> None:
+def test_of_many_partitions_those_written_last_are_looked_into(held: dict[str, KnownPartition]) -> None:
     name, known = next(iter(held.items()))
-    old = {f"old-{n}": Known(0, 1, 10, known.holders, 1, 1) for n in range(30)}
+    old = {f"old-{n}": KnownPartition(0, 1, 10, known.holders, 1, 1) for n in range(30)}
 
     found = find("t", {**old, name: known}, RecordQuery(count=1))
 
@@ -124,7 +126,7 @@ def test_of_many_partitions_those_written_last_are_looked_into(held: dict[str, K
     assert [each.partition for each in found.records] == [name]
 
 
-def test_mistakes_are_sentences(held: dict[str, Known]) -> None:
+def test_mistakes_are_sentences(held: dict[str, KnownPartition]) -> None:
     with pytest.raises(UsageError, match="choose the partition"):
         find("t", held, RecordQuery(offset=3))
     with pytest.raises(UsageError, match="no partition"):
@@ -134,10 +136,10 @@ def test_mistakes_are_sentences(held: dict[str, Known]) -> None:
 def test_no_store_that_answers_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chappe.dashboard.records.ANSWER_S", 0.05)
     with pytest.raises(TimedOut, match="No store that has partition p answers"):
-        find("t", {"p": Known(0, 9, 90, ("tcp://127.0.0.1:1",), 1, 2)}, RecordQuery())
+        find("t", {"p": KnownPartition(0, 9, 90, ("tcp://127.0.0.1:1",), 1, 2)}, RecordQuery())
 
 
-def test_what_is_found_is_saved_as_json_and_as_parquet(held: dict[str, Known]) -> None:
+def test_what_is_found_is_saved_as_json_and_as_parquet(held: dict[str, KnownPartition]) -> None:
     found = find("t", held, RecordQuery(count=2)).records
 
     lines = [json.loads(each) for each in as_lines(found).splitlines()]

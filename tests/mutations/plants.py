@@ -2704,10 +2704,10 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "sealed",
         "sealing/senders.py",
         """        if frame.epoch > newest:
-            return Lacking(late)
+            return KeysLacking(late)
         refusal = _untimely""",
         """        if frame.epoch > newest:
-            return Refused(late)
+            return SealRefused(late)
         refusal = _untimely""",
         "members open everything, sooner or later",
     ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from chappe.observing.drawing import APART, EDGES_MAX, SERVERS_Y, SINGLE_MAX, draw
-from chappe.observing.snapshot import Kind, Link, Member, witness
+from chappe.observing.snapshot import Kind, ObservedLink, ObservedMember, witness
 
 
-def member(kind: Kind, number: int, host: str = "10.0.0.1") -> Member:
-    return Member(f"{kind}-{number}", kind, f"{kind} {number}", f"tcp://{host}:{4000 + number}")
+def member(kind: Kind, number: int, host: str = "10.0.0.1") -> ObservedMember:
+    return ObservedMember(f"{kind}-{number}", kind, f"{kind} {number}", f"tcp://{host}:{4000 + number}")
 
 
 def test_somebody_who_comes_to_the_mesh_moves_nobody_or_few() -> None:
@@ -56,7 +56,8 @@ def test_a_thousand_members_become_groups_and_what_is_rare_stays_by_itself() -> 
     crowd = [member("endpoint", n, f"10.0.0.{n % 4}") for n in range(1_000)]
     few = [member("tower", 0), member("store", 0), member("store", 1)]
     links = [
-        Link((f"endpoint-{n}", f"store-{n % 2}"), "mesh", sent_per_s=2.0, received_per_s=1.0) for n in range(1_000)
+        ObservedLink((f"endpoint-{n}", f"store-{n % 2}"), "mesh", sent_per_s=2.0, received_per_s=1.0)
+        for n in range(1_000)
     ]
 
     made = draw([*few, *crowd], links)
@@ -70,7 +71,7 @@ def test_a_thousand_members_become_groups_and_what_is_rare_stays_by_itself() -> 
 
 def test_a_group_in_which_somebody_is_ill_looks_ill() -> None:
     crowd = [member("endpoint", n) for n in range(SINGLE_MAX + 1)]
-    ill = Member("endpoint-ill", "endpoint", "ill", "tcp://10.0.0.1:1", "silent", "failed")
+    ill = ObservedMember("endpoint-ill", "endpoint", "ill", "tcp://10.0.0.1:1", "silent", "failed")
 
     (group,) = draw([*crowd, ill], []).nodes
 
@@ -80,7 +81,7 @@ def test_a_group_in_which_somebody_is_ill_looks_ill() -> None:
 def test_edges_have_a_bound_and_those_on_which_most_goes_stay() -> None:
     members = [member("endpoint", n) for n in range(80)]
     pairs = [(a, b) for a in range(80) for b in range(a)]
-    links = [Link((f"endpoint-{a}", f"endpoint-{b}"), "mesh", sent_per_s=float(a + b)) for a, b in pairs]
+    links = [ObservedLink((f"endpoint-{a}", f"endpoint-{b}"), "mesh", sent_per_s=float(a + b)) for a, b in pairs]
 
     made = draw(members, links)
 
@@ -91,7 +92,7 @@ def test_edges_have_a_bound_and_those_on_which_most_goes_stay() -> None:
 
 def test_servers_of_a_chain_stand_in_the_order_in_which_they_are_told_and_say_their_place() -> None:
     names = ("oslo", "bern", "rome", "kyiv")
-    servers = [Member(f"chain c {each}", "chain server", each, status="middle") for each in names]
+    servers = [ObservedMember(f"chain c {each}", "chain server", each, status="middle") for each in names]
 
     nodes = sorted(draw(servers, []).nodes, key=lambda each: each.y)
 
@@ -101,7 +102,10 @@ def test_servers_of_a_chain_stand_in_the_order_in_which_they_are_told_and_say_th
 
 
 def test_a_pair_stands_above_its_witness_on_the_left_of_everybody_else() -> None:
-    pair = [Member(f"map {n}", "map server", f"m{n}", status=status) for n, status in enumerate(("passive", "active"))]
+    pair = [
+        ObservedMember(f"map {n}", "map server", f"m{n}", status=status)
+        for n, status in enumerate(("passive", "active"))
+    ]
     others = [member("tower", 0), *(member("store", n) for n in range(9))]
 
     nodes = {each.id: each for each in draw([witness("judge@h:5576"), *others, *pair], []).nodes}

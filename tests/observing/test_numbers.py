@@ -5,46 +5,53 @@ from __future__ import annotations
 from chappe.observing.numbers import LINKS_TOLD, of_pipelines, of_snapshot
 from chappe.observing.observer import Observer
 from chappe.observing.snapshot import (
-    Keeping,
-    Lag,
-    Link,
-    Member,
-    Part,
-    Pipeline,
-    Problem,
-    Query,
-    Reader,
-    Snapshot,
-    Topic,
+    HealthProblem,
+    ObservedLag,
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedPipeline,
+    ObservedQuery,
+    ObservedReader,
+    ObservedStore,
+    ObservedTopic,
+    SystemSnapshot,
 )
 
 
-def seen(part: Part) -> Snapshot:
+def seen(part: ObservedPart) -> SystemSnapshot:
     observer = Observer()
     observer.take("all", part, 0.0, 0)
     observer.take("all", part, 10.0, 10_000_000)
     return observer.snapshot(10.0, 10_000_000)
 
 
-def numbers(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
+def numbers(snapshot: SystemSnapshot) -> dict[str, dict[tuple[str, ...], float]]:
     return {each.name: dict(each.samples) for each in of_snapshot(snapshot)}
 
 
 def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_names() -> None:
-    ill = Member("b", "endpoint", "b", level="warning")
+    ill = ObservedMember("b", "endpoint", "b", level="warning")
     found = numbers(
         seen(
-            Part(
-                members=(Member("t", "tower", "t"), Member("a", "endpoint", "a"), ill),
+            ObservedPart(
+                members=(ObservedMember("t", "tower", "t"), ObservedMember("a", "endpoint", "a"), ill),
                 links=(
-                    Link(("a", "b"), "mesh", 5, 6, received_bytes=9, waiting=7, waiting_back=8),
-                    Link(("t", "a"), "introduces"),
+                    ObservedLink(("a", "b"), "mesh", 5, 6, received_bytes=9, waiting=7, waiting_back=8),
+                    ObservedLink(("t", "a"), "introduces"),
                 ),
                 topics=(
-                    Topic("x", 1, 10, 12, 99, readers=(Reader("team", "group", 3, 9), Reader("far", "consumer", 4))),
+                    ObservedTopic(
+                        "x",
+                        1,
+                        10,
+                        12,
+                        99,
+                        readers=(ObservedReader("team", "group", 3, 9), ObservedReader("far", "consumer", 4)),
+                    ),
                 ),
-                keepings=(Keeping("data store", "s", ("a",), ("b", "t"), 4, ages=(0.5, None)),),
-                problems=(Problem("p", "failed", "Wrong.", "Mend it."),),
+                keepings=(ObservedStore("data store", "s", ("a",), ("b", "t"), 4, ages=(0.5, None)),),
+                problems=(HealthProblem("p", "failed", "Wrong.", "Mend it."),),
             )
         )
     )
@@ -65,18 +72,20 @@ def test_everything_that_pages_show_a_number_of_is_a_number_here_under_the_same_
 
 
 def test_of_many_links_those_with_the_most_frames_are_told() -> None:
-    members = tuple(Member(f"m{n}", "endpoint", f"m{n}") for n in range(LINKS_TOLD + 50))
-    links = tuple(Link(("m0", f"m{n}"), "mesh", n, n) for n in range(1, LINKS_TOLD + 50))
+    members = tuple(ObservedMember(f"m{n}", "endpoint", f"m{n}") for n in range(LINKS_TOLD + 50))
+    links = tuple(ObservedLink(("m0", f"m{n}"), "mesh", n, n) for n in range(1, LINKS_TOLD + 50))
 
-    found = numbers(seen(Part(members=members, links=links)))["chappe_link_frames"]
+    found = numbers(seen(ObservedPart(members=members, links=links)))["chappe_link_frames"]
 
     assert len(found) == 2 * LINKS_TOLD
     assert ("mesh", "m0", "m1") not in found
 
 
 def test_a_pipeline_tells_of_each_query_and_of_each_topic_how_far_it_is_behind() -> None:
-    query = Query("q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (Lag("t", 9, None), Lag("u", 0, 0.5, 70)))
-    pipeline = Pipeline("p", "running", 1, "", "", "", queries=(query,))
+    query = ObservedQuery(
+        "q", 1, 2, 3.0, 4.0, 5.0, 6, 7, 8, 9, None, 10, 11, (ObservedLag("t", 9, None), ObservedLag("u", 0, 0.5, 70))
+    )
+    pipeline = ObservedPipeline("p", "running", 1, "", "", "", queries=(query,))
     found = {each.name: dict(each.samples) for each in of_pipelines([pipeline])}
 
     assert found["chappe_pipeline_up"] == {("p",): 1.0}

@@ -14,30 +14,30 @@ from chappe.observing.snapshot import (
     MEMBERS_MAX,
     PROBLEMS_MAX,
     TOPICS_SHOWN,
-    Keeping,
-    Lag,
-    Link,
-    Member,
-    Part,
-    Pipeline,
-    Problem,
-    Query,
-    Reader,
-    Topic,
+    HealthProblem,
+    ObservedLag,
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedPipeline,
+    ObservedQuery,
+    ObservedReader,
+    ObservedStore,
+    ObservedTopic,
     to_json,
 )
 
 S: Final = 1_000_000  # microseconds
-STORE: Final = Member("s", "store", "alpha")
-TOWER: Final = Member("t", "tower", "tower")
+STORE: Final = ObservedMember("s", "store", "alpha")
+TOWER: Final = ObservedMember("t", "tower", "tower")
 
 
-def topic(name: str, end: int, lag: int | None = None) -> Topic:
-    readers = () if lag is None else (Reader("team", "group", lag),)
-    return Topic(name, 1, end, end, 10 * end, readers=readers)
+def topic(name: str, end: int, lag: int | None = None) -> ObservedTopic:
+    readers = () if lag is None else (ObservedReader("team", "group", lag),)
+    return ObservedTopic(name, 1, end, end, 10 * end, readers=readers)
 
 
-def observed(*looks: tuple[float, Part]) -> Observer:
+def observed(*looks: tuple[float, ObservedPart]) -> Observer:
     """An observer that has had these looks of one source, at seconds."""
     made = Observer()
     for at, part in looks:
@@ -46,20 +46,20 @@ def observed(*looks: tuple[float, Part]) -> Observer:
 
 
 def test_a_rate_is_what_a_counter_rose_in_the_last_seconds() -> None:
-    observer = observed(*((float(n), Part(topics=(topic("a", 100 * n),))) for n in range(11)))
+    observer = observed(*((float(n), ObservedPart(topics=(topic("a", 100 * n),))) for n in range(11)))
 
     assert observer.snapshot(10.0, 0).topics[0].per_s == pytest.approx(100)
     assert observer.snapshot(60.0, 0).topics[0].per_s == 0
 
 
 def test_a_counter_that_fell_is_no_negative_rate() -> None:
-    observer = observed((0.0, Part(topics=(topic("a", 1000),))), (1.0, Part(topics=(topic("a", 10),))))
+    observer = observed((0.0, ObservedPart(topics=(topic("a", 1000),))), (1.0, ObservedPart(topics=(topic("a", 10),))))
 
     assert observer.snapshot(1.0, 0).topics[0].per_s == 0
 
 
 def test_lines_show_rates_and_lags_of_the_last_minutes() -> None:
-    observer = observed(*((float(n), Part(topics=(topic("a", 50 * n, lag=n),))) for n in range(21)))
+    observer = observed(*((float(n), ObservedPart(topics=(topic("a", 50 * n, lag=n),))) for n in range(21)))
 
     rates = observer.rate_line("a", 20.0)
     lags = observer.lag_line("a", "team", 20.0)
@@ -72,8 +72,10 @@ def test_lines_show_rates_and_lags_of_the_last_minutes() -> None:
 
 
 def test_a_small_line_has_heights_relative_to_the_highest_and_idle_topics_have_none() -> None:
-    looks = ((float(n), Part(topics=(topic("a", 10 * n if n < 60 else 600 + 40 * (n - 60)),))) for n in range(121))
-    observer = observed((0.0, Part(topics=(topic("idle", 7),))), *looks)
+    looks = (
+        (float(n), ObservedPart(topics=(topic("a", 10 * n if n < 60 else 600 + 40 * (n - 60)),))) for n in range(121)
+    )
+    observer = observed((0.0, ObservedPart(topics=(topic("idle", 7),))), *looks)
 
     assert observer.spark("a", 120.0) == "444444fggggg"  # looks are a second apart, before the ends of steps
     assert observer.spark("idle", 120.0) == ""
@@ -82,7 +84,7 @@ def test_a_small_line_has_heights_relative_to_the_highest_and_idle_topics_have_n
 
 
 def test_what_was_seen_stays_when_a_source_fails_and_a_problem_says_why() -> None:
-    observer = observed((0.0, Part(members=(STORE, TOWER))), (10.0, Part(members=(STORE, TOWER))))
+    observer = observed((0.0, ObservedPart(members=(STORE, TOWER))), (10.0, ObservedPart(members=(STORE, TOWER))))
 
     observer.fail("log", "Nobody answers.", "Start it.", 11 * S)
 
@@ -92,11 +94,11 @@ def test_what_was_seen_stays_when_a_source_fails_and_a_problem_says_why() -> Non
 
 
 def test_a_problem_keeps_the_time_it_began_and_its_end_is_in_the_history() -> None:
-    wrong = Part(problems=(Problem("store x", "failed", "It does not answer.", "Start it."),))
-    observer = observed((0.0, Part()), (10.0, wrong), (20.0, wrong))
+    wrong = ObservedPart(problems=(HealthProblem("store x", "failed", "It does not answer.", "Start it."),))
+    observer = observed((0.0, ObservedPart()), (10.0, wrong), (20.0, wrong))
 
     assert [each.since for each in observer.snapshot(20.0, 0).problems] == [10 * S]
-    observer.take("log", Part(), 30.0, 30 * S)
+    observer.take("log", ObservedPart(), 30.0, 30 * S)
     after = observer.snapshot(30.0, 30 * S)
     assert after.problems == ()
     assert [(each.at, each.text) for each in after.history] == [
@@ -106,7 +108,7 @@ def test_a_problem_keeps_the_time_it_began_and_its_end_is_in_the_history() -> No
 
 
 def test_nothing_is_called_wrong_while_everybody_is_still_being_met() -> None:
-    alone = Part(members=(TOWER,))
+    alone = ObservedPart(members=(TOWER,))
     observer = observed((0.0, alone), (1.0, alone))
 
     assert observer.snapshot(1.0, 0).problems == ()
@@ -115,10 +117,10 @@ def test_nothing_is_called_wrong_while_everybody_is_still_being_met() -> None:
 
 
 def test_history_tells_who_came_who_left_and_whose_status_changed() -> None:
-    silent = Member("s", "store", "alpha", status="does not answer", level="failed")
-    observer = observed((0.0, Part(members=(TOWER,))), (1.0, Part(members=(TOWER, STORE))))
-    observer.take("log", Part(members=(TOWER, silent)), 2.0, 2 * S)
-    observer.take("log", Part(members=(silent,)), 3.0, 3 * S)
+    silent = ObservedMember("s", "store", "alpha", status="does not answer", level="failed")
+    observer = observed((0.0, ObservedPart(members=(TOWER,))), (1.0, ObservedPart(members=(TOWER, STORE))))
+    observer.take("log", ObservedPart(members=(TOWER, silent)), 2.0, 2 * S)
+    observer.take("log", ObservedPart(members=(silent,)), 3.0, 3 * S)
 
     told = [(each.who, each.text, each.level) for each in observer.snapshot(3.0, 3 * S).history]
 
@@ -130,12 +132,12 @@ def test_history_tells_who_came_who_left_and_whose_status_changed() -> None:
 
 
 def test_short_visits_are_one_change_that_counts_them_and_servers_are_told_one_by_one() -> None:
-    observer = observed((0.0, Part(members=(TOWER,))))
+    observer = observed((0.0, ObservedPart(members=(TOWER,))))
     for n in range(12):
-        command = Member(f"p{n}", "producers", "produce")
-        other = Member(f"u{n}", "member", f"port {4000 + n}", named=False)
-        observer.take("log", Part(members=(TOWER, command, other, STORE)), 2.0 * n + 1, (2 * n + 1) * S)
-        observer.take("log", Part(members=(TOWER,)), 2.0 * n + 2, (2 * n + 2) * S)
+        command = ObservedMember(f"p{n}", "producers", "produce")
+        other = ObservedMember(f"u{n}", "member", f"port {4000 + n}", named=False)
+        observer.take("log", ObservedPart(members=(TOWER, command, other, STORE)), 2.0 * n + 1, (2 * n + 1) * S)
+        observer.take("log", ObservedPart(members=(TOWER,)), 2.0 * n + 2, (2 * n + 2) * S)
 
     history = [each for each in observer.snapshot(30.0, 30 * S).history if each.kind != "health"]
 
@@ -149,12 +151,12 @@ def test_short_visits_are_one_change_that_counts_them_and_servers_are_told_one_b
 
 
 def test_who_stays_came_and_left_and_a_visit_long_after_the_last_one_is_counted_anew() -> None:
-    long, short = (Member(each, "producers", "produce") for each in ("long", "short"))
-    observer = observed((0.0, Part()), (1.0, Part(members=(long,))), (60.0, Part()))
-    observer.take("log", Part(members=(short,)), 70.0, 70 * S)
-    observer.take("log", Part(), 71.0, 71 * S)
-    observer.take("log", Part(members=(short,)), 700.0, 700 * S)
-    observer.take("log", Part(), 701.0, 701 * S)
+    long, short = (ObservedMember(each, "producers", "produce") for each in ("long", "short"))
+    observer = observed((0.0, ObservedPart()), (1.0, ObservedPart(members=(long,))), (60.0, ObservedPart()))
+    observer.take("log", ObservedPart(members=(short,)), 70.0, 70 * S)
+    observer.take("log", ObservedPart(), 71.0, 71 * S)
+    observer.take("log", ObservedPart(members=(short,)), 700.0, 700 * S)
+    observer.take("log", ObservedPart(), 701.0, 701 * S)
 
     told = [(each.at // S, each.text, each.times) for each in observer.snapshot(701.0, 701 * S).history]
 
@@ -163,11 +165,16 @@ def test_who_stays_came_and_left_and_a_visit_long_after_the_last_one_is_counted_
 
 def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> None:
     links = [
-        (float(n), Part(members=(STORE, TOWER), links=(Link(("s", "t"), "mesh", 10 * n, 20 * n, sent_bytes=5 * n),)))
+        (
+            float(n),
+            ObservedPart(
+                members=(STORE, TOWER), links=(ObservedLink(("s", "t"), "mesh", 10 * n, 20 * n, sent_bytes=5 * n),)
+            ),
+        )
         for n in range(6)
     ]
     observer = observed(*links)
-    observer.take("mesh", Part(links=(Link(("s", "gone"), "mesh"),)), 5.0, 5 * S)
+    observer.take("mesh", ObservedPart(links=(ObservedLink(("s", "gone"), "mesh"),)), 5.0, 5 * S)
 
     (link,) = observer.snapshot(5.0, 5 * S).links
 
@@ -179,7 +186,7 @@ def test_a_link_to_nobody_is_left_out_and_counters_of_links_become_rates() -> No
 
 def test_of_a_hundred_thousand_topics_those_that_changed_last_are_listed_and_search_finds_the_others() -> None:
     many = tuple(topic(f"topic-{n:06}", n) for n in range(100_000))
-    observer = observed((0.0, Part(topics=many)), (1.0, Part(topics=(topic("topic-000007", 99),))))
+    observer = observed((0.0, ObservedPart(topics=many)), (1.0, ObservedPart(topics=(topic("topic-000007", 99),))))
 
     seen = observer.snapshot(2.0, 2 * S)
 
@@ -193,11 +200,11 @@ def test_of_a_hundred_thousand_topics_those_that_changed_last_are_listed_and_sea
 
 
 def test_every_table_has_a_bound_and_what_is_beyond_it_is_said() -> None:
-    crowd = tuple(Member(f"m{n}", "endpoint", f"m{n}") for n in range(MEMBERS_MAX + 3))
-    wrong = tuple(Problem(f"p{n}", "warning", "Wrong.", "Mend it.") for n in range(PROBLEMS_MAX + 50))
-    observer = observed((0.0, Part()), (10.0, Part(members=crowd, problems=wrong)))
+    crowd = tuple(ObservedMember(f"m{n}", "endpoint", f"m{n}") for n in range(MEMBERS_MAX + 3))
+    wrong = tuple(HealthProblem(f"p{n}", "warning", "Wrong.", "Mend it.") for n in range(PROBLEMS_MAX + 50))
+    observer = observed((0.0, ObservedPart()), (10.0, ObservedPart(members=crowd, problems=wrong)))
     names = (f"t{n}" for n in range(TOPICS_MAX + 2))
-    observer.take("topics", Part(topics=tuple(topic(each, 1) for each in names)), 11.0, 11 * S)
+    observer.take("topics", ObservedPart(topics=tuple(topic(each, 1) for each in names)), 11.0, 11 * S)
 
     seen = observer.snapshot(11.0, 11 * S)
 
@@ -211,20 +218,20 @@ def test_every_table_has_a_bound_and_what_is_beyond_it_is_said() -> None:
 
 
 def test_topics_that_are_gone_are_forgotten() -> None:
-    observer = observed((0.0, Part(topics=(topic("a", 1), topic("b", 1)))), (1.0, Part(gone=("a",))))
+    observer = observed((0.0, ObservedPart(topics=(topic("a", 1), topic("b", 1)))), (1.0, ObservedPart(gone=("a",))))
 
     assert [each.name for each in observer.snapshot(1.0, 0).topics] == ["b"]
     assert observer.topic("a", 1.0) is None
 
 
 def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
-    slow = Query("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, 120.0)
-    part = Part(
+    slow = ObservedQuery("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, 120.0)
+    part = ObservedPart(
         members=(TOWER, STORE),
-        links=(Link(("t", "s"), "mesh", waiting=5_000),),
+        links=(ObservedLink(("t", "s"), "mesh", waiting=5_000),),
         topics=(topic("a", 200_000, lag=150_000),),
-        keepings=(Keeping("data store", "prices", (), ("e1",)),),
-        pipelines=(Pipeline("p", "running", 1, "", "", "", queries=(slow,)),),
+        keepings=(ObservedStore("data store", "prices", (), ("e1",)),),
+        pipelines=(ObservedPipeline("p", "running", 1, "", "", "", queries=(slow,)),),
     )
     observer = observed((0.0, part), (10.0, part))
 
@@ -240,7 +247,7 @@ def test_health_says_in_sentences_what_is_wrong_and_what_mends_it() -> None:
 
 
 def test_a_snapshot_goes_to_json_and_says_everything() -> None:
-    observer = observed((0.0, Part(members=(STORE,), topics=(topic("<b>", 3, lag=1),), notes=("sampled",))))
+    observer = observed((0.0, ObservedPart(members=(STORE,), topics=(topic("<b>", 3, lag=1),), notes=("sampled",))))
 
     found = json.loads(to_json(observer.snapshot(1.0, 7)))
 
@@ -257,10 +264,23 @@ def test_a_snapshot_goes_to_json_and_says_everything() -> None:
 
 
 def test_a_query_reads_the_topics_that_it_tells_of_and_the_stores_that_keep_them() -> None:
-    query = Query("q", 3, 10, 1.0, 5.0, 4.0, 0, 0, 0, 900, None, lags=(Lag("a", 30, None), Lag("unknown", 1, None)))
-    member = Member("pipeline p", "pipeline", "p")
+    query = ObservedQuery(
+        "q",
+        3,
+        10,
+        1.0,
+        5.0,
+        4.0,
+        0,
+        0,
+        0,
+        900,
+        None,
+        lags=(ObservedLag("a", 30, None), ObservedLag("unknown", 1, None)),
+    )
+    member = ObservedMember("pipeline p", "pipeline", "p")
     kept = msgspec.structs.replace(topic("a", 40, lag=7), stores=("s",))
-    observer = observed((0.0, Part(members=(STORE, member), topics=(kept,), pipelines=(pipeline(query),))))
+    observer = observed((0.0, ObservedPart(members=(STORE, member), topics=(kept,), pipelines=(pipeline(query),))))
 
     seen = observer.snapshot(1.0, S)
 
@@ -271,22 +291,22 @@ def test_a_query_reads_the_topics_that_it_tells_of_and_the_stores_that_keep_them
     assert [(each.ends, each.kind) for each in seen.links] == [(("s", "pipeline p"), "reads")]
     assert observer.lag_line("a", "p: q", 2.0)[-1][1] == 30
 
-    observer.take("log", Part(members=(STORE,)), 3.0, 3 * S)
+    observer.take("log", ObservedPart(members=(STORE,)), 3.0, 3 * S)
     assert [each.name for each in observer.snapshot(3.0, 3 * S).topics[0].readers] == ["team"]
 
 
-def pipeline(query: Query) -> Pipeline:
-    return Pipeline("p", "running", 1, "", "", "", queries=(query,))
+def pipeline(query: ObservedQuery) -> ObservedPipeline:
+    return ObservedPipeline("p", "running", 1, "", "", "", queries=(query,))
 
 
 def test_sources_are_awaited_until_they_have_looked_and_met_everybody() -> None:
     observer = Observer(["log", "mesh"])
     assert observer.snapshot(0.0, 0).awaited == ("log", "mesh")
 
-    observer.take("log", Part(), 1.0, 1 * S)
+    observer.take("log", ObservedPart(), 1.0, 1 * S)
     assert observer.snapshot(1.0, 1 * S).awaited == ("log", "mesh")
 
-    observer.take("log", Part(), 5.0, 1 * S + GRACE_US)
+    observer.take("log", ObservedPart(), 5.0, 1 * S + GRACE_US)
     assert observer.snapshot(5.0, 5 * S).awaited == ("mesh",)
 
     observer.fail("mesh", "Nobody answers.", "", 6 * S)

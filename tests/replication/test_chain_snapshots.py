@@ -136,7 +136,8 @@ def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServer(
-        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1), loaded=disk.loaded, limits=limits
+        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1),
+        loaded=disk.loaded, limits=limits,
     )  # fmt: skip
     core.aligned = True  # as the head of a configuration that it has entered
     return core

@@ -11,16 +11,16 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chappe.permissions.rules import Identity
-from chappe.sealing.epochs import Change, GroupKeys, Keeper
-from chappe.sealing.frames import Span
+from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
+from chappe.sealing.frames import RecordSpan
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer
-from chappe.sealing.records import Opened, Opener, Outcome, Sealer
+from chappe.sealing.records import OpenedRecords, Opener, Outcome, Sealer
 from chappe.sealing.ring import Ring
 from chappe.sealing.senders import SALT_BYTES
 
 START: Final = datetime(2026, 11, 1, tzinfo=UTC)
 FAR: Final = datetime(2100, 1, 1, tzinfo=UTC)
-SPAN: Final = Span(40, 3, 1_000, 2_000)
+SPAN: Final = RecordSpan(40, 3, 1_000, 2_000)
 TEXT: Final = b"what nobody else is to read"
 
 
@@ -41,7 +41,7 @@ class Group:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.keeper = Keeper(self.rng.randbytes(KEY_BYTES))
+        self.keeper = GroupAuthority(self.rng.randbytes(KEY_BYTES))
         for name in ("ann", "bob"):
             self._enter(name)
         self.keys = GroupKeys("ward", self.keeper.public, 0, ())
@@ -98,7 +98,7 @@ class Group:
         by: Sealer | None = None,
         topic: str = "patients/1",
         partition: str = "P",
-        span: Span = SPAN,
+        span: RecordSpan = SPAN,
         text: bytes = TEXT,
         keys: GroupKeys | None = None,
         place: int | None = None,
@@ -120,7 +120,7 @@ class Group:
         opener: Opener | None = None,
         topic: str = "patients/1",
         partition: str = "P",
-        span: Span = SPAN,
+        span: RecordSpan = SPAN,
         keys: GroupKeys | None = None,
     ) -> Outcome:
         opener = Opener() if opener is None else opener
@@ -128,5 +128,5 @@ class Group:
 
 
 def text_of(outcome: Outcome) -> bytes:
-    assert isinstance(outcome, Opened), outcome
+    assert isinstance(outcome, OpenedRecords), outcome
     return outcome.content

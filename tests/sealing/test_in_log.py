@@ -11,7 +11,7 @@ from chappe.log.opened import Read, Unread, Why
 from chappe.permissions import rules
 from chappe.permissions.rules import Permissions
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import Span
+from chappe.sealing.frames import RecordSpan
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.in_log import PASSED_EPOCHS_MAX, RecordOpening
 
@@ -46,7 +46,7 @@ class Reader:
         raw = encode_batch(offset, [TEXT] * count, 1_000)
         secret = self.group.ring("ann").newest
         assert secret is not None
-        span = Span(offset, count, 1_000, 1_000)
+        span = RecordSpan(offset, count, 1_000, 1_000)
         body = self.group.sealer("ann").seal(secret, TOPIC, PARTITION, span, raw, self.group.micros)
         return Batch.parse(encode_sealed(offset, count, 1_000, 1_000, *body), check=False)
 

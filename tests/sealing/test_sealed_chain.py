@@ -13,7 +13,7 @@ from tests.sealing.people import START, Group
 
 from chappe.errors import ConfigError
 from chappe.sealing import chain as chains
-from chappe.sealing.chain import FILE_BYTES_MAX, HANDED_BYTES_MAX, HANDED_MAX, Chain, read_chain
+from chappe.sealing.chain import FILE_BYTES_MAX, HANDED_BYTES_MAX, HANDED_MAX, KeyChain, read_chain
 from chappe.sealing.epochs import Change, Epoch
 from chappe.sealing.primitives import KEY_BYTES, digest, public_of
 
@@ -30,16 +30,16 @@ class Written(Group):
     """A group that writes down what happens to it."""
 
     def __post_init__(self) -> None:
-        self.chain: Chain | None = None
+        self.chain: KeyChain | None = None
         super().__post_init__()
 
     def take(self, change: Change) -> None:
         super().take(change)
-        self.chain = self.chain or Chain("ward", self.keeper.public)
+        self.chain = self.chain or KeyChain("ward", self.keeper.public)
         self.chain.add(change, sign)
 
     @property
-    def file(self) -> Chain:
+    def file(self) -> KeyChain:
         assert self.chain is not None
         return self.chain
 
@@ -54,7 +54,7 @@ def eventful() -> Written:
     return group
 
 
-def copied(chain: Chain, version: int | None = None) -> Chain:
+def copied(chain: KeyChain, version: int | None = None) -> KeyChain:
     """As a member has it that got it by itself; by default all of it."""
     found = read_chain(chain.raw(), "ward", check)
     if version is None:
@@ -109,7 +109,7 @@ def test_a_file_of_another_group_or_without_a_line_is_refused() -> None:
 @given(st.binary(max_size=300) | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(msgspec.json.encode))
 @example(b"[" * 100_000)
 def test_whatever_the_authority_signs_is_keys_or_a_sentence(text: bytes) -> None:
-    chain = Chain("ward", bytes(KEY_BYTES))
+    chain = KeyChain("ward", bytes(KEY_BYTES))
     line = text + b" " + msgspec.json.encode(sign(chain._to_sign(1, digest(bytes(KEY_BYTES) + text))))[1:-1]
     for raw in (text, chain.raw() + line):
         with pytest.raises(ConfigError):
@@ -260,7 +260,7 @@ def test_the_oldest_epochs_go_at_the_bound_and_the_file_can_be_read(monkeypatch:
 
 def test_the_largest_file_that_is_written_can_be_read_and_handed_on() -> None:
     names = [f"{'n' * 40}-{n}" for n in range(4_000)]
-    chain = Chain("ward", bytes(KEY_BYTES))
+    chain = KeyChain("ward", bytes(KEY_BYTES))
     for number in range(1, 35):
         chain.add(Epoch(number, START, True, bytes(KEY_BYTES), dict.fromkeys(names, bytes(48))), sign)
     raw = chain.raw()

@@ -13,10 +13,10 @@ import pytest
 from tests.sealing.people import Group
 
 from chappe.sealing.epochs import GroupKeys
-from chappe.sealing.frames import Span
+from chappe.sealing.frames import RecordSpan
 from chappe.sealing.primitives import Cipher
-from chappe.sealing.records import Opened, Opener, Sealer
-from chappe.sealing.senders import Lacking, Refused
+from chappe.sealing.records import OpenedRecords, Opener, Sealer
+from chappe.sealing.senders import KeysLacking, SealRefused
 
 NAMES = ("ann", "bob", "cat", "dan")
 
@@ -47,7 +47,7 @@ class Producer:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.kept: list[tuple[Span, bytes, bytes, int]] = []  # what, sealed, plain, epoch
+        self.kept: list[tuple[RecordSpan, bytes, bytes, int]] = []  # what, sealed, plain, epoch
         self.keys: GroupKeys = world.group.keys
         self.restart()
 
@@ -59,7 +59,7 @@ class Producer:
         if secret is None:
             return
         base = self.kept[-1][0].next if self.kept else 0
-        span = Span(base, self.world.rng.randint(1, 50), 0, 9)
+        span = RecordSpan(base, self.world.rng.randint(1, 50), 0, 9)
         text = self.world.rng.randbytes(self.world.rng.randint(1, 40))
         raw = b"".join(self.sealer.seal(secret, "t", self.name, span, text, self.world.group.micros))
         if self.world.rng.random() < 0.1:
@@ -112,11 +112,11 @@ class World:
         for producer in self.producers.values():
             for span, raw, text, epoch in producer.kept:
                 outcome = opener.open(raw, "t", producer.name, span, ring, self.group.identities)
-                assert not isinstance(outcome, Lacking)
-                assert isinstance(outcome, Refused) or outcome == Opened(text, producer.name, span)
+                assert not isinstance(outcome, KeysLacking)
+                assert isinstance(outcome, SealRefused) or outcome == OpenedRecords(text, producer.name, span)
                 if not self.group.keys.has(name, epoch):
-                    assert isinstance(outcome, Refused)
-                counts[isinstance(outcome, Refused)] += 1
+                    assert isinstance(outcome, SealRefused)
+                counts[isinstance(outcome, SealRefused)] += 1
         return counts[0], counts[1]
 
 

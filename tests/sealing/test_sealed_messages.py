@@ -27,7 +27,7 @@ from chappe.sealing.messages import (
 from chappe.sealing.primitives import Cipher
 from chappe.sealing.records import RECORDS
 from chappe.sealing.ring import CHANGE
-from chappe.sealing.senders import SALT_BYTES, Lacking, Refused, bound_to
+from chappe.sealing.senders import SALT_BYTES, KeysLacking, SealRefused, bound_to
 
 PLACE = (b"patients/1", bytes(16))
 
@@ -52,7 +52,7 @@ def frame_of(outcome: MessageOutcome) -> MessageFrame:
 
 
 def refusal_of(outcome: MessageOutcome) -> str:
-    assert isinstance(outcome, Refused), outcome
+    assert isinstance(outcome, SealRefused), outcome
     return outcome.reason
 
 
@@ -72,14 +72,14 @@ def test_any_bit_of_what_was_sealed_that_is_another_is_refused() -> None:
         for bit in range(8):
             changed = raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
             outcome = MessageOpener().open(changed, EVENTS, PLACE, ring, group.identities)
-            assert isinstance(outcome, Refused), (at, bit)
+            assert isinstance(outcome, SealRefused), (at, bit)
 
 
 def test_what_was_cut_off_or_has_something_behind_it_is_refused() -> None:
     group = Group()
     raw = sealed(group)
     for changed in [raw[:size] for size in range(len(raw))] + [raw + bytes(size) for size in range(1, 9)]:
-        assert isinstance(opened(group, changed), Refused)
+        assert isinstance(opened(group, changed), SealRefused)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_a_member_cannot_speak_for_another() -> None:
     group = Group()
     raw = sealed(group)
     assert isinstance(opened(group, forged(group, raw, epoch=1, sender="bob", signer="bob")), OpenedContent)
-    assert isinstance(opened(group, forged(group, raw, epoch=1, sender="ann", signer="bob")), Refused)
+    assert isinstance(opened(group, forged(group, raw, epoch=1, sender="ann", signer="bob")), SealRefused)
     was = decode(raw)
     ours = forged(group, raw, epoch=1, sender="ann", signer="bob")
     other = was.head + was.signature + decode(ours).content  # other contents under the signature of ann
-    assert isinstance(opened(group, other), Refused)
+    assert isinstance(opened(group, other), SealRefused)
 
 
 def test_what_was_sealed_in_one_epoch_is_nothing_in_another() -> None:
@@ -131,7 +131,7 @@ def test_what_was_sealed_in_one_epoch_is_nothing_in_another() -> None:
     group.rotate()
     head = HEAD.pack(1, 4, 3, EVENTS, 2, was.number, was.sealed_at, was.salt) + b"wardann"
     for signature in (was.signature, group.sign("ann")(MESSAGES.to_sign(bound_to(PLACE, head), was.content))):
-        assert isinstance(opened(group, head + signature + was.content), Refused)
+        assert isinstance(opened(group, head + signature + was.content), SealRefused)
 
 
 def test_a_key_of_records_is_none_of_messages() -> None:
@@ -151,11 +151,11 @@ def test_who_has_left_opens_nothing_later_and_seals_for_no_longer_than_it_takes_
     assert isinstance(opened(group, before), OpenedContent)
     assert "whose key was not given to us" in refusal_of(opened(group, after))
     late = MessageOpener().open(after, EVENTS, PLACE, group.ring("bob", old), group.identities)
-    assert late == Lacking("they are sealed in epoch 2, and the keys here end with 1")
+    assert late == KeysLacking("they are sealed in epoch 2, and the keys here end with 1")
     assert isinstance(opened(group, sealed(group, name="bob", keys=old), "ann"), OpenedContent)
     group.pass_time(2 * CHANGE.days)
     assert "when epoch 1 was not in use" in refusal_of(opened(group, sealed(group, name="bob", keys=old), "ann"))
-    assert isinstance(opened(group, forged(group, before, epoch=2, sender="bob", signer="bob"), "ann"), Refused)
+    assert isinstance(opened(group, forged(group, before, epoch=2, sender="bob", signer="bob"), "ann"), SealRefused)
 
 
 def test_a_member_that_was_off_for_days_is_read_though_it_seals_with_older_keys() -> None:
@@ -170,7 +170,7 @@ def test_who_joins_opens_nothing_earlier() -> None:
     group = Group()
     before = sealed(group)
     group.join("cat")
-    assert isinstance(opened(group, before, "cat"), Refused)
+    assert isinstance(opened(group, before, "cat"), SealRefused)
     assert isinstance(opened(group, sealed(group), "cat"), OpenedContent)
 
 

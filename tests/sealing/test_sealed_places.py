@@ -9,9 +9,9 @@ from tests.sealing.people import SPAN, Group, text_of
 
 from chappe.errors import ProtocolError
 from chappe.log.batch import PLACE_AT, Batch, encode_sealed, rebase
-from chappe.sealing.frames import HEAD, PLACED_LATER, Span
-from chappe.sealing.records import Opened, Opener, Outcome
-from chappe.sealing.senders import Refused
+from chappe.sealing.frames import HEAD, PLACED_LATER, RecordSpan
+from chappe.sealing.records import OpenedRecords, Opener, Outcome
+from chappe.sealing.senders import SealRefused
 
 
 def at(raw: bytes, base: int) -> bytes:
@@ -22,8 +22,8 @@ def at(raw: bytes, base: int) -> bytes:
     return bytes(found.sealed)
 
 
-def span(base: int) -> Span:
-    return Span(base, SPAN.count, SPAN.low, SPAN.high)
+def span(base: int) -> RecordSpan:
+    return RecordSpan(base, SPAN.count, SPAN.low, SPAN.high)
 
 
 def opened(group: Group, opener: Opener, raw: bytes, base: int) -> Outcome:
@@ -39,12 +39,14 @@ def test_the_batch_and_the_frame_agree_where_the_offset_stands() -> None:
 def test_it_is_opened_wherever_the_store_puts_it(base: int) -> None:
     group = Group()
     found = opened(group, Opener(), group.sealed(span=span(0), place=7), base)
-    assert isinstance(found, Opened)
+    assert isinstance(found, OpenedRecords)
     assert (found.placed_later, found.span) == (True, span(base))
-    part = group.opened(at(group.sealed(span=span(0), place=7), base), span=Span(base + 1, 1, SPAN.low, SPAN.high))
+    part = group.opened(
+        at(group.sealed(span=span(0), place=7), base), span=RecordSpan(base + 1, 1, SPAN.low, SPAN.high)
+    )
     assert text_of(part)
     elsewhere = group.opened(at(group.sealed(span=span(0), place=7), base), span=span(base + 1))
-    assert isinstance(elsewhere, Refused)
+    assert isinstance(elsewhere, SealRefused)
 
 
 def test_any_bit_but_those_of_the_offset_is_bound() -> None:
@@ -53,7 +55,7 @@ def test_any_bit_but_those_of_the_offset_is_bound() -> None:
     for place in range(len(raw)):
         for bit in range(8):
             changed = raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :]
-            assert isinstance(group.opened(changed, span=span(40)), Refused), place
+            assert isinstance(group.opened(changed, span=span(40)), SealRefused), place
 
 
 def test_what_is_bound_to_offsets_cannot_be_given_others() -> None:
@@ -69,18 +71,18 @@ def test_places_come_in_order_and_once(order: tuple[int, ...]) -> None:
     found = [opened(group, opener, pieces[each], 10 * n) for n, each in enumerate(order)]
     highest = -1
     for each, outcome in zip(order, found, strict=True):
-        assert isinstance(outcome, Opened) is (each > highest)
-        highest = max(highest, each) if isinstance(outcome, Opened) else highest
-    assert isinstance(opened(group, opener, pieces[order[0]], 90), Refused) is (order[0] <= highest)
+        assert isinstance(outcome, OpenedRecords) is (each > highest)
+        highest = max(highest, each) if isinstance(outcome, OpenedRecords) else highest
+    assert isinstance(opened(group, opener, pieces[order[0]], 90), SealRefused) is (order[0] <= highest)
 
 
 @pytest.mark.parametrize("base", [0, 40])
 def test_a_batch_is_at_one_offset_alone_and_the_only_one_there(base: int) -> None:
     group, opener = Group(), Opener()
     first, second = (group.sealed(span=span(0), place=each) for each in (1, 2))
-    assert isinstance(opened(group, opener, second, 20), Opened)
-    assert isinstance(opened(group, opener, second, base), Refused)
-    assert isinstance(opened(group, opener, first, 20), Refused)
+    assert isinstance(opened(group, opener, second, 20), OpenedRecords)
+    assert isinstance(opened(group, opener, second, base), SealRefused)
+    assert isinstance(opened(group, opener, first, 20), SealRefused)
 
 
 def test_who_reads_again_gets_the_same() -> None:
@@ -88,20 +90,20 @@ def test_who_reads_again_gets_the_same() -> None:
     pieces = [group.sealed(span=span(0), place=each) for each in range(3)]
     for _ in range(3):
         for each in (0, 1, 2, 2, 1):
-            assert isinstance(opened(group, opener, pieces[each], 10 * each), Opened)
+            assert isinstance(opened(group, opener, pieces[each], 10 * each), OpenedRecords)
 
 
 def test_lives_may_have_the_next_epoch_before_others() -> None:
     group, opener = Group(), Opener()
     former = group.keys
     group.rotate()
-    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=1), 0), Opened)
-    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=2, keys=former), 10), Opened)
+    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=1), 0), OpenedRecords)
+    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=2, keys=former), 10), OpenedRecords)
 
 
 def test_a_partition_has_one_sender_and_one_way() -> None:
     group, opener = Group(), Opener()
-    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=1), 0), Opened)
-    assert isinstance(opened(group, opener, group.sealed("bob", span=span(0), place=2), 10), Refused)
+    assert isinstance(opened(group, opener, group.sealed(span=span(0), place=1), 0), OpenedRecords)
+    assert isinstance(opened(group, opener, group.sealed("bob", span=span(0), place=2), 10), SealRefused)
     bound = group.opened(group.sealed(span=span(10)), opener=opener, span=span(10))
-    assert bound == Refused("they were sealed in another way than others of the partition")
+    assert bound == SealRefused("they were sealed in another way than others of the partition")

@@ -12,7 +12,7 @@ from tests.worlds.sealed.scenario import Sealed
 from tests.worlds.sealing import private_of
 
 from chappe.permissions.rules import Group
-from chappe.sealing.epochs import GroupKeys, Keeper
+from chappe.sealing.epochs import GroupAuthority, GroupKeys
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.in_log import RecordOpening, RecordSealing
 from chappe.sealing.messages import Lives
@@ -78,13 +78,13 @@ def test_an_epoch_that_is_accepted_for_ever_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_keys_for_who_has_left_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    rotated = Keeper.rotated
+    rotated = GroupAuthority.rotated
 
-    def generous(self: Keeper, keys: GroupKeys, members: Any, salt: bytes, now: Any) -> Any:
+    def generous(self: GroupAuthority, keys: GroupKeys, members: Any, salt: bytes, now: Any) -> Any:
         gone = keys.members() - members.keys() if keys.epochs else set()
         return rotated(self, keys, {**members, **{name: public_of(private_of(name)) for name in gone}}, salt, now)
 
-    monkeypatch.setattr(Keeper, "rotated", generous)
+    monkeypatch.setattr(GroupAuthority, "rotated", generous)
     caught(Sealed, "epochs", range(6))
 
 

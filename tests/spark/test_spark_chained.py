@@ -38,7 +38,7 @@ from chappe.log.ordered import homes
 from chappe.log.ordered.commands import BODY_BYTES_MAX
 from chappe.spark import chained
 from chappe.spark.chained import ChainPlace, ChainStaging
-from chappe.spark.encode import Piece
+from chappe.spark.encode import EncodedPiece
 from chappe.spark.home import Home, Origin, Sink
 from chappe.spark.options import SinkOptions
 from chappe.spark.sink import TopicStreamWriter
@@ -100,11 +100,11 @@ def values(store: OrderedStore, topic: str, count: int) -> list[bytes | None]:
     return found
 
 
-def piece(*rows: bytes, topic: str = "t", partition: int = 0) -> Piece:
-    return Piece(topic, encode_batch(0, rows, 1_000), len(rows), partition)
+def piece(*rows: bytes, topic: str = "t", partition: int = 0) -> EncodedPiece:
+    return EncodedPiece(topic, encode_batch(0, rows, 1_000), len(rows), partition)
 
 
-def staged(place: ChainPlace, sink: Sink, home: Home, *pieces: Piece, attempt: int = 0) -> ChainStaging:
+def staged(place: ChainPlace, sink: Sink, home: Home, *pieces: EncodedPiece, attempt: int = 0) -> ChainStaging:
     made = ChainStaging(place, home, sink, home.committed + 1, 0, attempt)
     for each in pieces:
         made.partitions(each.topic)
@@ -143,7 +143,7 @@ def test_what_the_chain_refuses_is_said_as_any_home_says_it(place: ChainPlace, m
     with pytest.raises(StagedRowsMissing, match="run the batch again"):
         chained.commit(place, old, 2, [(0, 0, 1, 1)])
     with pytest.raises(RecordTooLarge, match="a chain takes at once"):
-        staged(place, old, home, Piece("t", bytes(BODY_BYTES_MAX + 1), 1))
+        staged(place, old, home, EncodedPiece("t", bytes(BODY_BYTES_MAX + 1), 1))
     home = chained.begin(place, new, 2, (), None)
     with pytest.raises(Fenced, match="run new took over"):
         staged(place, old, home, piece(b"a"))

@@ -19,18 +19,18 @@ from chappe.log.batch import KEYS, TIMESTAMPS, Batch, Headers
 from chappe.log.ordered.gathering import Gathering
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.spark import encode
-from chappe.spark.columns import Columns
-from chappe.spark.encode import Encoder, Piece, sort_rows
+from chappe.spark.columns import RecordColumns
+from chappe.spark.encode import EncodedPiece, RowEncoder, sort_rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIMES = pa.timestamp("us", tz="Europe/Berlin")
-ALL = Columns(value=0, topic=1, key=2, headers=3, timestamp=4)
+ALL = RecordColumns(value=0, topic=1, key=2, headers=3, timestamp=4)
 NAMES = ["value", "topic", "key", "headers", "timestamp"]
 Row = tuple[bytes | None, str, bytes | None, Headers, int]
 
 
-def encoded(parts: Iterable[object], columns: Columns, topic: str | None = None) -> list[Piece]:
-    encoder = Encoder(columns, topic)
+def encoded(parts: Iterable[object], columns: RecordColumns, topic: str | None = None) -> list[EncodedPiece]:
+    encoder = RowEncoder(columns, topic)
     return [piece for part in parts for piece in encoder.add(part)] + list(encoder.finish())
 
 
@@ -47,7 +47,7 @@ def batch_of(rows: list[Row]) -> object:
     )
 
 
-def records(pieces: list[Piece]) -> dict[str, list[Row]]:
+def records(pieces: list[EncodedPiece]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for piece in pieces:
         batch = Batch.parse(piece.raw)
@@ -88,7 +88,7 @@ def test_every_record_comes_out_as_it_went_in(parts: list[list[Row]], skipped: i
 def test_large_rows_are_cut_into_batches_within_the_bounds() -> None:
     values = [b"v" * size for size in (10, 4_000_000, 5, 8_000_000, 700_000, *[70_000] * 40)]
     part = pa.record_batch([pa.array(values, pa.binary())], names=["value"])
-    pieces = encoded([part], Columns(0, None, None, None, None), "t")
+    pieces = encoded([part], RecordColumns(0, None, None, None, None), "t")
     assert [row[0] for row in records(pieces)["t"]] == values
     assert max(len(piece.raw) for piece in pieces) <= BATCH_BYTES_MAX
     assert len(pieces) > 5
@@ -98,20 +98,20 @@ def test_the_largest_record_fits_into_a_batch() -> None:
     half = RECORD_BYTES_MAX // 2
     names = ["value", "key"]
     part = pa.record_batch([pa.array([b"v" * half] * 2), pa.array([b"k" * half] * 2)], names=names)
-    pieces = encoded([part], Columns(0, None, 1, None, None), "t")
+    pieces = encoded([part], RecordColumns(0, None, 1, None, None), "t")
     assert [len(records([piece])["t"]) for piece in pieces] == [1, 1]
 
 
 def test_very_many_tiny_rows_are_cut_too() -> None:
     part = pa.record_batch([pa.array([b""] * 200_000)], names=["value"])
-    pieces = encoded([part], Columns(0, None, None, None, None), "t")
+    pieces = encoded([part], RecordColumns(0, None, None, None, None), "t")
     assert sum(piece.rows for piece in pieces) == 200_000
     assert max(piece.rows for piece in pieces) <= 65_536
 
 
 def test_little_of_many_topics_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[Row] = [(b"v", f"t{n % 100}", None, (), 0) for n in range(1_000)]
-    encoder = Encoder(ALL, None)
+    encoder = RowEncoder(ALL, None)
     assert [piece for _ in range(5) for piece in encoder.add(batch_of(rows))] == []
     assert len(list(encoder.finish())) == 100
     monkeypatch.setattr(encode, "WAITING_BYTES_MAX", 1_000)
@@ -121,7 +121,7 @@ def test_little_of_many_topics_waits_for_more(monkeypatch: pytest.MonkeyPatch) -
 def test_strings_are_written_as_utf8_and_what_nobody_has_is_left_out() -> None:
     part = pa.record_batch([pa.array(["ä", None]), pa.array([None, None], pa.string())], names=["value", "key"])
     before = time.time_ns() // 1000
-    (piece,) = encoded([part], Columns(0, None, 1, None, None), "t")
+    (piece,) = encoded([part], RecordColumns(0, None, 1, None, None), "t")
     batch = Batch.parse(piece.raw)
     assert batch.values() == ["ä".encode(), None]
     assert not batch.flags & (KEYS | TIMESTAMPS)
@@ -132,7 +132,7 @@ def test_a_missing_timestamp_is_the_time_of_writing() -> None:
     stamps = pa.array([5, None], TIMES)
     part = pa.record_batch([pa.array([b"a", b"b"]), stamps], names=["value", "timestamp"])
     before = time.time_ns() // 1000
-    (piece,) = encoded([part], Columns(0, None, None, None, 1), "t")
+    (piece,) = encoded([part], RecordColumns(0, None, None, None, 1), "t")
     first, second = Batch.parse(piece.raw).timestamps()
     assert first == 5
     assert before <= second <= time.time_ns() // 1000
@@ -141,7 +141,7 @@ def test_a_missing_timestamp_is_the_time_of_writing() -> None:
 def test_headers_from_a_map() -> None:
     maps = pa.array([[("a", "1"), ("b", "2")], None, []], pa.map_(pa.string(), pa.string()))
     part = pa.record_batch([pa.array([b"v"] * 3), maps], names=["value", "headers"])
-    (piece,) = encoded([part], Columns(0, None, None, 1, None), "t")
+    (piece,) = encoded([part], RecordColumns(0, None, None, 1, None), "t")
     assert Batch.parse(piece.raw).headers() == [(("a", b"1"), ("b", b"2")), (), ()]
 
 
@@ -175,7 +175,7 @@ def test_rows_are_sorted_and_equal_ones_keep_their_order() -> None:
 )
 def test_rows_that_cannot_be_written_are_named(values: dict[str, object], columns: dict[str, int], text: str) -> None:
     part = pa.record_batch([pa.array([b"v", b"w"]), *values.values()], names=["value", *values])
-    where = Columns(**{"value": 0, "topic": None, "key": None, "headers": None, "timestamp": None} | columns)  # type: ignore[arg-type]
+    where = RecordColumns(**{"value": 0, "topic": None, "key": None, "headers": None, "timestamp": None} | columns)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=text):
         encoded([part], where, None if "topic" in columns else "t")
 
@@ -187,7 +187,7 @@ def test_rows_go_to_the_partition_of_their_key_in_their_order_and_those_without_
         [pa.array([value for value, _ in rows]), pa.array([key for _, key in rows], pa.binary())],
         names=["value", "key"],
     )
-    encoder = Encoder(Columns(0, None, 1, None, None), "t", lambda topic: 3, turn=8)
+    encoder = RowEncoder(RecordColumns(0, None, 1, None, None), "t", lambda topic: 3, turn=8)
 
     pieces = [*encoder.add(part), *encoder.finish()]
 
@@ -209,4 +209,4 @@ def test_a_record_over_the_bound_is_named() -> None:
     values = pa.array([b"v", b"v" * (RECORD_BYTES_MAX + 1)])
     part = pa.record_batch([values], names=["value"])
     with pytest.raises(RecordTooLarge, match="a row has 8388609 bytes, 8388609 of them in column `value`"):
-        encoded([part], Columns(0, None, None, None, None), "t")
+        encoded([part], RecordColumns(0, None, None, None, None), "t")

@@ -18,9 +18,9 @@ pytest.importorskip("pyspark")
 
 from chappe.reading import fetch
 from chappe.spark import home, sink
-from chappe.spark.encode import Piece
-from chappe.spark.home import Home, Sink, Stores, found_again, settle
-from chappe.spark.sink import UNANSWERED_MAX, Staged, Staging, abort, commit
+from chappe.spark.encode import EncodedPiece
+from chappe.spark.home import Home, Sink, SinkStores, found_again, settle
+from chappe.spark.sink import UNANSWERED_MAX, StagedOutput, Staging, abort, commit
 
 QUERY = Sink("q", "run-1", True)
 Open = Callable[..., FakeSink]
@@ -42,16 +42,16 @@ def open_store() -> Iterator[Open]:
         yield lambda *args, **kwargs: stack.enter_context(FakeSink(*args, **kwargs))
 
 
-def stores(*made: FakeSink, patience_s: float = 0.1) -> Stores:
-    return Stores(tuple(each.endpoint for each in made), None, patience_s)
+def stores(*made: FakeSink, patience_s: float = 0.1) -> SinkStores:
+    return SinkStores(tuple(each.endpoint for each in made), None, patience_s)
 
 
-def piece(text: str, topic: str = "t") -> Piece:
-    return Piece(topic, encode_batch(0, [text.encode()], 1), 1)
+def piece(text: str, topic: str = "t") -> EncodedPiece:
+    return EncodedPiece(topic, encode_batch(0, [text.encode()], 1), 1)
 
 
-def staged_by(staging: Staging, task: int, attempt: int, batch: int = 0, sink: Sink = QUERY) -> Staged:
-    return Staged(sink, staging.home, batch, task, attempt, staging.pieces, staging.rows, tuple(staging.topics))
+def staged_by(staging: Staging, task: int, attempt: int, batch: int = 0, sink: Sink = QUERY) -> StagedOutput:
+    return StagedOutput(sink, staging.home, batch, task, attempt, staging.pieces, staging.rows, tuple(staging.topics))
 
 
 def test_all_stores_learn_who_the_home_is(open_store: Open) -> None:
@@ -83,7 +83,7 @@ def test_a_home_that_is_away_is_waited_for_and_not_replaced(open_store: Open) ->
         endpoint = port.endpoint
     timer = threading.Timer(0.3, lambda: later.append(open_store("B", kept={"q": Kept("B")}, endpoint=endpoint)))
     timer.start()
-    assert settle(Stores((a.endpoint, endpoint), None, PATIENCE_S), QUERY, 5).store_id == "B"
+    assert settle(SinkStores((a.endpoint, endpoint), None, PATIENCE_S), QUERY, 5).store_id == "B"
     timer.join()
 
 
@@ -142,7 +142,7 @@ def test_rows_are_staged_at_a_home_that_falls_silent_and_comes_back_elsewhere(op
     killed, other = open_store("A", silent_after=11), open_store("B")
     kept = {"q": Kept("A", "run-1")}
     killed.kept = kept
-    staging = Staging(Stores((), None, PATIENCE_S), Home("A", killed.endpoint), QUERY, 0, 0, 0)
+    staging = Staging(SinkStores((), None, PATIENCE_S), Home("A", killed.endpoint), QUERY, 0, 0, 0)
     for number in range(10):
         staging.put(piece(str(number)))
     back = open_store("A", kept=kept)
@@ -160,13 +160,13 @@ def test_a_commit_is_repeated_until_the_home_answers(open_store: Open) -> None:
     kept = {"q": Kept("A", "run-1")}
     first.kept = kept
     first.asked["Stage"] = 1  # silent from the beginning
-    message = Staged(QUERY, Home("A", first.endpoint), 0, 0, 0, 0, 0, ())
+    message = StagedOutput(QUERY, Home("A", first.endpoint), 0, 0, 0, 0, 0, ())
     back: list[FakeSink] = []
     timer = threading.Timer(0.5, lambda: back.append(open_store("A", kept=kept, endpoint=endpoint)))
     with FakeSink() as port:
         endpoint = port.endpoint
     timer.start()
-    commit(Stores((endpoint,), None, PATIENCE_S), [message], 1)
+    commit(SinkStores((endpoint,), None, PATIENCE_S), [message], 1)
     timer.join()
     assert kept["q"].batch == 0
 
@@ -182,7 +182,7 @@ def test_rows_that_the_store_lost_fail_the_batch(open_store: Open) -> None:
     store = open_store("A", refuse="missing")
     found = settle(stores(store), QUERY, 0)
     with pytest.raises(StagedRowsMissing):
-        commit(stores(store), [Staged(QUERY, found, 0, 0, 0, 0, 0, ())], 1)
+        commit(stores(store), [StagedOutput(QUERY, found, 0, 0, 0, 0, 0, ())], 1)
 
 
 def test_a_commit_waits_for_so_many_stores(open_store: Open) -> None:
@@ -213,7 +213,7 @@ def test_an_abort_drops_what_was_staged_and_never_fails(open_store: Open) -> Non
 
 
 def test_tasks_that_disagree_on_the_home_are_refused(open_store: Open) -> None:
-    mixed = [Staged(QUERY, Home(name, "tcp://127.0.0.1:1"), 0, 0, 0, 0, 0, ()) for name in "AB"]
+    mixed = [StagedOutput(QUERY, Home(name, "tcp://127.0.0.1:1"), 0, 0, 0, 0, 0, ()) for name in "AB"]
     with pytest.raises(ChappeError, match="different stores"):
         commit(stores(), mixed, 1)
 

@@ -11,7 +11,7 @@ from chappe.errors import StorageFormat
 from chappe.reading import offsets
 from chappe.reading.offsets import (
     FROM_LATEST,
-    Known,
+    KnownPartition,
     Range,
     at_most,
     check_offsets,
@@ -26,8 +26,8 @@ from chappe.reading.offsets import (
 )
 
 
-def known(first: int, stop: int, size: int = 0) -> Known:
-    return Known(first, stop, size or (stop - first) * 100, ("s",))
+def known(first: int, stop: int, size: int = 0) -> KnownPartition:
+    return KnownPartition(first, stop, size or (stop - first) * 100, ("s",))
 
 
 KNOWN = {("t", "b"): known(0, 100), ("t", "a"): known(50, 60), ("s", "c"): known(0, 5)}
@@ -93,7 +93,7 @@ def test_a_limit_below_one_record_still_reads_one() -> None:
 def test_partitions_that_retention_emptied_leave_the_offsets_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = {("t", name): Known(9, 9, 0, ("s",)) for name in ("a", "b", "c")} | {("t", "p"): known(0, 5)}
+    kept = {("t", name): KnownPartition(9, 9, 0, ("s",)) for name in ("a", "b", "c")} | {("t", "p"): known(0, 5)}
     end = {"t": {"a": 9, "b": 9, "c": 9, "p": 5, "unknown": 3}}
     assert without_retired(end, kept, kept) == end
     monkeypatch.setattr(offsets, "KEPT_MAX", 3)
@@ -108,7 +108,7 @@ def test_partitions_that_retention_emptied_leave_the_offsets_where_there_are_man
 
 def test_a_partition_that_is_new_after_the_first_start_begins_at_0() -> None:
     start = {"t": {"b": 100}}
-    late = KNOWN | {("t", "gone"): Known(7, 7, 0, ("s",))}
+    late = KNOWN | {("t", "gone"): KnownPartition(7, 7, 0, ("s",))}
     end = latest(start, late)
     assert end == {"s": {"c": 5}, "t": {"a": 60, "b": 100, "gone": 7}}
     found = {each.partition: (each.start, each.end) for each in ranges(start, end, late, [], first=False)}

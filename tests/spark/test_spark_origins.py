@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from chappe.errors import UsageError
 from chappe.reading.fetch import forget_client
 from chappe.spark import home as home_module
-from chappe.spark.home import Origin, Sink, Stores, begin, origins_of
+from chappe.spark.home import Origin, Sink, SinkStores, begin, origins_of
 
 ORIGINS = origins_of({"checkpointLocation": "/data/checkpoint", "queryName": "counts"}, "t")
 
@@ -28,8 +28,8 @@ def two() -> Iterator[tuple[FakeSink, FakeSink]]:
             forget_client(each.endpoint)
 
 
-def stores(*made: FakeSink) -> Stores:
-    return Stores(tuple(each.endpoint for each in made), None, 0.5)
+def stores(*made: FakeSink) -> SinkStores:
+    return SinkStores(tuple(each.endpoint for each in made), None, 0.5)
 
 
 def query() -> Sink:
@@ -139,7 +139,7 @@ def test_stores_that_are_elsewhere_by_now_remember_too(
 ) -> None:
     monkeypatch.setattr(home_module, "FIND_S", 0.3)
     monkeypatch.setattr(home_module, "discover", lambda *_, **__: two)
-    before = Stores(("tcp://127.0.0.1:1",), "a tower", 10.0)  # where they were
+    before = SinkStores(("tcp://127.0.0.1:1",), "a tower", 10.0)  # where they were
     first = query()
     begin(before, first, 0, ORIGINS, None)
     commit(first, 0, *two)

@@ -9,20 +9,20 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import StructType
 
 from chappe.errors import UsageError
-from chappe.spark.columns import Columns
+from chappe.spark.columns import RecordColumns
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]  # Spark parses the columns' types
 
 
-def columns(ddl: str, topic: str | None = "t", order: tuple[str, ...] = ()) -> Columns:
+def columns(ddl: str, topic: str | None = "t", order: tuple[str, ...] = ()) -> RecordColumns:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
-    return Columns.find(schema, topic, order)
+    return RecordColumns.find(schema, topic, order)
 
 
 def test_columns_are_found_by_name() -> None:
     found = columns("Key string, value binary, topic string, timestamp timestamp, headers map<string,binary>", None)
-    assert found == Columns(value=1, topic=2, key=0, headers=4, timestamp=3)
+    assert found == RecordColumns(value=1, topic=2, key=0, headers=4, timestamp=3)
 
 
 def test_the_option_wins_over_the_column() -> None:
@@ -31,7 +31,7 @@ def test_the_option_wins_over_the_column() -> None:
 
 def test_what_was_read_can_be_written() -> None:
     read = "topic string, partition string, offset bigint, timestamp timestamp, key binary, value binary"
-    assert columns(read, None) == Columns(value=5, topic=0, key=4, headers=None, timestamp=3)
+    assert columns(read, None) == RecordColumns(value=5, topic=0, key=4, headers=None, timestamp=3)
 
 
 def test_a_column_to_sort_by_need_not_be_written() -> None:

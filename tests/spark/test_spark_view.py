@@ -8,7 +8,7 @@ from tests.spark.silence import ImpatientClient
 
 from chappe.errors import TimedOut
 from chappe.reading import view as module
-from chappe.reading.offsets import Known
+from chappe.reading.offsets import KnownPartition
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 
@@ -28,7 +28,7 @@ def test_one_picture_of_all_stores() -> None:
         one.retire("t", "p", 2)
         view = StoresView(T, [one.endpoint, two.endpoint])
         view.refresh()
-        assert view.known["t", "p"] == Known(
+        assert view.known["t", "p"] == KnownPartition(
             0, 10, view.known["t", "p"].bytes, (one.endpoint, two.endpoint), 0, 1_000_000
         )
         assert view.known["t", "q"].holders == (two.endpoint,)

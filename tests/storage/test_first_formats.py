@@ -137,7 +137,7 @@ def test_an_archive_has_all_its_records(unpacked: Callable[[str], Path]) -> None
     (file,) = found.files
     rows = pyarrow.parquet.read_table(archive.path_of(directory, found, file)).to_pydict()
     assert (rows["value"], rows["offset"]) == (made.ARCHIVED, [0, 1, 2])
-    assert found.positions == {"readings": {made.ADDRESS: archive.Span(0, 3, 3)}}
+    assert found.positions == {"readings": {made.ADDRESS: archive.OffsetSpan(0, 3, 3)}}
     archive.ArchiveWriter(directory).close()
 
 

@@ -19,7 +19,7 @@ from chappe.defaults import VALUE_BYTES_MAX
 from chappe.errors import InvalidData
 from chappe.kv import commands as cmd
 from chappe.mesh.messages import COMMAND, DATA
-from chappe.storage.recordings.codec import HEADER, TOPICS_MAX, Encoder, Entry, entries
+from chappe.storage.recordings.codec import HEADER, TOPICS_MAX, RecordedMessage, RecordingEncoder, entries
 
 COMMANDS: list[dict[str, Any]] = json.loads((VECTORS / "commands.json").read_text())
 EXPIRY_BYTES = 8
@@ -38,8 +38,8 @@ def value_of(shape: bytes) -> Value:
     return binary.decode(bytes(made))
 
 
-def through(topic: bytes, payload: bytes, kind: int = DATA) -> Entry:
-    (found,) = entries(HEADER + Encoder().encode(topic, payload, kind))
+def through(topic: bytes, payload: bytes, kind: int = DATA) -> RecordedMessage:
+    (found,) = entries(HEADER + RecordingEncoder().encode(topic, payload, kind))
     assert (found.topic, found.kind) == (topic, kind)
     return found
 
@@ -64,7 +64,7 @@ BY_HAND = bytes.fromhex(
 
 def test_the_header_and_entries_are_those_of_the_layout() -> None:
     assert (0x2EECC0DE).to_bytes(4, sys.byteorder) + b"\x02" == HEADER
-    encoder = Encoder()
+    encoder = RecordingEncoder()
     put = bytes.fromhex(next(each["payload_hex"] for each in COMMANDS if each["name"] == "put"))
     made = encoder.encode(b"/ab", EVENT, DATA) + encoder.encode(b"/ab", binary.encode(""), DATA)
     assert made + encoder.encode(b"b", put, COMMAND) == BY_HAND
@@ -105,7 +105,7 @@ def test_nothing_of_the_contents_is_kept(value: Value) -> None:
     """Two values of one shape leave the same bytes."""
     payload = binary.encode(value)
     again = through(b"t", payload).payload()
-    assert Encoder().encode(b"t", payload, DATA) == Encoder().encode(b"t", again, DATA)
+    assert RecordingEncoder().encode(b"t", payload, DATA) == RecordingEncoder().encode(b"t", again, DATA)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_a_command_comes_back_with_its_kind_and_size(vector: dict[str, Any]) -> 
 def test_commands_of_ends_of_chappe_alone_are_not_recorded() -> None:
     payload = bytes(56) + b"\x80" + bytes(20)
     with pytest.raises(InvalidData, match="kind 128"):
-        Encoder().encode(b"t", payload, COMMAND)
+        RecordingEncoder().encode(b"t", payload, COMMAND)
 
 
 # -- files --------------------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_cannot_be_recorded_leaves_no_topic_behind() -> None:
-    encoder = Encoder()
+    encoder = RecordingEncoder()
     for payload, kind in ((b"\x0f", DATA), (b"\x05\x04abc", DATA), (binary.encode(1) + b"\0", DATA), (b"", COMMAND)):
         with pytest.raises(InvalidData):
             encoder.encode(b"t", payload, kind)
@@ -187,7 +187,7 @@ def test_a_message_that_cannot_be_recorded_leaves_no_topic_behind() -> None:
 
 
 def test_a_file_has_as_many_topics_as_numbers() -> None:
-    encoder = Encoder()
+    encoder = RecordingEncoder()
     for number in range(TOPICS_MAX):
         encoder.encode(b"%d" % number, b"\0", DATA)
     assert encoder.encode(b"65535", b"\0", DATA) == b"\x01\xff\xff\0"
@@ -232,7 +232,7 @@ def test_garbage_is_read_or_refused(raw: bytes) -> None:
 
 @given(st.data())
 def test_a_recording_that_was_cut_or_changed_is_read_or_refused(data: st.DataObject) -> None:
-    encoder = Encoder()
+    encoder = RecordingEncoder()
     raw = HEADER + b"".join(
         encoder.encode(b"t%d" % (place % 2), binary.encode(value), DATA)
         for place, value in enumerate(data.draw(st.lists(values, max_size=4)))
@@ -249,7 +249,7 @@ def test_a_recording_that_was_cut_or_changed_is_read_or_refused(data: st.DataObj
 
 @given(st.data())
 def test_of_a_recording_that_was_cut_all_whole_messages_are_read(data: st.DataObject) -> None:
-    encoder = Encoder()
+    encoder = RecordingEncoder()
     parts = [
         encoder.encode(b"t%d" % (place % 3), binary.encode(value), DATA)
         for place, value in enumerate(data.draw(st.lists(values, min_size=1, max_size=4)))

@@ -12,7 +12,7 @@ from tests.waiting import until
 
 from chappe.dashboard.sources.maps import MapSource
 from chappe.observing.health import problems_of
-from chappe.observing.snapshot import Keeping, Member, Part
+from chappe.observing.snapshot import ObservedMember, ObservedPart, ObservedStore
 from chappe.system import started
 
 
@@ -65,10 +65,10 @@ def test_a_missed_server_of_a_map_is_started_by_what_the_dashboard_says(shell: S
 
 
 def test_remedies_have_what_is_known() -> None:
-    tower = Member("t", "tower", "tower", "10.0.0.5:7000")
-    keeping = Keeping("data store", "hosts", copies=("e",), ages=(None,))
-    known = Keeping("data store", "users", copies=("e",), ages=(None,), mend="cd /srv && chappe kv serve users")
-    mends = {each.key: each.mend for each in problems_of([Part((tower,), (), keepings=(keeping, known))], [])}
+    tower = ObservedMember("t", "tower", "tower", "10.0.0.5:7000")
+    keeping = ObservedStore("data store", "hosts", copies=("e",), ages=(None,))
+    known = ObservedStore("data store", "users", copies=("e",), ages=(None,), mend="cd /srv && chappe kv serve users")
+    mends = {each.key: each.mend for each in problems_of([ObservedPart((tower,), (), keepings=(keeping, known))], [])}
     assert mends == {
         "no store": "Start one: chappe store DIRECTORY --tower 10.0.0.5:7000",
         "masterless hosts": "Start its master again: chappe kv serve hosts, with the options that it had; "

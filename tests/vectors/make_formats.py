@@ -139,7 +139,7 @@ def parquet(directory: Path) -> None:
         place = f"{archive.directory_of('readings', AT_US // archive.DAY_US)}/{archive.file_name(1, 0)}"
         size = (directory / staged).stat().st_size
         file = archive.ArchivedFile(place, "readings", 3, size, AT_US, AT_US)
-        spans = {"readings": {ADDRESS: archive.Span(0, 3, 3)}}
+        spans = {"readings": {ADDRESS: archive.OffsetSpan(0, 3, 3)}}
         writer.commit(archive.followed_by(writer.manifest, [file], spans, [archive.Move(staged, place)]))
 
 

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.errors import ConfigError
 from chappe.permissions.rules import Group, Identity, Permissions, Rule
 from chappe.permissions.text import Check
-from chappe.sealing.chain import Chain, read_chain
-from chappe.sealing.epochs import Change, GroupKeys, Keeper
+from chappe.sealing.chain import KeyChain, read_chain
+from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.primitives import KEY_BYTES, Cipher, Sign, point_of, public_of, signer, verifier
 from chappe.sealing.ring import Ring
@@ -89,7 +89,7 @@ class Authority:
     ) -> None:
         self._rng = Random(f"authority {seed}")
         self._now_us = now_us
-        self._keeper = Keeper(self._rng.randbytes(KEY_BYTES))
+        self._keeper = GroupAuthority(self._rng.randbytes(KEY_BYTES))
         self._rules = rules
         self._identities: dict[str, Identity] = {}
         for name in names:
@@ -99,7 +99,7 @@ class Authority:
         self.members = {name: set(members) for name, (_, members) in groups.items()}
         self.versions: list[Permissions] = []
         self._secrets: dict[bytes, tuple[str, int]] = {}  # whose they are: group and epoch
-        self.chains = {name: Chain(name, self._keeper.public) for name in groups}
+        self.chains = {name: KeyChain(name, self._keeper.public) for name in groups}
         self.entitled: dict[tuple[str, str], set[int]] = {(group, name): set() for group in groups for name in names}
         self._follow()
 

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from chappe.api.keys import load_authority, replace
 from chappe.errors import ConfigError, UsageError
 from chappe.permissions.rules import Group, Permissions
-from chappe.sealing.chain import Chain
-from chappe.sealing.epochs import Change, GroupKeys, Keeper
+from chappe.sealing.chain import KeyChain
+from chappe.sealing.epochs import Change, GroupAuthority, GroupKeys
 from chappe.sealing.primitives import KEY_BYTES
 from chappe.security import sealed_file
 from chappe.storage.key_files import authority_check
@@ -32,7 +32,7 @@ class Keepers:
         certificate, self._key = load_authority(home)
         self._check = authority_check(certificate.public_bytes(serialization.Encoding.PEM))
         private = self._key.private_numbers().private_value.to_bytes(KEY_BYTES)
-        self._keeper = Keeper(private)
+        self._keeper = GroupAuthority(private)
 
     def follow(self) -> None:
         """Give each group a new epoch of which the members are others now."""
@@ -67,11 +67,11 @@ class Keepers:
         chain = self._chain(name)
         return chain.keys if chain.keys.epochs else None
 
-    def _chain(self, name: str) -> Chain:
+    def _chain(self, name: str) -> KeyChain:
         """What there is; without a file nothing."""
         found = read_sealed(self._home, name, self._check)
         if found is None:  # one that was lost had fewer lines than seconds have passed, so members take the new one
-            found = Chain(name, self._keeper.public, int(datetime.now(UTC).timestamp()))
+            found = KeyChain(name, self._keeper.public, int(datetime.now(UTC).timestamp()))
         return found
 
     def _group(self, name: str) -> Group:
@@ -91,7 +91,7 @@ class Keepers:
         found = self._found.identities.values()
         return {each.name: each.curve for each in found if group.has(each) and not each.refusal(now)}
 
-    def _add(self, chain: Chain, change: Change | None) -> GroupKeys:
+    def _add(self, chain: KeyChain, change: Change | None) -> GroupKeys:
         if change is not None:
             chain.add(change, lambda what: self._key.sign(what, ec.ECDSA(hashes.SHA256())))
             replace(sealed_file(self._home, chain.keys.group), chain.raw())

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from chappe.benchmark.syntax import Address, Section, parse, show, show_key
+from chappe.benchmark.syntax import ConfigAddress, ConfigSection, parse, show, show_key
 from chappe.errors import ConfigError
 
 NODES_MAX: Final = 500  # as the original
@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 
 @dataclass(slots=True)
-class Node:
+class BenchmarkNode:
     """One node. ``peers`` are those that it dials."""
 
     name: str
@@ -49,7 +49,7 @@ class Node:
     forwarding: bool = True
 
 
-def load(path: Path, text: str | None = None) -> list[Node]:
+def load(path: Path, text: str | None = None) -> list[BenchmarkNode]:
     """Read a file, or ``text`` as if it stood there.
 
     Raises:
@@ -62,10 +62,10 @@ def load(path: Path, text: str | None = None) -> list[Node]:
             text = path.read_bytes().decode("utf-8", "surrogateescape")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    return _Reader(path).read(parse(text, str(path)))
+    return _NodesReader(path).read(parse(text, str(path)))
 
 
-def render(nodes: Sequence[Node]) -> str:
+def render(nodes: Sequence[BenchmarkNode]) -> str:
     """The text of a file that says this."""
     lines = ["nodes {"]
     for node in nodes:
@@ -89,7 +89,7 @@ def render(nodes: Sequence[Node]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def neighbours(nodes: Sequence[Node]) -> dict[str, set[str]]:
+def neighbours(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
     """Who is peered with whom, whoever dials."""
     found: dict[str, set[str]] = {node.name: set() for node in nodes}
     for node in nodes:
@@ -99,7 +99,7 @@ def neighbours(nodes: Sequence[Node]) -> dict[str, set[str]]:
     return found
 
 
-def reached(nodes: Sequence[Node]) -> dict[str, set[str]]:
+def reached(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
     """Whom messages of each node get to, over any number of others that forward.
 
     Those who forward and are linked to each other all reach the same: each other, and whoever is linked to one of them.
@@ -125,7 +125,7 @@ def reached(nodes: Sequence[Node]) -> dict[str, set[str]]:
     return found
 
 
-def links_among(nodes: Sequence[Node], groups: dict[str, set[str]]) -> dict[str, int]:
+def links_among(nodes: Sequence[BenchmarkNode], groups: dict[str, set[str]]) -> dict[str, int]:
     """How many links there are between any two of each node's group and the node itself."""
     links = neighbours(nodes)
     counts: dict[frozenset[str], int] = {}  # most groups are the same
@@ -138,19 +138,19 @@ def links_among(nodes: Sequence[Node], groups: dict[str, set[str]]) -> dict[str,
     return found
 
 
-class _Reader:
+class _NodesReader:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, file: Section) -> list[Node]:
+    def read(self, file: ConfigSection) -> list[BenchmarkNode]:
         """The nodes of a file."""
         self._check_known(file, ("nodes",))
         said = file.values.get("nodes")
-        if not isinstance(said, Section):
+        if not isinstance(said, ConfigSection):
             raise self._wrong(1, "there is no section nodes { NAME { ... } }")
         nodes = []
         for name in said.values:
-            nodes.append(self._node(name, self._get(said, name, Section, Section(0))))
+            nodes.append(self._node(name, self._get(said, name, ConfigSection, ConfigSection(0))))
         if not NODES_MIN <= len(nodes) < NODES_MAX:
             raise self._wrong(said.line, f"{len(nodes)} nodes: at least {NODES_MIN} and below {NODES_MAX} are possible")
         self._check_peers(nodes, said)
@@ -160,14 +160,14 @@ class _Reader:
             raise self._wrong(said.line, "no node has num-inputs above 0, so nothing would be waited for")
         return nodes
 
-    def _node(self, name: str, said: Section) -> Node:
+    def _node(self, name: str, said: ConfigSection) -> BenchmarkNode:
         self._check_known(said, _KEYS)
         for key in ("id", "topics"):
             if key not in said.values:
                 raise self._wrong(said.line, f"node {name!r} has no {key}")
-        node = Node(name)
+        node = BenchmarkNode(name)
         address = said.values["id"]
-        if not isinstance(address, Address) or not address.startswith(("tcp:", "local:")):
+        if not isinstance(address, ConfigAddress) or not address.startswith(("tcp:", "local:")):
             raise self._wrong(said.lines["id"], "id is <tcp://HOST:PORT> or <local:NAME>")
         node.id = str(address)
         node.peers = self._texts(said, "peers")
@@ -180,7 +180,7 @@ class _Reader:
         if "num-outputs" in said.values:
             node.num_outputs = self._number(said, "num-outputs")
         node.num_inputs = self._number(said, "num-inputs")
-        by_node = self._get(said, "inputs-by-node", Section, Section(0))
+        by_node = self._get(said, "inputs-by-node", ConfigSection, ConfigSection(0))
         node.inputs_by_node = {each: self._number(by_node, each) for each in by_node.values}
         if by_node.values and sum(node.inputs_by_node.values()) != node.num_inputs:
             raise self._wrong(by_node.line, f"inputs-by-node of {name!r} sum up to something else than num-inputs")
@@ -192,7 +192,7 @@ class _Reader:
         node.forwarding = forward
         return node
 
-    def _check_peers(self, nodes: list[Node], said: Section) -> None:
+    def _check_peers(self, nodes: list[BenchmarkNode], said: ConfigSection) -> None:
         known = {node.name: node for node in nodes}
         for node in nodes:
             line = said.values[node.name].lines.get("peers", said.lines[node.name])
@@ -207,26 +207,26 @@ class _Reader:
             if not links[node.name]:
                 raise self._wrong(said.lines[node.name], f"{node.name!r} peers with nobody")
 
-    def _check_known(self, said: Section, keys: Sequence[str]) -> None:
+    def _check_known(self, said: ConfigSection, keys: Sequence[str]) -> None:
         for key, line in said.lines.items():
             if key not in keys:
                 near = difflib.get_close_matches(key, keys, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(keys)}"
                 raise self._wrong(line, f"unknown key {key!r}; {hint}")
 
-    def _texts(self, said: Section, key: str) -> list[str]:
+    def _texts(self, said: ConfigSection, key: str) -> list[str]:
         found = self._get(said, key, list, [])
         if not all(isinstance(each, str) for each in found):
             raise self._wrong(said.lines[key], f"{key} is a list of texts in quotes")
         return found
 
-    def _number(self, said: Section, key: str) -> int:
+    def _number(self, said: ConfigSection, key: str) -> int:
         found = self._get(said, key, int, 0)
         if found < 0 or isinstance(found, bool):
             raise self._wrong(said.lines[key], f"{key} is a number from 0 on")
         return found
 
-    def _get(self, said: Section, key: str, kind: type[V], default: V) -> V:
+    def _get(self, said: ConfigSection, key: str, kind: type[V], default: V) -> V:
         value: Any = said.values.get(key, default)
         if not isinstance(value, kind):
             raise self._wrong(said.lines[key], f"{key} is {_KINDS[kind]}")
@@ -241,7 +241,7 @@ _KEYS: Final = (
     "disable_forwarding", "forward", "log-verbosity",
 )  # fmt: skip
 _KINDS: Final[dict[type, str]] = {
-    Section: "a section in braces",
+    ConfigSection: "a section in braces",
     list: "a list in brackets",
     str: "a text in quotes",
     int: "a number",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from chappe.benchmark.config import FIRST_PORT, NODES_MAX, NODES_MIN, Node, reached
-from chappe.benchmark.syntax import Section, parse
+from chappe.benchmark.config import FIRST_PORT, NODES_MAX, NODES_MIN, BenchmarkNode, reached
+from chappe.benchmark.syntax import ConfigSection, parse
 from chappe.errors import InvalidData, StorageError, StorageFormat, UsageError
 from chappe.storage.recordings.codec import entries
 from chappe.storage.recordings.files import CONFIG_FILE, ID_FILE, MESSAGES_FILE, PEERS_FILE, TOPICS_FILE
@@ -68,7 +68,7 @@ def read(directory: Path, warn: Callable[[str], None] = lambda text: None) -> Re
 
 def generate(
     recordings: Sequence[Recording], excluded: Sequence[str] = (), warn: Callable[[str], None] = lambda text: None
-) -> list[Node]:
+) -> list[BenchmarkNode]:
     """The nodes of a benchmark; ``warn`` hears of peers of which there is no recording.
 
     Raises:
@@ -84,7 +84,7 @@ def generate(
     chosen = {each.name: each for each in recordings if each.name not in excluded}
     if not NODES_MIN <= len(chosen) < NODES_MAX:
         raise UsageError(f"{len(chosen)} recordings: at least {NODES_MIN} and below {NODES_MAX} are possible")
-    nodes = {name: Node(name, topics=each.topics, forwarding=each.forwarding) for name, each in chosen.items()}
+    nodes = {name: BenchmarkNode(name, topics=each.topics, forwarding=each.forwarding) for name, each in chosen.items()}
     _join(nodes, chosen, {each.id: each.name for each in recordings}, warn)
     for name, each in chosen.items():
         nodes[name].generator_file = each.messages if each.published else None
@@ -95,7 +95,10 @@ def generate(
 
 
 def _join(
-    nodes: dict[str, Node], recordings: dict[str, Recording], names: dict[str, str], warn: Callable[[str], None]
+    nodes: dict[str, BenchmarkNode],
+    recordings: dict[str, Recording],
+    names: dict[str, str],
+    warn: Callable[[str], None],
 ) -> None:
     """Who dials whom, and the addresses."""
     linked: set[frozenset[str]] = set()
@@ -120,7 +123,7 @@ def _join(
             raise UsageError(f"{name} is peered with none of the others: exclude it, or give its peers' recordings too")
 
 
-def _expect(nodes: dict[str, Node], recordings: dict[str, Recording]) -> None:
+def _expect(nodes: dict[str, BenchmarkNode], recordings: dict[str, Recording]) -> None:
     """How many messages each node gets from whom."""
     prefixes = {
         name: tuple([topic.encode("utf-8", "surrogateescape") for topic in node.topics]) for name, node in nodes.items()
@@ -147,7 +150,7 @@ def _forwards(path: Path) -> bool:
     if not path.is_file():
         return True
     said = parse(_text(path), str(path)).values.get("broker")
-    values = said.values if isinstance(said, Section) else {}
+    values = said.values if isinstance(said, ConfigSection) else {}
     return values.get("forward", True) is not False and values.get("disable-forwarding", False) is not True
 
 

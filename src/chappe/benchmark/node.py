@@ -16,7 +16,7 @@ from chappe.api.mesh.tally import Tally
 from chappe.benchmark.orders import Orders, process, say
 from chappe.errors import ChappeError
 from chappe.mesh.messages import DATA
-from chappe.storage.recordings.codec import Entry, entries
+from chappe.storage.recordings.codec import RecordedMessage, entries
 
 PROGRESS_S: Final = 0.2
 LOOK_S: Final = 0.1  # between two looks at the network
@@ -27,7 +27,7 @@ CACHE_BYTES_MAX: Final = 64 << 20  # payloads of shapes that come again
 Messages = list[tuple[bytes, bytes, int]]  # topic, payload, kind
 
 
-class Traffic:
+class LinkTraffic:
     """Frames and bytes over all links, also those that have ended."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -56,7 +56,7 @@ def messages_of(file: str | None, count: int | None) -> Messages:
         return []
     with open(file, "rb") as opened:
         raw = opened.read()
-    made: dict[Entry, tuple[bytes, bytes, int]] = {}
+    made: dict[RecordedMessage, tuple[bytes, bytes, int]] = {}
     room = CACHE_BYTES_MAX
     found: Messages = []
     for entry in entries(raw, torn=lambda problem: None):  # of that, who generates the configuration is told
@@ -84,14 +84,14 @@ def runs_of(messages: Messages) -> list[tuple[int, Messages]]:
     return found
 
 
-class Player:
+class NodePlayer:
     """Sends, and says now and then how far it is."""
 
     def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
         self._endpoint = endpoint
         self._tally = tally
         self._say_at = 0.0
-        self.traffic = Traffic(endpoint)
+        self.traffic = LinkTraffic(endpoint)
         self.sent = 0
         self.sent_at: float | None = None
 
@@ -151,7 +151,7 @@ def run(orders: Orders) -> None:
             raise ChappeError(f"it does not reach {', '.join(missing)}")
         await_links(endpoint, order["links"], until)
         say("connected")
-        player = Player(endpoint, tally)
+        player = NodePlayer(endpoint, tally)
         orders.next("start")
         before, cpu, dropped, started = player.traffic.look(), time.process_time(), endpoint.dropped, time.monotonic()
         player.play(messages, orders)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from chappe.benchmark.report import Outcome, Report
+from chappe.benchmark.report import BenchmarkReport, NodeOutcome
 
 WIDTH: Final = 800
 LEFT: Final = 70
@@ -20,7 +20,7 @@ LABELS_MAX: Final = 18  # names beside the curves, of those that received the mo
 COLOURS: Final = ("#1f6fb4", "#c4561b", "#2c8a4b", "#7a4fa3", "#b0283c", "#5b6770", "#a8830a", "#13808c")
 
 
-def draw(report: Report) -> str:
+def draw(report: BenchmarkReport) -> str:
     """The picture."""
     bars = _bars(report.nodes, CURVES_HEIGHT)
     height = CURVES_HEIGHT + TOP + ROW * len(report.nodes) + BOTTOM
@@ -30,7 +30,7 @@ def draw(report: Report) -> str:
     )
 
 
-def _curves(report: Report) -> str:
+def _curves(report: BenchmarkReport) -> str:
     receivers = sorted((each for each in report.nodes if each.expected or each.received), key=_most_first)
     curves = {each.name: [*report.samples.get(each.name, [(0.0, 0)]), _end(each)] for each in receivers}
     seconds = max([at for points in curves.values() for at, _ in points] + [0.001])
@@ -57,7 +57,7 @@ def _curves(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _bars(nodes: Sequence[Outcome], top: int) -> str:
+def _bars(nodes: Sequence[NodeOutcome], top: int) -> str:
     most = max([max(each.in_per_s, each.out_per_s) for each in nodes] + [1.0])
     parts = [
         f'<text x="{LEFT}" y="{top + 20}" font-weight="bold">Messages a second: sent (light), received (dark)</text>'
@@ -77,11 +77,11 @@ def _bars(nodes: Sequence[Outcome], top: int) -> str:
     return "\n".join(parts)
 
 
-def _most_first(outcome: Outcome) -> tuple[int, str]:
+def _most_first(outcome: NodeOutcome) -> tuple[int, str]:
     return -outcome.received, outcome.name
 
 
-def _end(outcome: Outcome) -> tuple[float, int]:
+def _end(outcome: NodeOutcome) -> tuple[float, int]:
     return outcome.receive_s or outcome.seconds, outcome.received
 
 

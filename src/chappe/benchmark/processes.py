@@ -21,7 +21,7 @@ ERROR_BYTES_MAX: Final = 4096  # of standard error, the last
 FAREWELL_S: Final = 5.0  # they get so long to close their endpoints
 
 
-class Child:
+class BenchmarkProcess:
     """One process. ``said`` has the latest of what it said, by event."""
 
     def __init__(self, name: str, module: str) -> None:
@@ -78,15 +78,15 @@ class Processes:
     """
 
     def __init__(self, module: str, kind: str = "") -> None:
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, BenchmarkProcess] = {}
         self._module = module
         self._kind = kind
         self._selector = selectors.DefaultSelector()
 
-    def start(self, name: str) -> Child:
+    def start(self, name: str) -> BenchmarkProcess:
         """Start one more. Raises ChappeError if the machine has no room for it."""
         try:
-            child = self.children[name] = Child(name, self._module)
+            child = self.children[name] = BenchmarkProcess(name, self._module)
         except OSError as error:
             raise ChappeError(f"process {len(self.children) + 1} cannot be started: {error.strerror}") from error
         for stream, take in ((child.process.stdout, child.heard), (child.process.stderr, child.complained)):

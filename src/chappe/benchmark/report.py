@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 @dataclass(slots=True)
-class Outcome:
+class NodeOutcome:
     """Of one node. Times are seconds since the start; None: it never came so far."""
 
     name: str
@@ -58,10 +58,10 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Report:
+class BenchmarkReport:
     """Of all nodes. ``samples`` are how many messages each had received, at seconds since the start."""
 
-    nodes: list[Outcome]
+    nodes: list[NodeOutcome]
     reason: str = ""  # why it ended before all was done
     samples: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Report:
         """Whether everything was sent and came, and nothing else did."""
         return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
 
-    def received_by_step(self, node: Outcome, steps: int, seconds: float) -> list[float]:
+    def received_by_step(self, node: NodeOutcome, steps: int, seconds: float) -> list[float]:
         """How many messages a node received in each of so many equal steps of the time from 0 to ``seconds``.
 
         Between two samples they count as evenly spread.
@@ -149,7 +149,7 @@ COLUMNS: Final = (
 SPARE: Final = ("dropped", "MB out", "frames in", "CPU s", "out/s", "seconds")  # a narrow terminal does without
 
 
-def rows(nodes: Sequence[Outcome], total: dict[str, Any]) -> list[tuple[str, ...]]:
+def rows(nodes: Sequence[NodeOutcome], total: dict[str, Any]) -> list[tuple[str, ...]]:
     """A table's rows; the last is all nodes together."""
     made = [
         (

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from chappe.benchmark.config import Node, links_among, reached
-from chappe.benchmark.processes import Child, Processes
-from chappe.benchmark.report import Outcome, Report
+from chappe.benchmark.config import BenchmarkNode, links_among, reached
+from chappe.benchmark.processes import BenchmarkProcess, Processes
+from chappe.benchmark.report import BenchmarkReport, NodeOutcome
 
 QUIET_S: Final = 10.0  # a link that is cut is noticed after 6 s; when nothing moved for longer, nothing will
 RESULT_S: Final = 15.0  # nodes get so long to tell what they counted
@@ -20,7 +20,7 @@ RESULT_S: Final = 15.0  # nodes get so long to tell what they counted
 Show = Callable[[str, int, int | None], None]  # what happens, how far it is, of how much
 
 
-def run(nodes: Sequence[Node], timeout_s: float, show: Show) -> Report:
+def run(nodes: Sequence[BenchmarkNode], timeout_s: float, show: Show) -> BenchmarkReport:
     """Run it.
 
     Args:
@@ -35,19 +35,19 @@ def run(nodes: Sequence[Node], timeout_s: float, show: Show) -> Report:
     with Processes("chappe.benchmark.node", "node ") as processes:
         for node in nodes:
             processes.start(node.name)
-        benchmark = _Benchmark(nodes, processes, until, show)
+        benchmark = _ClusterBenchmark(nodes, processes, until, show)
         benchmark.connect()
         return benchmark.measure()
 
 
-class _Benchmark:
-    def __init__(self, nodes: Sequence[Node], processes: Processes, until: float, show: Show) -> None:
+class _ClusterBenchmark:
+    def __init__(self, nodes: Sequence[BenchmarkNode], processes: Processes, until: float, show: Show) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._processes = processes
         self._children = processes.children
         self._until = until
         self._show = show
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, NodeOutcome] = {}
 
     def connect(self) -> None:
         """Up to the moment before the start."""
@@ -73,9 +73,9 @@ class _Benchmark:
             child.order("meet", ids=ids, links=links[name], timeout_s=self._left)
         self._await("connected", "waiting until all know each other")
         for name, node in self._nodes.items():
-            self._outcomes[name] = Outcome(name, said[name]["messages"], node.num_inputs)
+            self._outcomes[name] = NodeOutcome(name, said[name]["messages"], node.num_inputs)
 
-    def measure(self) -> Report:
+    def measure(self) -> BenchmarkReport:
         """From the start on."""
         start = time.monotonic()
         for child in self._children.values():
@@ -91,7 +91,7 @@ class _Benchmark:
             self._processes.listen(0.1)
         for name, child in self._children.items():
             self._conclude(self._outcomes[name], child)
-        return Report(list(self._outcomes.values()), reason, samples)
+        return BenchmarkReport(list(self._outcomes.values()), reason, samples)
 
     def _follow(self, start: float, samples: dict[str, list[tuple[float, int]]]) -> str:
         """Until everything is done, or nothing more comes; returns why, if it is the latter."""
@@ -122,7 +122,7 @@ class _Benchmark:
             return True
         return sent >= outcome.to_send and received >= outcome.expected
 
-    def _conclude(self, outcome: Outcome, child: Child) -> None:
+    def _conclude(self, outcome: NodeOutcome, child: BenchmarkProcess) -> None:
         outcome.sent, outcome.received = _progress(child)
         result: dict[str, Any] = child.said.get("result", {})
         for key, value in result.items():
@@ -143,6 +143,6 @@ class _Benchmark:
         return max(0.0, self._until - time.monotonic())
 
 
-def _progress(child: Child) -> tuple[int, int]:
+def _progress(child: BenchmarkProcess) -> tuple[int, int]:
     said = child.said.get("progress", {})
     return said.get("sent", 0), said.get("received", 0)

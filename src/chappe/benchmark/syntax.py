@@ -38,14 +38,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-class Address(str):
+class ConfigAddress(str):
     """What stood between angle brackets."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Section:
+class ConfigSection:
     """Keys with their values, and the lines where they stand."""
 
     line: int
@@ -53,15 +53,15 @@ class Section:
     lines: dict[str, int] = field(default_factory=dict)
 
 
-class _Token(NamedTuple):
+class _ConfigToken(NamedTuple):
     kind: str
     text: str
     line: int
 
 
-def parse(text: str, name: str) -> Section:
+def parse(text: str, name: str) -> ConfigSection:
     """What a file says; ``name`` is the file, for errors. Raises ConfigError."""
-    return _Reader(text, name).read_section(1, 0)
+    return _SectionReader(text, name).read_section(1, 0)
 
 
 def show(text: str) -> str:
@@ -76,15 +76,15 @@ def show_key(key: str) -> str:
     return key if _NAME.fullmatch(key) else show(key)
 
 
-class _Reader:
+class _SectionReader:
     def __init__(self, text: str, name: str) -> None:
         self._name = name
         self._tokens = self._split(text)
         self._next = next(self._tokens)
 
-    def read_section(self, line: int, depth: int) -> Section:
+    def read_section(self, line: int, depth: int) -> ConfigSection:
         """Up to the end, or the brace that closes an inner one."""
-        made = Section(line)
+        made = ConfigSection(line)
         while True:
             token = self._take()
             if token.kind == "end" and depth:
@@ -112,12 +112,12 @@ class _Reader:
         if token.kind == "text":
             return _unquoted(token.text)
         if token.kind == "address":
-            return Address(token.text[1:-1])
+            return ConfigAddress(token.text[1:-1])
         if token.kind == "word":
             return self._read_word(token)
         raise self._wrong(token.line, "a value is wanted here" + (f", not {token.text!r}" if token.text else ""))
 
-    def _read_list(self, opening: _Token, depth: int) -> list[Any]:
+    def _read_list(self, opening: _ConfigToken, depth: int) -> list[Any]:
         found = []
         while not (self._next.kind == "mark" and self._next.text == "]"):
             if self._next.kind == "end":
@@ -126,7 +126,7 @@ class _Reader:
         self._take()
         return found
 
-    def _read_word(self, token: _Token) -> bool | int | float | str:
+    def _read_word(self, token: _ConfigToken) -> bool | int | float | str:
         word = token.text
         if word in ("true", "false"):
             return word == "true"
@@ -139,13 +139,13 @@ class _Reader:
             return word
         raise self._wrong(token.line, f"{word!r} is not a number; text is written in quotes")
 
-    def _take(self) -> _Token:
+    def _take(self) -> _ConfigToken:
         token = self._next
         if token.kind != "end":
             self._next = next(self._tokens)
         return token
 
-    def _split(self, text: str) -> Iterator[_Token]:
+    def _split(self, text: str) -> Iterator[_ConfigToken]:
         at, line = 0, 1
         while at < len(text):
             found = _TOKEN.match(text, at)
@@ -158,8 +158,8 @@ class _Reader:
             if kind == "newline":
                 line += 1
             elif kind != "space":
-                yield _Token(kind, found[0], line)
-        yield _Token("end", "", line)
+                yield _ConfigToken(kind, found[0], line)
+        yield _ConfigToken("end", "", line)
 
     def _wrong(self, line: int, problem: str) -> ConfigError:
         return ConfigError(f"{self._name}, line {line}: {problem}")

@@ -15,9 +15,9 @@ from chappe.api.kv.map_store import MapStore, as_store
 from chappe.api.log.producer import Producer
 from chappe.errors import BufferFull, ChappeError, Closed, OffsetOutOfRange, Sealed, TimedOut, UnknownTopic, UsageError
 from chappe.log.batch import Record
-from chappe.reading.bounds import Reading, bounded
+from chappe.reading.bounds import TopicRead, bounded
 from chappe.reading.fetch import read_blocks
-from chappe.reading.offsets import Known, unflatten
+from chappe.reading.offsets import KnownPartition, unflatten
 from chappe.reading.selection import Selection
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -81,7 +81,7 @@ class Sender:
             logger.warning("%s", error)
 
 
-class Keeper(ABC):
+class StoreMirror(ABC):
     """A thread that makes what a store and a topic hold the same, until it is closed; a context.
 
     Args:
@@ -181,7 +181,7 @@ class Keeper(ABC):
                 self._news.wait(min(left, LOOK_S))
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record stands; the greatest of a key counts. The timestamp is in microseconds since 1970.
 
     ``chappe.spark.tables`` says what follows from that.
@@ -192,7 +192,7 @@ class Place(NamedTuple):
     offset: int
 
 
-NOWHERE: Final = Place(-(1 << 63), "", -1)  # before every record
+NOWHERE: Final = RecordPlace(-(1 << 63), "", -1)  # before every record
 
 
 class TopicNow:
@@ -203,12 +203,12 @@ class TopicNow:
     """
 
     def __init__(self, topic: str, tower: str, security: LogSecurity) -> None:
-        self._reading = Reading(Selection.of_topics([topic]), towers=tower, security=security)
+        self._reading = TopicRead(Selection.of_topics([topic]), towers=tower, security=security)
         with closing(self._reading.view()) as view:
             view.refresh()
             if view.away:
                 raise TimedOut(f"the store at {', '.join(view.away)} does not answer and may have what others lack")
-            self.known: Mapping[str, Known] = {partition: each for (_, partition), each in view.known.items()}
+            self.known: Mapping[str, KnownPartition] = {partition: each for (_, partition), each in view.known.items()}
             self._topic = topic
 
     def records(self, before: Mapping[str, int] | None = None) -> Iterator[Record]:
@@ -235,9 +235,9 @@ class TopicNow:
                         if record.offset < end:
                             yield record
 
-    def places(self, before: Mapping[str, int]) -> dict[bytes, Place]:
+    def places(self, before: Mapping[str, int]) -> dict[bytes, RecordPlace]:
         """Where the latest record of each key stands, of those that ``records`` has."""
-        found: dict[bytes, Place] = {}
+        found: dict[bytes, RecordPlace] = {}
         for record in self.records(before):
             key, place = record.key, place_of(record)
             if key is not None and place > found.get(key, NOWHERE):
@@ -245,6 +245,6 @@ class TopicNow:
         return found
 
 
-def place_of(record: Record) -> Place:
+def place_of(record: Record) -> RecordPlace:
     """Where a record stands."""
-    return Place(record.timestamp, record.partition, record.offset)
+    return RecordPlace(record.timestamp, record.partition, record.offset)

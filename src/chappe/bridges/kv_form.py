@@ -34,7 +34,7 @@ POSITION: Final = "chappe/from-topic"  # begins the keys under which it is kept 
 QUERY: Final = "chappe/query"  # ... and those of how far Spark's queries are
 
 
-class Row(NamedTuple):
+class StoreRow(NamedTuple):
     """A record that is to be written; ``value`` is None where the key is gone."""
 
     key: bytes
@@ -48,7 +48,7 @@ class Row(NamedTuple):
         return len(self.key) + len(self.value or b"") + ROW_BYTES
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     """What a record says of a key; ``value`` has no meaning where it is gone."""
 
     key: Value
@@ -58,19 +58,19 @@ class Entry(NamedTuple):
     version: int | None = None
 
 
-def row_of(key: Value, value: Value, version: int, *, gone: bool = False, expires_ns: int | None = None) -> Row:
+def row_of(key: Value, value: Value, version: int, *, gone: bool = False, expires_ns: int | None = None) -> StoreRow:
     """The record of an entry, or of one that is gone."""
     if gone:
-        return Row(encode(key), None, version)
-    return Row(encode(key), encode(value), version, b"" if expires_ns is None else b"%d" % expires_ns)
+        return StoreRow(encode(key), None, version)
+    return StoreRow(encode(key), encode(value), version, b"" if expires_ns is None else b"%d" % expires_ns)
 
 
-def fits(row: Row) -> bool:
+def fits(row: StoreRow) -> bool:
     """Whether it is small enough for a record."""
     return row.size <= RECORD_BYTES_MAX
 
 
-def pack(rows: Sequence[Row], timestamp: int) -> Iterator[tuple[int, bytes]]:
+def pack(rows: Sequence[StoreRow], timestamp: int) -> Iterator[tuple[int, bytes]]:
     """Rows, all of which fit, as batches: how many rows, and the batch of them. Its offsets have no meaning."""
     for place in pieces(row.size for row in rows):
         piece = rows[place]
@@ -78,21 +78,21 @@ def pack(rows: Sequence[Row], timestamp: int) -> Iterator[tuple[int, bytes]]:
         yield len(piece), encode_batch(0, values, timestamp, keys=keys, headers=headers)
 
 
-def _headers(row: Row) -> Headers:
+def _headers(row: StoreRow) -> Headers:
     version = (VERSION, b"%d" % row.version)
     return (version, (EXPIRES, row.expires)) if row.expires else (version,)
 
 
-def entry_of(key: bytes, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> Entry:
+def entry_of(key: bytes, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> StoreEntry:
     """What a record says; raises InvalidData for one that is damaged."""
     found = dict(headers)
     version = _number(found.get(VERSION))
     if version is None:
-        return Entry(to_value(key), None if value is None else to_value(value), value is None)
+        return StoreEntry(to_value(key), None if value is None else to_value(value), value is None)
     expires_ns = _number(found.get(EXPIRES))
     if value is None:
-        return Entry(decode(key), None, True, None, version)
-    return Entry(decode(key), decode(value), False, expires_ns, version)
+        return StoreEntry(decode(key), None, True, None, version)
+    return StoreEntry(decode(key), decode(value), False, expires_ns, version)
 
 
 def _number(raw: bytes | None) -> int | None:

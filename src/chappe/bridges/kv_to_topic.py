@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chappe.api.kv.map_store import MapStore, Typed
-from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, Sender, TopicNow, place_of
-from chappe.bridges.kv_form import EXPIRES, Row, fits, is_mark, pack, row_of
+from chappe.bridges.keeping import LOOK_S, NOWHERE, RecordPlace, Sender, StoreMirror, TopicNow, place_of
+from chappe.bridges.kv_form import EXPIRES, StoreRow, fits, is_mark, pack, row_of
 from chappe.errors import BufferFull, ChappeError, Closed, Sealed, StaleData, TimedOut, UsageError
 from chappe.kv.engine import Change
 from chappe.security import LogSecurity
@@ -40,7 +40,7 @@ class Fed:
     ready: bool = False  # whether it is known what the topic holds: before that nothing is written
 
 
-class DataStoreToTopic(Keeper):
+class DataStoreToTopic(StoreMirror):
     """Writes the changes of a data store to a topic, until it is closed; a context.
 
     What the topic holds is read when this starts, and what differs from the store is written; from then on each change
@@ -174,7 +174,7 @@ class DataStoreToTopic(Keeper):
         ours = now.known.get(self.partition)
         if (ours.next if ours else 0) < self._producer.next_offset:
             raise TimedOut("no store that has its earlier records answers")
-        places: dict[bytes, Place] = {}
+        places: dict[bytes, RecordPlace] = {}
         self._held = {}
         for record in now.records():
             key, place = record.key, place_of(record)
@@ -197,7 +197,7 @@ class DataStoreToTopic(Keeper):
         """Write the whole store: what differs from the topic, or everything."""
         version = self._store.version
         entries = [each.typed for each in self._store.snapshot() if not is_mark(each.key)]
-        rows: list[Row] = []
+        rows: list[StoreRow] = []
         here = set()
         for each in entries:
             row = row_of(each.key, each.value, each.version, expires_ns=each.expires_ns)
@@ -208,7 +208,7 @@ class DataStoreToTopic(Keeper):
                     self._write(rows)
                     rows = []
         self._write(rows)
-        self._write([Row(key, None, version) for key in self._held if key not in here])
+        self._write([StoreRow(key, None, version) for key in self._held if key not in here])
         self._version = version
         self._anew_at = time.monotonic() + (self._compact_s or 0.0)
 
@@ -217,7 +217,7 @@ class DataStoreToTopic(Keeper):
         self._write(rows if self._compact_s is None else {row.key: row for row in rows}.values())
         self._version = changes[-1].version
 
-    def _write(self, rows: Iterable[Row]) -> None:
+    def _write(self, rows: Iterable[StoreRow]) -> None:
         """Make records of rows; waits for room. What was not written when this is to end, the next run finds."""
         self._stamp = max(self._stamp, time.time_ns() // 1000)
         kept = [row if fits(row) else self._drop(row) for row in rows]
@@ -241,7 +241,7 @@ class DataStoreToTopic(Keeper):
         else:
             self._held[key] = _digest(value, expires)
 
-    def _drop(self, row: Row) -> Row:
+    def _drop(self, row: StoreRow) -> StoreRow:
         """A row that is too large: rather no value in the topic than an old one."""
         self._dropped += 1
         logger.warning(
@@ -252,7 +252,7 @@ class DataStoreToTopic(Keeper):
         return row._replace(value=None)
 
 
-def _row(event: DataStoreEvent | Typed) -> Row:
+def _row(event: DataStoreEvent | Typed) -> StoreRow:
     change = event.typed
     assert isinstance(change, Change)
     entry = change.entry

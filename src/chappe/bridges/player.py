@@ -24,7 +24,7 @@ from chappe.api.times import as_micros
 from chappe.bridges.form import Played, unpack
 from chappe.data.topic import decode_topic
 from chappe.errors import UsageError
-from chappe.reading.bounds import Bound, Moment, Reading, bounded
+from chappe.reading.bounds import Bound, Moment, TopicRead, bounded
 from chappe.reading.fetch import read_blocks
 from chappe.reading.offsets import EARLIEST, LATEST, Range
 from chappe.reading.selection import Selection
@@ -40,7 +40,7 @@ _name = lru_cache(4096)(decode_topic)
 
 
 @dataclass(slots=True)
-class Progress:
+class PlayerProgress:
     """How far a player is."""
 
     sent: int = 0  # messages published
@@ -88,7 +88,7 @@ class Player:
             raise UsageError(f"a speed is a number above 0, or None for as fast as possible, not {speed!r}")
         self._endpoint = endpoint
         self._pace = Pace(speed)
-        self._wanted = Reading(
+        self._wanted = TopicRead(
             Selection.of_topics([topic]),
             starting=_bound(start),
             ending=LATEST if end is None else Moment(as_micros(end)),
@@ -100,10 +100,10 @@ class Player:
         last = max([at for _, at, _ in self._waiting], default=0)
         self._last = last if end is None else min(last, as_micros(end))
         self._began = self._shown_at = time.monotonic()
-        self.progress = Progress(total=sum(len(each) for _, _, each in self._waiting))
-        self.show: Callable[[Progress], None] = lambda progress: None
+        self.progress = PlayerProgress(total=sum(len(each) for _, _, each in self._waiting))
+        self.show: Callable[[PlayerProgress], None] = lambda progress: None
 
-    def run(self) -> Progress:
+    def run(self) -> PlayerProgress:
         """Publish everything, and wait until it is on its way to the peers; Ctrl-C ends it at any time.
 
         Raises:
@@ -133,11 +133,11 @@ class Player:
         return sorted(planned, key=lambda each: (each[0], each[2].partition), reverse=True)
 
     def _in_order(self) -> Iterator[Played]:
-        streams: list[_Stream] = []
+        streams: list[_PartitionReader] = []
         while self._waiting or streams:
             opens_at = self._waiting[-1][0] if self._waiting else AT_LAST
             if not streams or opens_at <= min(each.next_time for each in streams):
-                stream = _Stream(self._blocks(self._waiting.pop()[2]))
+                stream = _PartitionReader(self._blocks(self._waiting.pop()[2]))
                 if stream.fill():
                     streams.append(stream)
                 continue
@@ -189,7 +189,7 @@ class Player:
         self.show(progress)
 
 
-class _Stream:
+class _PartitionReader:
     def __init__(self, blocks: Iterator[Played]) -> None:
         self._blocks = blocks
         self._block = Played([], [])

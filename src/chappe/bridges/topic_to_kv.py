@@ -11,8 +11,8 @@ from chappe.api.kv.map_store import MapStore
 from chappe.api.kv.shared_map import SharedMap
 from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.consumer import Consumer
-from chappe.bridges.keeping import LOOK_S, NOWHERE, Keeper, Place, TopicNow, place_of
-from chappe.bridges.kv_form import POSITION, Entry, entry_of, is_mark
+from chappe.bridges.keeping import LOOK_S, NOWHERE, RecordPlace, StoreMirror, TopicNow, place_of
+from chappe.bridges.kv_form import POSITION, StoreEntry, entry_of, is_mark
 from chappe.data.topic import Filter
 from chappe.errors import BackendFailure, InvalidData, OffsetOutOfRange, UsageError
 from chappe.security import LogSecurity
@@ -30,7 +30,7 @@ POSITION_S: Final = 1.0  # how often the position is written down while records 
 
 
 @dataclass(slots=True)
-class Taken:
+class TakenRecords:
     """How far a store is that is kept from a topic."""
 
     records: int = 0  # taken from the topic, of this run
@@ -39,7 +39,7 @@ class Taken:
     ready: bool = False  # whether it has begun: before that nothing is taken
 
 
-class TopicToDataStore(Keeper):
+class TopicToDataStore(StoreMirror):
     """Keeps a topic as a table in a data store, until it is closed; a context.
 
     A record sets its key, one without a value erases it. The latest counts, as in ``chappe.spark.read_table``: by
@@ -86,14 +86,14 @@ class TopicToDataStore(Keeper):
         self._positions = self._kept()
         self._saved: dict[str, int] = dict(self._positions)
         self._saved_at = time.monotonic()
-        self._places: dict[bytes, Place] = {}
-        self._done = Taken()
+        self._places: dict[bytes, RecordPlace] = {}
+        self._done = TakenRecords()
         self._consumer = Consumer(topic, tower=tower, listen=listen, reset="earliest", security=security)
         for partition, offset in self._positions.items():
             self._consumer.seek(topic, partition, offset)
         self._thread.start()
 
-    def progress(self) -> Taken:
+    def progress(self) -> TakenRecords:
         """How far it is."""
         return replace(self._done)
 
@@ -107,7 +107,7 @@ class TopicToDataStore(Keeper):
         """
         self._flush(self._is_at_end, timeout)
 
-    def close(self) -> Taken:
+    def close(self) -> TakenRecords:
         """Leave, after what was taken is done and its place written down; returns the account. Safe to call twice.
 
         While a map has no server that confirms what is written this is not waited for: it is taken again next time.
@@ -133,7 +133,7 @@ class TopicToDataStore(Keeper):
         except OffsetOutOfRange as error:  # retention was faster; the consumer goes on with the earliest there is
             logger.warning("%s", error)
             return
-        found: dict[bytes, Entry] = {}
+        found: dict[bytes, StoreEntry] = {}
         reached: dict[str, int] = {}
         count = 0
         while batch is not None:
@@ -152,7 +152,7 @@ class TopicToDataStore(Keeper):
     def _end(self) -> None:
         self._save()
 
-    def _take(self, batch: ConsumedBatch, found: dict[bytes, Entry]) -> None:
+    def _take(self, batch: ConsumedBatch, found: dict[bytes, StoreEntry]) -> None:
         for record in batch:
             key, place = record.key, place_of(record)
             if key is None:
@@ -172,7 +172,7 @@ class TopicToDataStore(Keeper):
             if not is_mark(entry.key):
                 found[key] = entry
 
-    def _apply(self, found: Mapping[bytes, Entry]) -> None:
+    def _apply(self, found: Mapping[bytes, StoreEntry]) -> None:
         """Set and erase, and wait until that is done: durably, on a master that lasts, and whose disk may be full."""
         told = False
         while True:
@@ -187,7 +187,7 @@ class TopicToDataStore(Keeper):
                     logger.warning("%s; still trying", error)
                 self._wait(RETRY_S)
 
-    def _change(self, found: Mapping[bytes, Entry]) -> None:
+    def _change(self, found: Mapping[bytes, StoreEntry]) -> None:
         now_ns = time.time_ns()
         lasting: list[tuple[Any, Any]] = []
         for each in found.values():

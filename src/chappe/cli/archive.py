@@ -24,7 +24,7 @@ from chappe.errors import ChappeError, UsageError
 
 if TYPE_CHECKING:
     from chappe.data.topic import Filter
-    from chappe.spark.archive.job import ArchiveJob, Progress
+    from chappe.spark.archive.job import ArchiveJob, ArchiveProgress
 
 LOOK_S: Final = 0.1
 STOP_S: Final = 60.0  # a batch under way is given up within this time
@@ -112,8 +112,8 @@ class _ArchiveRun:
     job: ArchiveJob | None = None
     stopped: bool = False
     error: BaseException | None = None
-    first: Progress | None = None  # of the first batch: what comes before is Spark's start
-    last: Progress | None = None
+    first: ArchiveProgress | None = None  # of the first batch: what comes before is Spark's start
+    last: ArchiveProgress | None = None
 
     def to_the_end(self, master: str, towers: str, skip_lost: bool, open_sealed: bool) -> KeyboardInterrupt | None:
         """Run until there is no more, or until Ctrl-C, which is returned. Raises ChappeError."""
@@ -170,7 +170,7 @@ class _ArchiveRun:
         except BaseException as error:
             self.error = error
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: ArchiveProgress) -> None:
         self.last = progress
         if self.first is None and progress.records:
             self.first = progress
@@ -193,5 +193,5 @@ class _ArchiveRun:
             self.bar.update(f"{text}{left_text(left)}", now.records, max(now.total, now.records))
 
 
-def _facts(progress: Progress) -> dict[str, object]:
+def _facts(progress: ArchiveProgress) -> dict[str, object]:
     return asdict(progress) | {"seconds": round(progress.seconds, 3)}

@@ -19,7 +19,7 @@ from chappe.errors import ChappeError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from chappe.benchmark.load.crew import Crew
-    from chappe.benchmark.load.frame import Load
+    from chappe.benchmark.load.frame import SourceLoad
     from chappe.benchmark.load.report import LoadReport
 
 app = typer.Typer(
@@ -105,7 +105,7 @@ def log(
         at = f"the tower at {tower}, topic {name}" if scratch is None else f"its own tower, and a store in {scratch}"
         run.begin(f"{at}: {many(producers, 'producer')}, {many(consumers, 'consumer')}", as_json)
 
-        def start(crew: Crew, loads: Sequence[Load]) -> None:
+        def start(crew: Crew, loads: Sequence[SourceLoad]) -> None:
             work.start(crew, loads, consumers, directory=scratch, where=where, topic=name, min_acks=min_acks)
 
         report = run.measure(start, as_json)
@@ -196,7 +196,7 @@ class _LoadRun:
         batch: int | None,
         size_min: int,
     ) -> None:
-        from chappe.benchmark.load.frame import Load
+        from chappe.benchmark.load.frame import SourceLoad
 
         self._bench, self._unit, self._rate = bench, unit, rate
         self._options = {name: value for name, value in context.params.items() if value is not None}
@@ -216,7 +216,7 @@ class _LoadRun:
         self._options |= {"size": self._size, "batch": batch, "seconds": self._seconds}
         each, more = divmod(count or 0, sources)
         self._loads = [
-            Load(
+            SourceLoad(
                 None if count is None else each + (number < more),
                 self._seconds,
                 self._size,
@@ -240,7 +240,7 @@ class _LoadRun:
             parts.append(f"{self._seconds:g} s")
         say(", ".join(parts))
 
-    def measure(self, start: Callable[[Crew, Sequence[Load]], None], as_json: bool) -> LoadReport:
+    def measure(self, start: Callable[[Crew, Sequence[SourceLoad]], None], as_json: bool) -> LoadReport:
         from chappe.benchmark.load.crew import Crew
         from chappe.benchmark.load.report import LoadReport
 

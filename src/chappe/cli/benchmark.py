@@ -17,7 +17,7 @@ from chappe.data.markup import many
 from chappe.errors import ConfigError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from chappe.benchmark.report import Report
+    from chappe.benchmark.report import BenchmarkReport
 
 app = typer.Typer(
     name="mesh", help="Benchmark a mesh: play what endpoints have recorded, on this machine.", no_args_is_help=True
@@ -139,7 +139,7 @@ def benchmark(
         raise typer.Exit(1)
 
 
-def _show(report: Report) -> None:
+def _show(report: BenchmarkReport) -> None:
     from chappe.benchmark.report import COLUMNS, SPARE, rows
     from chappe.cli.screen import Fitting, wide_console
 
@@ -151,7 +151,7 @@ def _show(report: Report) -> None:
     print(f"{total['received']:,} messages received in {total['seconds']:.3f} s, {rate}{frames}")
 
 
-def _draw(report: Report) -> None:
+def _draw(report: BenchmarkReport) -> None:
     """For each node, when it received its messages, and how fast it sent and received."""
     from chappe.benchmark.report import COLUMNS
     from chappe.cli.charts import amounts, bar

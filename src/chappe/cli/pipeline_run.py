@@ -34,8 +34,8 @@ from chappe.observing import snapshot
 from chappe.observing.numbers import Family, of_pipelines
 from chappe.spark.pipeline.model import Pipeline, PipelineInvalid, Trigger
 from chappe.spark.pipeline.progress import Numbers
-from chappe.spark.pipeline.running import PipelineFailed, Running
-from chappe.spark.pipeline.states import Failure, State, States, started_at
+from chappe.spark.pipeline.running import PipelineFailed, RunningPipeline
+from chappe.spark.pipeline.states import Failure, PipelineState, States, started_at
 from chappe.spark.sentences import is_sparks, sentence
 
 PIPE_WIDTH: Final = 160  # of a table where no terminal says how wide it is
@@ -47,7 +47,7 @@ WRITE_S: Final = 1.0  # how often the state file is brought up to date
 LAG: Final = ("query", "topic", "lag records", "lag bytes", "lag")
 
 
-def show(screen: Screen, name: str, running: Running, began: float) -> None:
+def show(screen: Screen, name: str, running: RunningPipeline, began: float) -> None:
     """Show how a running pipeline is; call it several times a second."""
     numbers, elapsed = running.numbers, f"{time.monotonic() - began:6.1f} s"
     head = Text(f"{elapsed}  {name}: {running.stage}", style="bold")
@@ -134,7 +134,7 @@ class PipelineRun:
         except ImportError as error:
             raise UsageError("pipelines need Spark and psutil; run: pip install 'chappe[spark]'") from error
         log = self.states.log_path(self.pipeline.name)
-        state = State(
+        state = PipelineState(
             name=self.pipeline.name,
             file=str(self.pipeline.file.absolute()),
             pid=os.getpid(),
@@ -152,7 +152,7 @@ class PipelineRun:
             return exit_code(stop)
         return self._account(running, log)
 
-    def _run(self, state: State, log: Path, console: Console) -> Running:
+    def _run(self, state: PipelineState, log: Path, console: Console) -> RunningPipeline:
         with ExitStack() as ending:
             # what Java and Spark say on standard error would tear the table apart
             file = ending.enter_context(log.open("w", encoding="utf-8", errors="backslashreplace"))
@@ -160,7 +160,7 @@ class PipelineRun:
             trigger = Trigger(available_now=True) if self.once else None
             if self.stops:
                 raise self.stops[0]
-            running = Running(self.pipeline, self.towers, master=self.master, trigger=trigger)
+            running = RunningPipeline(self.pipeline, self.towers, master=self.master, trigger=trigger)
             if self.metrics is not None:
                 try:
                     server = Metrics(state.name, running, *self.metrics, self.office)
@@ -193,7 +193,7 @@ class PipelineRun:
             for each, handler in heard.items():
                 signal.signal(each, handler)
 
-    def _follow(self, state: State, running: Running, update: Callable[[], None]) -> None:
+    def _follow(self, state: PipelineState, running: RunningPipeline, update: Callable[[], None]) -> None:
         """Show, tell and write down what happens until the pipeline has ended; have it end once that is asked for."""
         end = float("inf")
         asked = False
@@ -221,7 +221,7 @@ class PipelineRun:
             running.join(STEP_S)
         self._tell(state, running)
 
-    def _tell(self, state: State, running: Running) -> None:
+    def _tell(self, state: PipelineState, running: RunningPipeline) -> None:
         if self.json and not self.told and running.stage == "running":
             self.told = True
             self._print(event="started", pipeline=state.name, pid=state.pid, master=running.master,
@@ -241,7 +241,7 @@ class PipelineRun:
             if event.more:
                 warn(f"{event.query}: {event.more} more rows of this batch are not printed")
 
-    def _account(self, running: Running, log: Path) -> int:
+    def _account(self, running: RunningPipeline, log: Path) -> int:
         """Say how it ended; returns the exit code."""
         error = running.error
         if error is not None and is_sparks(error):
@@ -288,7 +288,9 @@ class Metrics:
         AddressInUse: Nothing can listen there.
     """
 
-    def __init__(self, pipeline: str, running: Running, host: str, port: int, office: Office | None = None) -> None:
+    def __init__(
+        self, pipeline: str, running: RunningPipeline, host: str, port: int, office: Office | None = None
+    ) -> None:
         try:
             from prometheus_client import CollectorRegistry, make_wsgi_app
 
@@ -308,9 +310,9 @@ class Metrics:
         self._server.close()
 
 
-def _numbers(pipeline: str, running: Running) -> Iterable[Family]:
+def _numbers(pipeline: str, running: RunningPipeline) -> Iterable[Family]:
     queries = tuple(query_of(each) for each in running.numbers)
-    return of_pipelines([snapshot.Pipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])
+    return of_pipelines([snapshot.ObservedPipeline(pipeline, running.stage, os.getpid(), "", "", "", queries=queries)])
 
 
 def parse_address(text: str) -> tuple[str, int]:

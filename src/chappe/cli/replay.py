@@ -170,13 +170,13 @@ def _replay_archive(
     need_packages("pyarrow", "numpy")
     since, until = (_moment(text, option) for text, option in zip(between, ("--start", "--end"), strict=True))
     from chappe.spark.archive.order import EARLIEST_US, LATEST_US
-    from chappe.spark.archive.replay import Order, Progress, Replay
+    from chappe.spark.archive.replay import Replay, ReplayOrder
 
     to = None if what.to is None else options.written_topic(what.to)
     times = (EARLIEST_US if since is None else as_micros(since), LATEST_US if until is None else as_micros(until))
     hear_warnings(tower)
 
-    def show(now: Progress) -> None:
+    def show(now: ReplayProgress) -> None:
         rate = rate_of(now.sent - now.earlier, now.seconds)
         text = f"{now.sent:,} sent, {now.stored:,} stored, {rate:,.0f} records/s{left_text(now.left_s)}"
         bar.update(text, now.sent, now.total)
@@ -188,7 +188,7 @@ def _replay_archive(
 
     with ExitStack() as ending:
         bar = ending.enter_context(Bar("looking at the archive", quiet=as_json))
-        order = Order(what.topic, to, speed, *times)
+        order = ReplayOrder(what.topic, to, speed, *times)
         run = ending.enter_context(Replay(source, order, tower=tower, listen=listen, security=security, anew=what.anew))
         if run.resumed:
             say(f"going on after {many(run.progress.earlier, 'record')} of an earlier run (--anew starts again)")
@@ -222,12 +222,12 @@ def _replay_topic(
     tower: str,
     as_json: bool,
 ) -> int:
-    from chappe.bridges.player import Player, Progress
+    from chappe.bridges.player import Player, PlayerProgress
 
     addresses = mesh.addresses(security, into.peers or [mesh.HERE])
     hear_warnings(tower)
 
-    def show(now: Progress) -> None:
+    def show(now: PlayerProgress) -> None:
         rate = rate_of(now.sent, now.seconds)
         text = f"{now.sent:,} of {now.total:,} published, {rate:,.0f} messages/s{left_text(now.left_s)}"
         bar.update(text, now.sent + now.skipped, now.total)

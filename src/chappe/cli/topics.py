@@ -19,7 +19,7 @@ from chappe.data.topic import Filter, similar
 from chappe.errors import ChappeError, TimedOut, UnknownTopic, UsageError
 
 if TYPE_CHECKING:
-    from chappe.reading.offsets import Key, Known
+    from chappe.reading.offsets import Key, KnownPartition
     from chappe.reading.view import StoresView
 
 DISCOVER_S: Final = 2.0
@@ -31,7 +31,7 @@ PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 class Holdings(NamedTuple):
     """What all stores that answered together have of each partition."""
 
-    known: Mapping[Key, Known]
+    known: Mapping[Key, KnownPartition]
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
     scrubbed: Mapping[str, int]  # store: when it had last read all that it keeps; 0: never
     refusals: Mapping[str, Sequence[tuple[str, str, int]]]  # store: identity, verb and how often, to administrators

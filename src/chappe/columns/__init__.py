@@ -14,9 +14,9 @@ from chappe.arrow import pyarrow
 from chappe.errors import UsageError
 
 if TYPE_CHECKING:
-    from chappe.columns.events import Columns
+    from chappe.columns.events import EventColumns
 
-    Reader: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], Columns]
+    Reader: TypeAlias = Callable[[Sequence[bytes], Sequence[bytes]], EventColumns]
 
 
 def reader() -> Reader:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chappe.columns import shapes
 from chappe.columns.shapes import FIELDS_MAX, Apart, Shape, join, shape_of
-from chappe.columns.wire import Others, Places, Read, Run, Wire, refuse, texts
+from chappe.columns.wire import EventBytes, Others, Places, ReadColumn, ValueRun, refuse, texts
 from chappe.data import zeek
 from chappe.data.binary import decode, encode
 from chappe.data.order import STRING, VECTOR
@@ -47,7 +47,7 @@ _TIMED_BYTES: Final = len(_TIMED) + 8
 
 
 @dataclass(slots=True)
-class Columns:
+class EventColumns:
     """What messages became.
 
     Args:
@@ -68,7 +68,7 @@ class Columns:
         self.malformed += 1
 
 
-class _Part(NamedTuple):
+class _ColumnPart(NamedTuple):
     """Columns of some rows: the event's name, network times, arguments and their shapes.
 
     ``places`` says where each row belongs: ``_ROW`` times its number, and within what is several the number of it.
@@ -86,9 +86,9 @@ class _Part(NamedTuple):
         return [each.type for each in self.args]
 
 
-def read(topics: Sequence[bytes], payloads: Sequence[bytes]) -> Columns:
+def read(topics: Sequence[bytes], payloads: Sequence[bytes]) -> EventColumns:
     """The columns of messages; nothing that is wrong with one concerns others."""
-    found = Columns()
+    found = EventColumns()
     start = size = 0
     for index, payload in enumerate(payloads):
         if size and size + len(payload) > COLUMNS_BYTES_MAX:
@@ -101,7 +101,7 @@ def read(topics: Sequence[bytes], payloads: Sequence[bytes]) -> Columns:
 
 
 class _Reading:
-    def __init__(self, topics: Sequence[bytes], payloads: Sequence[bytes], found: Columns) -> None:
+    def __init__(self, topics: Sequence[bytes], payloads: Sequence[bytes], found: EventColumns) -> None:
         self._topics = topics
         self._payloads = list(payloads)
         self._found = found
@@ -123,7 +123,7 @@ class _Reading:
 
     def _lay_out(self) -> None:
         """Where each row begins and ends, and of which message it is."""
-        self._wire = wire = Wire.of(b"".join(self._payloads))
+        self._wire = wire = EventBytes.of(b"".join(self._payloads))
         ends = np.cumsum(np.fromiter(map(len, self._payloads), np.int64, len(self._payloads)))
         starts = np.concatenate(([0], ends[:-1]))
         numbers = np.arange(len(starts))
@@ -170,9 +170,9 @@ class _Reading:
 
     # -- many at once -----------------------------------------------------------------------------
 
-    def _passes(self) -> tuple[list[_Part], Places]:
+    def _passes(self) -> tuple[list[_ColumnPart], Places]:
         """What can be decoded many at a time, and the rows that are left."""
-        parts: list[_Part] = []
+        parts: list[_ColumnPart] = []
         large = self._ends - self._starts > VALUE_ELEMENTS_MAX  # its elements are to be counted
         left, later = np.flatnonzero(~large), [np.flatnonzero(large)]
         tries = _TRIES_MAX * len(left)
@@ -227,13 +227,13 @@ class _Reading:
         which = _begins(self._wire, starts, raw[:2]) & ~_begins(self._wire, starts, _EVENT[:-8])
         return _Alike(None, left[which], 2, raw[1]) if len(which) and which[0] else None
 
-    def _part(self, alike: _Alike) -> _Part:
+    def _part(self, alike: _Alike) -> _ColumnPart:
         """The columns of rows that all are of one shape. Raises Others."""
         wire, rows = self._wire, alike.rows
         starts, limit = self._starts[rows], self._ends[rows]
-        run = Run(starts + alike.args_at, limit, rows)
+        run = ValueRun(starts + alike.args_at, limit, rows)
         refuse(rows, run.at > limit)
-        args: list[Read] = []
+        args: list[ReadColumn] = []
         for _ in range(alike.args):
             args.append(wire.read(run, 1))
             run = run._replace(at=args[-1].ends)
@@ -244,9 +244,11 @@ class _Reading:
             refuse(rows, (elements != 2) & (elements != 3))
             times, run = self._times(run, elements == 3)
         refuse(rows, run.at != limit)
-        return _Part(alike.event, times, [each.array for each in args], [each.shape for each in args], _ROW * rows)
+        return _ColumnPart(
+            alike.event, times, [each.array for each in args], [each.shape for each in args], _ROW * rows
+        )
 
-    def _times(self, run: Run, timed: NDArray[np.bool_]) -> tuple[pa.Array, Run]:
+    def _times(self, run: ValueRun, timed: NDArray[np.bool_]) -> tuple[pa.Array, ValueRun]:
         """The network times, of those that have metadata, and where that ends."""
         if not timed.any():
             return pa.nulls(len(timed), TIME), run
@@ -261,9 +263,9 @@ class _Reading:
 
     # -- one by one -------------------------------------------------------------------------------
 
-    def _one_by_one(self, rows: Places, told: bool = False) -> Iterator[_Part]:
+    def _one_by_one(self, rows: Places, told: bool = False) -> Iterator[_ColumnPart]:
         """The columns of these rows; ``told``: what is malformed was told before."""
-        groups: dict[tuple[str | None, int], list[_Group]] = {}
+        groups: dict[tuple[str | None, int], list[_ShapeGroup]] = {}
         for row in rows.tolist():
             raw = self._wire.raw[self._starts[row] : self._ends[row]]
             try:
@@ -271,7 +273,7 @@ class _Reading:
                     shape = tuple([shape_of(each) for each in args])
                     same = groups.setdefault((event, len(args)), [])
                     if not any(group.take(place, time, args, shape) for group in same[-_GROUPS_MAX:]):
-                        same.append(_Group(list(shape), [place], [time], [args]))
+                        same.append(_ShapeGroup(list(shape), [place], [time], [args]))
             except InvalidData as problem:
                 if not told:
                     self._found.refuse(self._topics[int(self._numbers[row])], str(problem))
@@ -279,13 +281,13 @@ class _Reading:
             for group in some:
                 values = zip(*group.args, strict=True)
                 made = [shapes.column(shape, each) for shape, each in zip(group.shape, values, strict=True)]
-                yield _Part(event, pa.array(group.times, TIME), made, group.shape, np.array(group.places))
+                yield _ColumnPart(event, pa.array(group.times, TIME), made, group.shape, np.array(group.places))
 
     # -- together ---------------------------------------------------------------------------------
 
-    def _merged(self, parts: list[_Part]) -> list[pa.RecordBatch]:
+    def _merged(self, parts: list[_ColumnPart]) -> list[pa.RecordBatch]:
         """A record batch for each event and types of its arguments."""
-        wholes: dict[tuple[str | None, int], list[_Part]] = {}
+        wholes: dict[tuple[str | None, int], list[_ColumnPart]] = {}
         for part in sorted(parts, key=lambda part: int(part.places[0])):
             same = wholes.setdefault((part.event, len(part.args)), [])
             for place, whole in enumerate(same[:_GROUPS_MAX]):
@@ -298,7 +300,7 @@ class _Reading:
         found = sorted(itertools.chain(*wholes.values()), key=lambda part: int(part.places[0]))
         return [self._record_batch(part) for part in found]
 
-    def _both(self, one: _Part, other: _Part) -> _Part | None:
+    def _both(self, one: _ColumnPart, other: _ColumnPart) -> _ColumnPart | None:
         """Both as one, if they have one shape, or the same types of columns, as sets and vectors may have."""
         try:
             shape = [
@@ -319,9 +321,9 @@ class _Reading:
             return anew[0] if len(anew) == 1 and len(anew[0].places) == len(places) else None
         turns = pa.array(np.argsort(places, kind="stable"))
         times = pa.concat_arrays([one.times, other.times])
-        return _Part(one.event, times.take(turns), [each.take(turns) for each in args], shape, np.sort(places))
+        return _ColumnPart(one.event, times.take(turns), [each.take(turns) for each in args], shape, np.sort(places))
 
-    def _record_batch(self, part: _Part) -> pa.RecordBatch:
+    def _record_batch(self, part: _ColumnPart) -> pa.RecordBatch:
         event = (
             pa.nulls(len(part.places), pa.string()) if part.event is None else pa.repeat(part.event, len(part.places))
         )
@@ -345,7 +347,7 @@ class _Alike(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Group:
+class _ShapeGroup:
     """Values of one shape."""
 
     shape: list[Shape | None]
@@ -395,7 +397,7 @@ def _likely(raw: bytes) -> Places | None:
     return np.fromiter(map(len, pieces), np.int64, len(pieces)) + len(_EVENT)
 
 
-def _begins(wire: Wire, starts: Places, prefix: bytes, any_at: int = -1) -> NDArray[np.bool_]:
+def _begins(wire: EventBytes, starts: Places, prefix: bytes, any_at: int = -1) -> NDArray[np.bool_]:
     """Whether these bytes are at these places, where the one at ``any_at`` may be another."""
     found = np.ones(len(starts), np.bool_)
     for at in range(0, len(prefix), 8):

@@ -60,19 +60,19 @@ class Others(Exception):
         self.rows = rows
 
 
-class Run(NamedTuple):
+class ValueRun(NamedTuple):
     """Values of one column: where each begins, where its event ends, and which event that is; all ascending."""
 
     at: Places
     limit: Places
     rows: Places
 
-    def only(self, which: Places) -> Run:
+    def only(self, which: Places) -> ValueRun:
         """Some of them."""
-        return Run(self.at[which], self.limit[which], self.rows[which])
+        return ValueRun(self.at[which], self.limit[which], self.rows[which])
 
 
-class Read(NamedTuple):
+class ReadColumn(NamedTuple):
     """A column, and where each of its values ends."""
 
     shape: Shape | None
@@ -81,7 +81,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class EventBytes:
     """Bytes of events one after the other, and ``PADDING``; as numbers that may begin at any of them."""
 
     raw: bytes
@@ -92,7 +92,7 @@ class Wire:
     _steps: list[int]  # that were made; in a list, as the rest never changes
 
     @classmethod
-    def of(cls, raw: bytes) -> Wire:
+    def of(cls, raw: bytes) -> EventBytes:
         """These bytes, padded."""
         padded = raw + bytes(PADDING)
         u8, u16, u32, u64 = [
@@ -110,7 +110,7 @@ class Wire:
         if self._steps[0] > STEPS_MAX or (step >= _LONE_STEPS and _LONE_SHARE * len(left) < of):
             raise Others(left)
 
-    def sizes(self, run: Run) -> tuple[Places, Places]:
+    def sizes(self, run: ValueRun) -> tuple[Places, Places]:
         """The lengths that stand at these places, and where what they are lengths of begins."""
         found = self.u8[run.at].astype(np.int64)
         if not len(found) or found.max() < _SMALL:
@@ -130,10 +130,10 @@ class Wire:
         refuse(run.rows, found > run.limit - at)  # each element of a container has a byte at least
         return found, at
 
-    def read(self, run: Run, depth: int) -> Read:
+    def read(self, run: ValueRun, depth: int) -> ReadColumn:
         """The values of a column, which lie in ``depth`` containers. Raises Others."""
         if not len(run.at):
-            return Read(None, pa.nulls(0), run.at)
+            return ReadColumn(None, pa.nulls(0), run.at)
         refuse(run.rows, run.at >= run.limit)
         tags = self.u8[run.at]
         tag = int(tags[0])
@@ -148,23 +148,23 @@ class Wire:
             ends = run.at + 1
             ends[index] = found.ends
             places = np.cumsum(present) - 1
-            return Read(found.shape, found.array.take(pa.array(places, mask=~present)), ends)
+            return ReadColumn(found.shape, found.array.take(pa.array(places, mask=~present)), ends)
         if tag == NONE:
-            return Read(None, pa.nulls(len(tags)), run.at + 1)
+            return ReadColumn(None, pa.nulls(len(tags)), run.at + 1)
         return self._typed(tag, run, depth)
 
-    def _typed(self, tag: int, run: Run, depth: int) -> Read:
+    def _typed(self, tag: int, run: ValueRun, depth: int) -> ReadColumn:
         """Values that all are of one type, from their tags on."""
         if tag > VECTOR:
             raise Others(run.rows)
         at = run.at + 1
         if tag in _FIXED:
-            return Read(Shape(tag), self._fixed(tag, run._replace(at=at)), at + _SIZES[tag])
+            return ReadColumn(Shape(tag), self._fixed(tag, run._replace(at=at)), at + _SIZES[tag])
         sizes, at = self.sizes(run._replace(at=at))
         if tag < SET:
             ends = at + sizes
             refuse(run.rows, ends > run.limit)
-            return Read(Shape(tag), texts(self._pieces(at, ends)), ends)
+            return ReadColumn(Shape(tag), texts(self._pieces(at, ends)), ends)
         if depth >= VALUE_DEPTH_MAX:
             raise Others(run.rows)
         run = run._replace(at=at)
@@ -176,7 +176,7 @@ class Wire:
 
     # -- scalars ----------------------------------------------------------------------------------
 
-    def _fixed(self, tag: int, run: Run) -> pa.Array:
+    def _fixed(self, tag: int, run: ValueRun) -> pa.Array:
         at = run.at
         kind = scalar_types()[tag]
         if tag == order.BOOLEAN:
@@ -226,7 +226,7 @@ class Wire:
         coded = self._blocks(at, 16)
         return pa.array([str(Address(each)) for each in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
-    def _subnets(self, run: Run) -> pa.Array:
+    def _subnets(self, run: ValueRun) -> pa.Array:
         coded = self._blocks(run.at, 17)
         found: list[str | None] = []
         for each in coded.dictionary.to_pylist():
@@ -258,7 +258,7 @@ class Wire:
 
     # -- containers -------------------------------------------------------------------------------
 
-    def _vectors(self, run: Run, counts: Places, depth: int) -> Read:
+    def _vectors(self, run: ValueRun, counts: Places, depth: int) -> ReadColumn:
         count = int(counts[0])
         if count <= FIELDS_MAX and (counts == count).all():
             fields, at = [], run.at
@@ -269,27 +269,27 @@ class Wire:
             element = listed(shape)
             if isinstance(element, type):
                 kind = struct_type([each.array.type for each in fields])
-                return Read(shape, pa.StructArray.from_arrays([f.array for f in fields], fields=list(kind)), at)
+                return ReadColumn(shape, pa.StructArray.from_arrays([f.array for f in fields], fields=list(kind)), at)
             if count == 0:
-                return Read(shape, _lists(counts, pa.nulls(0)), at)
+                return ReadColumn(shape, _lists(counts, pa.nulls(0)), at)
             if all(each.array.type == fields[0].array.type for each in fields):
                 turns = np.arange(count * len(counts)).reshape(count, -1).T.ravel()
-                return Read(shape, _lists(counts, pa.concat_arrays([f.array for f in fields]).take(turns)), at)
+                return ReadColumn(shape, _lists(counts, pa.concat_arrays([f.array for f in fields]).take(turns)), at)
         else:
             shape = Shape(LIST, (None,))
         elements, ends = self._elements(run, counts, 1)
         found = self.read(elements, depth + 1)
         if shape.tag == LIST:
             shape = Shape(LIST, (found.shape,))
-        return Read(shape, _lists(counts, found.array), ends)
+        return ReadColumn(shape, _lists(counts, found.array), ends)
 
-    def _sets(self, run: Run, counts: Places, depth: int) -> Read:
+    def _sets(self, run: ValueRun, counts: Places, depth: int) -> ReadColumn:
         elements, ends = self._elements(run, counts, 1)
         found = self.read(elements, depth + 1)
         self._check_order(elements, counts)
-        return Read(Shape(SET, (found.shape,)), _lists(counts, found.array), ends)
+        return ReadColumn(Shape(SET, (found.shape,)), _lists(counts, found.array), ends)
 
-    def _tables(self, run: Run, counts: Places, depth: int) -> Read:
+    def _tables(self, run: ValueRun, counts: Places, depth: int) -> ReadColumn:
         both, ends = self._elements(run, counts, 2)
         keys, items = both.only(np.s_[::2]), both.only(np.s_[1::2])
         found, values = self.read(keys, depth + 1), self.read(items, depth + 1)
@@ -298,39 +298,39 @@ class Wire:
         self._check_order(keys, counts)
         kind = map_type(found.array.type, values.array.type)
         array = pa.MapArray.from_arrays(_offsets(counts), found.array.cast(kind.key_type), values.array, type=kind)
-        return Read(Shape(TABLE, (found.shape, values.shape)), array, ends)
+        return ReadColumn(Shape(TABLE, (found.shape, values.shape)), array, ends)
 
-    def _elements(self, run: Run, counts: Places, width: int) -> tuple[Run, Places]:
+    def _elements(self, run: ValueRun, counts: Places, width: int) -> tuple[ValueRun, Places]:
         """All elements of containers, ``width`` for each that is counted, and where the containers end."""
         counts = width * counts
         refuse(run.rows, counts > run.limit - run.at)
         rows, limit = np.repeat(run.rows, counts), np.repeat(run.limit, counts)
         first = np.cumsum(counts) - counts
         if not len(rows):
-            return Run(rows, limit, rows), run.at
+            return ValueRun(rows, limit, rows), run.at
         tag = int(self.u8[run.at[counts.argmax()]])
         if width == 1 and tag in _FIXED:
             size = 1 + int(_SIZES[tag])
             at = np.repeat(run.at - size * first, counts) + size * np.arange(len(rows))
             if (at < limit).all() and (self.u8[at] == tag).all():
-                return Run(at, limit, rows), run.at + size * counts
+                return ValueRun(at, limit, rows), run.at + size * counts
         at, ends = np.empty(len(rows), np.int64), run.at.copy()
         which = np.arange(len(counts))
         for step in range(int(counts.max())):
             which = which[counts[which] > step]
             self._step(step, run.rows[which], len(counts))
             at[first[which] + step] = ends[which]
-            ends[which] = self._skip(Run(ends[which], run.limit[which], run.rows[which]))
-        return Run(at, limit, rows), ends
+            ends[which] = self._skip(ValueRun(ends[which], run.limit[which], run.rows[which]))
+        return ValueRun(at, limit, rows), ends
 
-    def _skip(self, run: Run) -> Places:
+    def _skip(self, run: ValueRun) -> Places:
         """Where values of any types end."""
         at = run.at.copy()
         left = np.ones(len(at), np.int64)
         which = np.arange(len(at))
         for step in itertools.count():
             self._step(step, run.rows[which], len(at))
-            here = Run(at[which], run.limit[which], run.rows[which])
+            here = ValueRun(at[which], run.limit[which], run.rows[which])
             refuse(here.rows, here.at >= here.limit)
             tags = self.u8[here.at]
             refuse(here.rows, tags > VECTOR)
@@ -339,7 +339,7 @@ class Wire:
             sized = (tags == STRING) | (tags >= order.ENUM_VALUE)
             if sized.any():
                 inside = which[sized]
-                sizes, begins = self.sizes(Run(at[inside], run.limit[inside], run.rows[inside]))
+                sizes, begins = self.sizes(ValueRun(at[inside], run.limit[inside], run.rows[inside]))
                 refuse(here.rows[sized], sizes > run.limit[inside] - begins)
                 contains = tags[sized] >= SET
                 at[inside] = begins + np.where(contains, 0, sizes)
@@ -349,7 +349,7 @@ class Wire:
                 break
         return at
 
-    def _check_order(self, run: Run, counts: Places) -> None:
+    def _check_order(self, run: ValueRun, counts: Places) -> None:
         """Members of sets of so many, or keys, come in order and each once; raises Others for those that do not."""
         of = np.repeat(np.arange(len(counts)), counts)
         inside = of[1:] == of[:-1]
@@ -376,7 +376,7 @@ class Wire:
             ports = self.u32[at] >> 8
             return np.asarray(ports[1:] > ports[:-1])
         if tag in (STRING, order.ENUM_VALUE):
-            sizes, begins = self.sizes(Run(at, np.full(len(at), len(self.raw)), at))
+            sizes, begins = self.sizes(ValueRun(at, np.full(len(at), len(self.raw)), at))
             pieces = self._pieces(begins, begins + sizes)
             return np.asarray(pc.greater(pieces[1:], pieces[:-1]).to_numpy(zero_copy_only=False))
         return None

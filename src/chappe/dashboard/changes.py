@@ -25,7 +25,7 @@ from chappe.data.markup import many
 from chappe.data.topic import check_topic, encode_topic
 from chappe.errors import ChappeError, TimedOut, UsageError
 from chappe.log.queries import SeekAnswer, SeekRequest, TrimAnswer, TrimRequest
-from chappe.reading.offsets import Key, Known
+from chappe.reading.offsets import Key, KnownPartition
 from chappe.security import LogSecurity
 from chappe.storage.positions import Positions
 from chappe.transports.queries import StoreClient
@@ -127,7 +127,7 @@ class DashboardChanges:
         carry_out = partial(self._trim, name, EVER if before_us is None else before_us, stores)
         return Planned(title, " ".join(sentences), verb, carry_out)
 
-    def _unread(self, topic: str, held: dict[str, Known], end: dict[str, int]) -> Iterator[str]:
+    def _unread(self, topic: str, held: dict[str, KnownPartition], end: dict[str, int]) -> Iterator[str]:
         """Sentences on readers that have not read all of it."""
         readers = [] if self._log is None else self._log.readers()
         behind = []
@@ -163,7 +163,7 @@ class DashboardChanges:
             client.close()
         return answer.records if isinstance(answer, TrimAnswer) else 0
 
-    def _at(self, topic: str, partition: str, known: Known, at_us: int) -> int:
+    def _at(self, topic: str, partition: str, known: KnownPartition, at_us: int) -> int:
         """The offset of a moment in a partition."""
         if known.next == known.first or at_us <= known.timestamp_min:
             return known.first
@@ -182,7 +182,7 @@ class DashboardChanges:
                 client.close()
         raise problem
 
-    def _held(self, topic: str) -> tuple[str, dict[str, Known]]:
+    def _held(self, topic: str) -> tuple[str, dict[str, KnownPartition]]:
         return (topic, {}) if self._log is None else self._log.held(topic)
 
     # -- groups ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from chappe.defaults import MIB
 from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.log.batch import Batch, Record
 from chappe.log.queries import Answer, ReadRequest, Request, SeekAnswer, SeekRequest
-from chappe.reading.offsets import Known
+from chappe.reading.offsets import KnownPartition
 from chappe.security import LogSecurity
 from chappe.transports.queries import StoreClient
 
@@ -59,7 +59,7 @@ class Found:
     note: str = ""
 
 
-def find(topic: str, held: Mapping[str, Known], wanted: RecordQuery, security: LogSecurity = None) -> Found:
+def find(topic: str, held: Mapping[str, KnownPartition], wanted: RecordQuery, security: LogSecurity = None) -> Found:
     """Look into the stores.
 
     Args:
@@ -122,7 +122,7 @@ class _Search:
             found.append(f"{self._damaged:,} batches cannot be read")
         return found
 
-    def of(self, partition: str, known: Known) -> list[Record]:
+    def of(self, partition: str, known: KnownPartition) -> list[Record]:
         offset = self._begin(partition, known)
         newest = self._wanted.since_us is None and self._wanted.offset is None
         found: list[Record] = []
@@ -168,7 +168,7 @@ class _Search:
         parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
         return any(part and self._text in part.decode("utf-8", "replace").casefold() for part in parts)
 
-    def _begin(self, partition: str, known: Known) -> int:
+    def _begin(self, partition: str, known: KnownPartition) -> int:
         wanted = self._wanted
         if wanted.offset is not None:
             return max(known.first, wanted.offset)
@@ -181,7 +181,9 @@ class _Search:
         self._cut = self._cut or (bool(self._text) and begin > known.first)
         return begin
 
-    def _ask(self, partition: str, known: Known, request: Request) -> tuple[Answer, Sequence[bytes | memoryview]]:
+    def _ask(
+        self, partition: str, known: KnownPartition, request: Request
+    ) -> tuple[Answer, Sequence[bytes | memoryview]]:
         """Ask one store after the other, and one that was silent no more. Raises TimedOut if none answers."""
         problem: ChappeError | None = None
         for endpoint in known.holders:

@@ -20,9 +20,9 @@ import msgspec
 from chappe.dashboard.sources import DashboardSource
 from chappe.errors import ChappeError
 from chappe.observing.drawing import Drawing, draw
-from chappe.observing.lines import MINUTES, Point, Span
+from chappe.observing.lines import MINUTES, LineSpan, Point
 from chappe.observing.observer import SPARK, Observer
-from chappe.observing.snapshot import Snapshot, Topic
+from chappe.observing.snapshot import ObservedTopic, SystemSnapshot
 
 logger = logging.getLogger("chappe")
 
@@ -42,7 +42,7 @@ class SourceRunner:
         self._lock = threading.Lock()
         self._look_s = look_s
         self._ended = threading.Event()
-        self._made: tuple[float, Snapshot, Drawing] | None = None
+        self._made: tuple[float, SystemSnapshot, Drawing] | None = None
         self._making = threading.Lock()
         self._asked_at = -ASKED_S
         self._sparks: dict[str, str] = {}  # by topic
@@ -55,11 +55,11 @@ class SourceRunner:
         for thread in self._threads:
             thread.start()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SystemSnapshot:
         """Everything now; however many ask, it is made a few times a second at most, and by no thread that shows it."""
         return self.picture()[0]
 
-    def picture(self) -> tuple[Snapshot, Drawing]:
+    def picture(self) -> tuple[SystemSnapshot, Drawing]:
         """The same, and where everybody stands."""
         self._asked_at = now = time.monotonic()
         made = self._made
@@ -67,7 +67,7 @@ class SourceRunner:
             made = self._make()
         return made[1], made[2]
 
-    def _make(self) -> tuple[float, Snapshot, Drawing]:
+    def _make(self) -> tuple[float, SystemSnapshot, Drawing]:
         with self._making:
             now = time.monotonic()
             made = self._made
@@ -84,12 +84,12 @@ class SourceRunner:
             if time.monotonic() - self._asked_at < ASKED_S:
                 self._make()
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> ObservedTopic | None:
         """See ``Observer.topic``."""
         with self._lock:
             return self._observer.topic(name, time.monotonic())
 
-    def find_topics(self, text: str, limit: int) -> list[Topic]:
+    def find_topics(self, text: str, limit: int) -> list[ObservedTopic]:
         """Topics whose name contains a text, those that changed last first; takes a while where there are many."""
         with self._lock:
             names = self._observer.names()
@@ -111,12 +111,12 @@ class SourceRunner:
                     self._sparks[each] = self._observer.spark(each, now)
             return self._sparks
 
-    def rate_line(self, topic: str, span: Span = MINUTES) -> list[Point]:
+    def rate_line(self, topic: str, span: LineSpan = MINUTES) -> list[Point]:
         """See ``Observer.rate_line``."""
         with self._lock:
             return self._observer.rate_line(topic, time.monotonic(), span)
 
-    def lag_line(self, topic: str, reader: str, span: Span = MINUTES) -> list[Point]:
+    def lag_line(self, topic: str, reader: str, span: LineSpan = MINUTES) -> list[Point]:
         """See ``Observer.lag_line``."""
         with self._lock:
             return self._observer.lag_line(topic, reader, time.monotonic(), span)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from chappe.observing.snapshot import Kind, Level, Link, Member
+from chappe.observing.snapshot import Kind, Level, ObservedLink, ObservedMember
 
 SINGLE_MAX: Final = 150  # members drawn one by one
 EDGES_MAX: Final = 1_500
@@ -34,7 +34,7 @@ APART: Final = 140.0  # between log and mesh
 JITTER: Final = 40.0  # so that links of three in a row do not lie upon each other
 
 
-class Node(NamedTuple):
+class MapNode(NamedTuple):
     """A member, or a group of them: ``size`` is then above 1 and ``id`` begins with ``group:``.
 
     The label of a ``server``, one of a pair or chain or a witness, is always shown.
@@ -65,19 +65,19 @@ class Edge(NamedTuple):
 class Drawing(NamedTuple):
     """What is drawn; ``left_out`` is how many edges are not."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[MapNode, ...]
     edges: tuple[Edge, ...]
     left_out: int
 
 
-def draw(members: Sequence[Member], links: Sequence[Link], single_max: int = SINGLE_MAX) -> Drawing:
+def draw(members: Sequence[ObservedMember], links: Sequence[ObservedLink], single_max: int = SINGLE_MAX) -> Drawing:
     """A place for everybody."""
     grouped = len(members) > single_max
     counts = Counter(_group(each) for each in members)
     # what is rare stays by itself: of a thousand members one wants to see the three stores
     merged = {key for key, count in counts.items() if grouped and count > single_max // 10}
     home: dict[str, str] = {}
-    nodes: dict[str, tuple[Member, int]] = {}
+    nodes: dict[str, tuple[ObservedMember, int]] = {}
     for each in members:
         key = _group(each)
         if key not in merged:
@@ -92,13 +92,13 @@ def draw(members: Sequence[Member], links: Sequence[Link], single_max: int = SIN
     return Drawing(tuple(_places(nodes)), tuple(edges[:EDGES_MAX]), max(0, len(edges) - EDGES_MAX))
 
 
-def _group(member: Member) -> tuple[str, str]:
+def _group(member: ObservedMember) -> tuple[str, str]:
     """What is alike: the kind, and the host."""
     host = member.address.removeprefix("tcp://").rpartition(":")[0]
     return member.kind, host
 
 
-def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
+def _places(nodes: dict[str, tuple[ObservedMember, int]]) -> list[MapNode]:
     log = [each for each in nodes if nodes[each][0].kind in ROWS]
     servers = [each for each in nodes if nodes[each][0].kind in COLUMN]
     mesh = [each for each in nodes if nodes[each][0].kind not in (*ROWS, *COLUMN)]
@@ -110,19 +110,19 @@ def _places(nodes: dict[str, tuple[Member, int]]) -> list[Node]:
     return [_node(name, *nodes[name], *at[name]) for name in nodes]
 
 
-def _node(name: str, member: Member, size: int, x: float, y: float) -> Node:
+def _node(name: str, member: ObservedMember, size: int, x: float, y: float) -> MapNode:
     label = member.name if size == 1 else f"{size:,} {_many(member.kind)}"
     if size == 1 and member.kind in ("chain server", "map server"):
         label += f", {member.status}"  # its place in the chain, or which of two it is
-    return Node(name, member.kind, label, member.level, size, x, y, size == 1 and member.kind in COLUMN)
+    return MapNode(name, member.kind, label, member.level, size, x, y, size == 1 and member.kind in COLUMN)
 
 
-def _column(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
+def _column(names: Sequence[str], nodes: dict[str, tuple[ObservedMember, int]]) -> dict[str, tuple[float, float]]:
     ranked = sorted(names, key=lambda each: COLUMN.index(nodes[each][0].kind))
     return {name: (0.0, place * SERVERS_Y) for place, name in enumerate(ranked)}
 
 
-def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
+def _rows(names: Sequence[str], nodes: dict[str, tuple[ObservedMember, int]]) -> dict[str, tuple[float, float]]:
     rows: dict[int, list[str]] = {}
     for name in names:
         rows.setdefault(ROWS[nodes[name][0].kind], []).append(name)
@@ -139,7 +139,7 @@ def _rows(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[st
     return {name: (x - left, at) for name, (x, at) in found.items()}
 
 
-def _grid(names: Sequence[str], nodes: dict[str, tuple[Member, int]]) -> dict[str, tuple[float, float]]:
+def _grid(names: Sequence[str], nodes: dict[str, tuple[ObservedMember, int]]) -> dict[str, tuple[float, float]]:
     side = next((each for each in GRIDS if each * each >= FREE * len(names)), GRIDS[-1])
     taken: dict[int, str] = {}
     for name in sorted(names, key=lambda each: (nodes[each][0].kind != "this dashboard", _hash(each))):
@@ -166,7 +166,7 @@ def _hash(name: str) -> int:
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _edges(links: Sequence[Link], home: dict[str, str]) -> list[Edge]:
+def _edges(links: Sequence[ObservedLink], home: dict[str, str]) -> list[Edge]:
     found: dict[tuple[str, str, str], Edge] = {}
     for link in links:
         a, b = (home.get(end) for end in link.ends)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from chappe.observing.snapshot import Link, Part, Pipeline, Problem, Topic
+from chappe.observing.snapshot import HealthProblem, ObservedLink, ObservedPart, ObservedPipeline, ObservedTopic
 
 LAG_MAX: Final = 100_000  # records; a reader that is further behind than this is a problem
 PIPELINE_LAG_S: Final = 60.0
@@ -18,9 +18,9 @@ HELD_BACK_MAX: Final = 1_000  # messages that wait for one peer
 TELLS_MAX: Final = 20  # problems of one kind; further ones are one sentence
 
 
-def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]:
+def problems_of(parts: Sequence[ObservedPart], topics: Iterable[ObservedTopic]) -> list[HealthProblem]:
     """Of the whole picture; ``topics`` are the ones that changed last."""
-    found: list[Problem] = []
+    found: list[HealthProblem] = []
     found += _few(_lagging(topics), "readers are far behind", "look at the topics by lag")
     names = {each.id: f"{each.kind} {each.name}" for part in parts for each in part.members}
     found += _few(
@@ -34,7 +34,7 @@ def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]
     tower = next((each for each in members if each.kind == "tower" and each.level == "good"), None)
     if tower is not None and not any(each.kind == "store" for each in members):
         found.append(
-            Problem(
+            HealthProblem(
                 "no store",
                 "warning",
                 "The tower knows no store: records are passed on live, and nobody keeps them.",
@@ -44,19 +44,22 @@ def problems_of(parts: Sequence[Part], topics: Iterable[Topic]) -> list[Problem]
     return found
 
 
-def _few(found: Iterable[Problem], many: str, look: str) -> list[Problem]:
+def _few(found: Iterable[HealthProblem], many: str, look: str) -> list[HealthProblem]:
     listed = list(found)
     if len(listed) <= TELLS_MAX:
         return listed
     more = len(listed) - TELLS_MAX
-    return [*listed[:TELLS_MAX], Problem(f"more: {many}", "warning", f"{more:,} more {many}.", f"To see all, {look}.")]
+    return [
+        *listed[:TELLS_MAX],
+        HealthProblem(f"more: {many}", "warning", f"{more:,} more {many}.", f"To see all, {look}."),
+    ]
 
 
-def _lagging(topics: Iterable[Topic]) -> Iterable[Problem]:
+def _lagging(topics: Iterable[ObservedTopic]) -> Iterable[HealthProblem]:
     for topic in topics:
         for reader in topic.readers:
             if reader.lag >= LAG_MAX:
-                yield Problem(
+                yield HealthProblem(
                     f"lag {topic.name} {reader.name}",
                     "warning",
                     f"{reader.kind.capitalize()} {reader.name} is {reader.lag:,} records behind in topic {topic.name}.",
@@ -64,11 +67,11 @@ def _lagging(topics: Iterable[Topic]) -> Iterable[Problem]:
                 )
 
 
-def _held_back(links: Iterable[Link], names: Mapping[str, str]) -> Iterable[Problem]:
+def _held_back(links: Iterable[ObservedLink], names: Mapping[str, str]) -> Iterable[HealthProblem]:
     for link in links:
         for (one, other), waiting in ((link.ends, link.waiting), (link.ends[::-1], link.waiting_back)):
             if waiting >= HELD_BACK_MAX:
-                yield Problem(
+                yield HealthProblem(
                     f"full {one} {other}",
                     "warning",
                     f"{waiting:,} messages wait at {names.get(one, one[:8])} for {names.get(other, other[:8])}.",
@@ -76,11 +79,11 @@ def _held_back(links: Iterable[Link], names: Mapping[str, str]) -> Iterable[Prob
                 )
 
 
-def _pipelines(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
+def _pipelines(pipelines: Iterable[ObservedPipeline]) -> Iterable[HealthProblem]:
     for pipeline in pipelines:
         for query in pipeline.queries:
             if query.lag_s is not None and query.lag_s >= PIPELINE_LAG_S:
-                yield Problem(
+                yield HealthProblem(
                     f"pipeline {pipeline.name} {query.name}",
                     "warning",
                     f"Query {query.name} of pipeline {pipeline.name} is {query.lag_s:.0f} s behind.",
@@ -88,12 +91,12 @@ def _pipelines(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
                 )
 
 
-def _stale(parts: Sequence[Part]) -> Iterable[Problem]:
+def _stale(parts: Sequence[ObservedPart]) -> Iterable[HealthProblem]:
     for part in parts:
         for each in part.keepings:
             for copy, age_s in zip(each.copies, each.ages, strict=False):
                 if age_s is not None and age_s >= STALE_S:
-                    yield Problem(
+                    yield HealthProblem(
                         f"stale {each.name} {copy}",
                         "warning",
                         f"The clone of data store {each.name} at {copy[:8]} is not up to date for {age_s:.0f} s.",
@@ -101,10 +104,10 @@ def _stale(parts: Sequence[Part]) -> Iterable[Problem]:
                     )
 
 
-def _failed(pipelines: Iterable[Pipeline]) -> Iterable[Problem]:
+def _failed(pipelines: Iterable[ObservedPipeline]) -> Iterable[HealthProblem]:
     for pipeline in pipelines:
         if pipeline.error:
-            yield Problem(
+            yield HealthProblem(
                 f"failed {pipeline.name}",
                 "failed",
                 f"Pipeline {pipeline.name} ended with an error: {pipeline.error}",
@@ -116,11 +119,11 @@ def _serve(name: str) -> str:
     return f"chappe kv serve {shlex.quote(name)}, with the options that it had"
 
 
-def _masterless(parts: Sequence[Part]) -> Iterable[Problem]:
+def _masterless(parts: Sequence[ObservedPart]) -> Iterable[HealthProblem]:
     for part in parts:
         for each in part.keepings:
             if each.kind == "data store" and each.copies and not each.masters:
-                yield Problem(
+                yield HealthProblem(
                     f"masterless {each.name}",
                     "failed",
                     f"Data store {each.name} has clones and no master in reach: it can be read, not written.",

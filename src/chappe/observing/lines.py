@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 Point = tuple[float, float]  # when, how much
 
 
-class Span(NamedTuple):
+class LineSpan(NamedTuple):
     """How long a line goes back, and how far its points are apart, in seconds."""
 
     last_s: float
     step_s: float
 
 
-MINUTES: Final = Span(300.0, 2.0)
-HOUR: Final = Span(3_600.0, 10.0)
-DAY: Final = Span(86_400.0, 300.0)
+MINUTES: Final = LineSpan(300.0, 2.0)
+HOUR: Final = LineSpan(3_600.0, 10.0)
+DAY: Final = LineSpan(86_400.0, 300.0)
 
 POINTS_MAX: Final = 300  # of one series: five minutes where something changes every second
 SERIES_MAX: Final = 2_000  # 16 bytes a point: 15 KiB each with hour and day, 30 MiB all, if all change all day
@@ -72,7 +72,7 @@ class _Tier:
         return points[2 * index - 1] if index else points[1]
 
 
-class Lines:
+class TimeSeries:
     """Series by key. Times are seconds of a clock that only goes forward.
 
     Args:
@@ -82,7 +82,7 @@ class Lines:
     """
 
     def __init__(
-        self, series_max: int = SERIES_MAX, points_max: int = POINTS_MAX, coarser: Sequence[Span] = ()
+        self, series_max: int = SERIES_MAX, points_max: int = POINTS_MAX, coarser: Sequence[LineSpan] = ()
     ) -> None:
         self._series: OrderedDict[Hashable, list[_Tier]] = OrderedDict()
         self._series_max = series_max
@@ -119,7 +119,7 @@ class Lines:
         passed = now - begin
         return max(0.0, tiers[0].last - tiers[0].at(begin)) / passed if passed > 0 else 0.0
 
-    def gauge(self, key: Hashable, now: float, span: Span) -> list[Point]:
+    def gauge(self, key: Hashable, now: float, span: LineSpan) -> list[Point]:
         """Values at the steps of a span; times are seconds before now, negative."""
         tiers = self._series.get(key)
         if tiers is None:
@@ -127,7 +127,7 @@ class Lines:
         tier = tiers[self._place(span)]
         return [(at - now, tier.at(at)) for at in self._steps(now, span) if at >= tier.begin]
 
-    def rates(self, key: Hashable, now: float, span: Span) -> list[Point]:
+    def rates(self, key: Hashable, now: float, span: LineSpan) -> list[Point]:
         """How much a counter rose a second in each step of a span."""
         tiers = self._series.get(key)
         if tiers is None:
@@ -142,11 +142,11 @@ class Lines:
                 found.append((end - now, max(0.0, tier.at(end) - former.at(since)) / (end - since)))
         return found
 
-    def _place(self, span: Span) -> int:
+    def _place(self, span: LineSpan) -> int:
         """Of the tier whose steps are those of a span, or the next finer ones."""
         return sum(each.step_s <= span.step_s for each in self._coarser)
 
-    def _steps(self, now: float, span: Span) -> list[float]:
+    def _steps(self, now: float, span: LineSpan) -> list[float]:
         """Where the steps of a span end: in a coarse tier at multiples of the step, and now."""
         last = now // span.step_s * span.step_s if self._place(span) else now
         steps = [last - span.step_s * each for each in range(int(span.last_s / span.step_s), -1, -1)]

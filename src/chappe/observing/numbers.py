@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from chappe.observing.snapshot import Pipeline, Snapshot
+from chappe.observing.snapshot import ObservedPipeline, SystemSnapshot
 
 LINKS_TOLD: Final = 2_000  # those with the most frames; of further ones there are no numbers
 
@@ -39,7 +39,7 @@ class Family(NamedTuple):
     samples: Sequence[tuple[tuple[str, ...], float]]
 
 
-def of_pipelines(pipelines: Iterable[Pipeline]) -> Iterator[Family]:
+def of_pipelines(pipelines: Iterable[ObservedPipeline]) -> Iterator[Family]:
     """What pipelines tell of their queries."""
     found = list(pipelines)
     up = [((each.name,), float(each.stage == "running")) for each in found]
@@ -60,7 +60,7 @@ def of_pipelines(pipelines: Iterable[Pipeline]) -> Iterator[Family]:
     yield Family("chappe_pipeline_lag_seconds", "How old the read end is", "gauge", by_topic, seconds)
 
 
-def of_snapshot(snapshot: Snapshot) -> Iterator[Family]:
+def of_snapshot(snapshot: SystemSnapshot) -> Iterator[Family]:
     """Everything that a snapshot has numbers of; what nobody told is left out."""
     members = Counter((each.kind, each.level) for each in snapshot.members)
     samples = [((kind, level), float(count)) for (kind, level), count in sorted(members.items())]
@@ -76,7 +76,7 @@ def of_snapshot(snapshot: Snapshot) -> Iterator[Family]:
     yield from of_pipelines(snapshot.pipelines)
 
 
-def _of_topics(snapshot: Snapshot) -> Iterator[Family]:
+def _of_topics(snapshot: SystemSnapshot) -> Iterator[Family]:
     topics = snapshot.topics
     for name, meaning, field in (
         ("records", "Records that are kept of a topic", "records"),
@@ -98,7 +98,7 @@ def _of_topics(snapshot: Snapshot) -> Iterator[Family]:
     yield Family("chappe_reader_position", meaning, "gauge", ("topic", "reader"), positions)
 
 
-def _of_links(snapshot: Snapshot) -> Iterator[Family]:
+def _of_links(snapshot: SystemSnapshot) -> Iterator[Family]:
     told = [each for each in snapshot.links if each.sent is not None or each.received is not None]
     told = sorted(told, key=lambda each: -((each.sent or 0) + (each.received or 0)))[:LINKS_TOLD]
     labels = ("kind", "from", "to")
@@ -121,7 +121,7 @@ def _of_links(snapshot: Snapshot) -> Iterator[Family]:
     yield Family("chappe_link_waiting", "Messages that are held back before a link", "gauge", labels, waiting)
 
 
-def _of_keepings(snapshot: Snapshot) -> Iterator[Family]:
+def _of_keepings(snapshot: SystemSnapshot) -> Iterator[Family]:
     keepings = snapshot.keepings
     counts = [((each.kind, each.name), float(each.entries)) for each in keepings if each.entries is not None]
     yield Family("chappe_entries", "Entries of a data store or map", "gauge", ("kind", "name"), counts)

@@ -16,28 +16,28 @@ import msgspec
 
 from chappe.observing.health import problems_of
 from chappe.observing.history import History
-from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_S, Lines, Point, Span
+from chappe.observing.lines import DAY, HOUR, MINUTES, RATE_S, LineSpan, Point, TimeSeries
 from chappe.observing.snapshot import (
     LINKS_MAX,
     MEMBERS_MAX,
     NAMES_MAX,
     PROBLEMS_MAX,
     TOPICS_SHOWN,
-    Change,
-    Link,
-    Member,
-    Part,
-    Problem,
-    Reader,
-    Snapshot,
-    Topic,
+    HealthProblem,
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedReader,
+    ObservedTopic,
+    StatusChange,
+    SystemSnapshot,
 )
 
 TOPICS_MAX: Final = 200_000  # known by name; further ones are counted alone
 COUNTED: Final = ("sent", "received", "sent_bytes", "received_bytes")  # of links, each with a rate
 LINK_SERIES_MAX: Final = len(COUNTED) * LINKS_MAX
 LINK_POINTS_MAX: Final = 12  # enough for a rate
-SPARK: Final = Span(MINUTES.last_s, HOUR.step_s)  # of the rate beside a topic's name
+SPARK: Final = LineSpan(MINUTES.last_s, HOUR.step_s)  # of the rate beside a topic's name
 SPARK_MAX: Final = 16
 _DIGITS: Final = "0123456789abcdefg"
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
@@ -52,16 +52,16 @@ class Observer:
 
     def __init__(self, sources: Sequence[str] = ()) -> None:
         self._sources = tuple(sources)
-        self._parts: dict[str, Part] = {}
-        self._failed: dict[str, Problem] = {}  # by source
-        self._topics: OrderedDict[str, Topic] = OrderedDict()  # the one that changed last is last
+        self._parts: dict[str, ObservedPart] = {}
+        self._failed: dict[str, HealthProblem] = {}  # by source
+        self._topics: OrderedDict[str, ObservedTopic] = OrderedDict()  # the one that changed last is last
         self._topics_left_out: set[str] = set()
-        self._lines = Lines(coarser=(HOUR, DAY))
-        self._links = Lines(LINK_SERIES_MAX, LINK_POINTS_MAX)
+        self._lines = TimeSeries(coarser=(HOUR, DAY))
+        self._links = TimeSeries(LINK_SERIES_MAX, LINK_POINTS_MAX)
         self._history = History()
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, HealthProblem] = {}
         self._problems_left_out = 0
-        self._queries: dict[str, tuple[Reader, ...]] = {}  # of pipelines, by the topic that they read
+        self._queries: dict[str, tuple[ObservedReader, ...]] = {}  # of pipelines, by the topic that they read
         self._reading: dict[str, tuple[str, ...]] = {}  # topics of each pipeline, by the id of its member
         self._looks = 0
         self._began: int | None = None  # when the first source looked
@@ -69,7 +69,7 @@ class Observer:
 
     # -- sources --------------------------------------------------------------------------------------
 
-    def take(self, source: str, part: Part, now: float, wall_us: int) -> None:
+    def take(self, source: str, part: ObservedPart, now: float, wall_us: int) -> None:
         """A source has looked."""
         part = _cut(part)
         before = self._parts.get(source)
@@ -89,12 +89,12 @@ class Observer:
     def fail(self, source: str, text: str, mend: str, wall_us: int) -> None:
         """A source cannot look; what it saw before stays, and a problem says why."""
         self._looks += 1
-        self._failed[source] = Problem(f"source {source}", "failed", text, mend, wall_us)
+        self._failed[source] = HealthProblem(f"source {source}", "failed", text, mend, wall_us)
         self._judge(wall_us)
 
     # -- what is known --------------------------------------------------------------------------------
 
-    def snapshot(self, now: float, wall_us: int) -> Snapshot:
+    def snapshot(self, now: float, wall_us: int) -> SystemSnapshot:
         """Everything now; costs time in proportion to what it holds, not to how many topics there are."""
         parts = list(self._parts.values())
         shown = sorted(islice(reversed(self._topics.values()), TOPICS_SHOWN), key=lambda each: each.name)
@@ -110,7 +110,7 @@ class Observer:
         known = {each.id for each in members}
         links = [self._with_rates(each, now) for part in parts for each in part.links if known.issuperset(each.ends)]
         links += [each for each in self._read_by_pipelines() if known.issuperset(each.ends)]
-        return Snapshot(
+        return SystemSnapshot(
             at=wall_us,
             looks=self._looks,
             members=tuple(members),
@@ -125,7 +125,7 @@ class Observer:
             awaited=self._awaited(),
         )
 
-    def topic(self, name: str, now: float) -> Topic | None:
+    def topic(self, name: str, now: float) -> ObservedTopic | None:
         """One topic by its name."""
         found = self._topics.get(name)
         return None if found is None else self._with_rate(found, now)
@@ -134,7 +134,7 @@ class Observer:
         """All topics, those that changed last first."""
         return list(reversed(self._topics))
 
-    def rate_line(self, topic: str, now: float, span: Span = MINUTES) -> list[Point]:
+    def rate_line(self, topic: str, now: float, span: LineSpan = MINUTES) -> list[Point]:
         """Records a second over a span; of the topics that changed last alone, else empty."""
         return self._lines.rates(("end", topic), now, span)
 
@@ -147,7 +147,7 @@ class Observer:
         most = max(found, default=0.0)
         return "".join(_DIGITS[round(each / most * SPARK_MAX)] for each in found) if most else ""
 
-    def lag_line(self, topic: str, reader: str, now: float, span: Span = MINUTES) -> list[Point]:
+    def lag_line(self, topic: str, reader: str, now: float, span: LineSpan = MINUTES) -> list[Point]:
         """How many records a reader was behind over a span."""
         return self._lines.gauge(("lag", topic, reader), now, span)
 
@@ -158,7 +158,7 @@ class Observer:
             return self._sources
         return tuple(each for each in self._sources if each not in self._parts and each not in self._failed)
 
-    def _take_topics(self, part: Part, now: float) -> None:
+    def _take_topics(self, part: ObservedPart, now: float) -> None:
         for name in part.gone:
             self._topics.pop(name, None)
             self._topics_left_out.discard(name)
@@ -178,30 +178,30 @@ class Observer:
 
     def _take_pipelines(self, now: float) -> None:
         """Queries are readers of topics; what they read their pipelines tell, and not those who look at topics."""
-        found: dict[str, list[Reader]] = {}
+        found: dict[str, list[ObservedReader]] = {}
         reading: dict[str, dict[str, None]] = {}
         for pipeline in [each for part in self._parts.values() for each in part.pipelines]:
             for query in pipeline.queries:
                 name = pipeline.name if query.name == pipeline.name else f"{pipeline.name}: {query.name}"
                 for lag in query.lags:
-                    found.setdefault(lag.topic, []).append(Reader(name, "pipeline", lag.records))
+                    found.setdefault(lag.topic, []).append(ObservedReader(name, "pipeline", lag.records))
                     reading.setdefault(f"pipeline {pipeline.name}", {})[lag.topic] = None
                     self._lines.note(("lag", lag.topic, name), lag.records, now)
         self._queries = {topic: tuple(readers[:NAMES_MAX]) for topic, readers in found.items()}
         self._reading = {pipeline: tuple(topics) for pipeline, topics in reading.items()}
 
-    def _read_by_pipelines(self) -> Iterator[Link]:
+    def _read_by_pipelines(self) -> Iterator[ObservedLink]:
         """From each store of what a pipeline reads to the pipeline."""
         for pipeline, topics in self._reading.items():
             known = [found for each in topics if (found := self._topics.get(each)) is not None]
             for store in dict.fromkeys(store for topic in known for store in topic.stores):
-                yield Link((store, pipeline), "reads")
+                yield ObservedLink((store, pipeline), "reads")
 
-    def _with_rate(self, topic: Topic, now: float) -> Topic:
+    def _with_rate(self, topic: ObservedTopic, now: float) -> ObservedTopic:
         readers = topic.readers + self._queries.get(topic.name, ())
         return msgspec.structs.replace(topic, readers=readers, per_s=self._lines.rate(("end", topic.name), now))
 
-    def _with_rates(self, link: Link, now: float) -> Link:
+    def _with_rates(self, link: ObservedLink, now: float) -> ObservedLink:
         counted = [way for way in COUNTED if getattr(link, way) is not None]
         if not counted:
             return link
@@ -229,13 +229,13 @@ class Observer:
             since = known.since if known is not None else wall_us
             self._problems[each.key] = msgspec.structs.replace(each, since=since)
             if known is None:
-                self._history.note(Change(wall_us, each.level, "health", each.text, "health"))
+                self._history.note(StatusChange(wall_us, each.level, "health", each.text, "health"))
         for key, each in former.items():
             if key not in self._problems:
-                self._history.note(Change(wall_us, "good", "health", f"over: {each.text}", "health"))
+                self._history.note(StatusChange(wall_us, "good", "health", f"over: {each.text}", "health"))
 
 
-def _cut(part: Part) -> Part:
+def _cut(part: ObservedPart) -> ObservedPart:
     """A part within the bounds."""
     notes = list(part.notes)
     if len(part.members) > MEMBERS_MAX:
@@ -247,9 +247,9 @@ def _cut(part: Part) -> Part:
     )
 
 
-def _once(members: Iterable[Member]) -> list[Member]:
+def _once(members: Iterable[ObservedMember]) -> list[ObservedMember]:
     """Each member once: the first that tells of it counts."""
-    found: dict[str, Member] = {}
+    found: dict[str, ObservedMember] = {}
     for each in members:
         found.setdefault(each.id, each)
     return list(found.values())

@@ -4,8 +4,8 @@ Every value is plain, frozen and goes to JSON as it is (``to_json``). Times are 
 per second, None is *nobody knows*: an observer is a member among others, and guesses nothing. Names are shown as they
 come from others; whoever shows them has to escape them.
 
-A source looks at one kind of member and hands in a ``Part``; the observer (``chappe.observing.observer``) merges
-parts into a ``Snapshot``. Both are bounded: what is left out is counted and said.
+A source looks at one kind of member and hands in an ``ObservedPart``; the observer (``chappe.observing.observer``)
+merges parts into a ``SystemSnapshot``. Both are bounded: what is left out is counted and said.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROBLEMS_MAX: Final = 200
 HISTORY_MAX: Final = 1_000  # changes of statuses that are remembered
 
 
-class Member(msgspec.Struct, frozen=True):
+class ObservedMember(msgspec.Struct, frozen=True):
     """Somebody who takes part.
 
     Args:
@@ -53,14 +53,14 @@ class Member(msgspec.Struct, frozen=True):
     named: bool = True
 
 
-def witness(at: str) -> Member:
+def witness(at: str) -> ObservedMember:
     """The witness of a pair, at ``[NAME@]HOST:PORT`` as its servers name it: none asks it while they see each other."""
     place = at.rpartition("@")[2]
     asked = "while the servers of a pair do not see each other: whether it answers shows only then"
-    return Member(f"witness {place}", "witness", place, at, "known", facts=(("asked", asked),))
+    return ObservedMember(f"witness {place}", "witness", place, at, "known", facts=(("asked", asked),))
 
 
-class Link(msgspec.Struct, frozen=True):
+class ObservedLink(msgspec.Struct, frozen=True):
     """A connection, or who introduces whom, between two members by their ids.
 
     Args:
@@ -96,7 +96,7 @@ class Link(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Reader(msgspec.Struct, frozen=True):
+class ObservedReader(msgspec.Struct, frozen=True):
     """Somebody who reads a topic and tells how far: a group of consumers, or a query.
 
     Args:
@@ -113,7 +113,7 @@ class Reader(msgspec.Struct, frozen=True):
     left_out: int = 0
 
 
-class Topic(msgspec.Struct, frozen=True):
+class ObservedTopic(msgspec.Struct, frozen=True):
     """A topic over all stores that answer.
 
     Args:
@@ -142,7 +142,7 @@ class Topic(msgspec.Struct, frozen=True):
     writers: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
-    readers: tuple[Reader, ...] = ()
+    readers: tuple[ObservedReader, ...] = ()
     retention: str = ""
     live: bool | None = None
     per_s: float = 0.0
@@ -153,7 +153,7 @@ class Topic(msgspec.Struct, frozen=True):
         return max((each.lag for each in self.readers), default=0)
 
 
-class Keeping(msgspec.Struct, frozen=True):
+class ObservedStore(msgspec.Struct, frozen=True):
     """A data store of the mesh, a shared map, or a chain.
 
     Args:
@@ -175,7 +175,7 @@ class Keeping(msgspec.Struct, frozen=True):
     mend: str = ""
 
 
-class Lag(msgspec.Struct, frozen=True):
+class ObservedLag(msgspec.Struct, frozen=True):
     """How far a query is behind in one topic; ``seconds`` None: unknown."""
 
     topic: str
@@ -184,7 +184,7 @@ class Lag(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Query(msgspec.Struct, frozen=True):
+class ObservedQuery(msgspec.Struct, frozen=True):
     """One streaming query of a pipeline; rates are rows a second. ``lag_s`` None: unknown.
 
     ``rows`` and ``batches`` are those since it was started; ``lags`` are by topic.
@@ -203,10 +203,10 @@ class Query(msgspec.Struct, frozen=True):
     lag_s: float | None
     rows: int = 0
     batches: int = 0
-    lags: tuple[Lag, ...] = ()
+    lags: tuple[ObservedLag, ...] = ()
 
 
-class Pipeline(msgspec.Struct, frozen=True):
+class ObservedPipeline(msgspec.Struct, frozen=True):
     """A pipeline that runs on this machine, or ended there with an ``error``, and when."""
 
     name: str
@@ -217,12 +217,12 @@ class Pipeline(msgspec.Struct, frozen=True):
     file: str
     page: str = ""  # Spark's own page, where it tells of one
     log: str = ""
-    queries: tuple[Query, ...] = ()
+    queries: tuple[ObservedQuery, ...] = ()
     error: str = ""
     error_at: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class HealthProblem(msgspec.Struct, frozen=True):
     """What is wrong, in a sentence, and what mends it. ``key`` is the same as long as it is the same problem."""
 
     key: str
@@ -232,7 +232,7 @@ class Problem(msgspec.Struct, frozen=True):
     since: int = 0
 
 
-class Change(msgspec.Struct, frozen=True):
+class StatusChange(msgspec.Struct, frozen=True):
     """A change of a status: who, and what became of it.
 
     ``kind`` is the member's, or ``health`` for a problem. Several visits of the same visitor are one change with the
@@ -248,7 +248,7 @@ class Change(msgspec.Struct, frozen=True):
     since: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
+class ObservedPart(msgspec.Struct, frozen=True):
     """What one look of one source saw.
 
     ``topics`` are those that changed since its last look, ``gone`` those that are no more; all else is whole. ``notes``
@@ -256,18 +256,18 @@ class Part(msgspec.Struct, frozen=True):
     answer.
     """
 
-    members: tuple[Member, ...] = ()
-    links: tuple[Link, ...] = ()
-    topics: tuple[Topic, ...] = ()
+    members: tuple[ObservedMember, ...] = ()
+    links: tuple[ObservedLink, ...] = ()
+    topics: tuple[ObservedTopic, ...] = ()
     gone: tuple[str, ...] = ()
-    keepings: tuple[Keeping, ...] = ()
-    pipelines: tuple[Pipeline, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    keepings: tuple[ObservedStore, ...] = ()
+    pipelines: tuple[ObservedPipeline, ...] = ()
+    problems: tuple[HealthProblem, ...] = ()
     notes: tuple[str, ...] = ()
     waited_s: float = 0.0
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class SystemSnapshot(msgspec.Struct, frozen=True):
     """Everything at one moment.
 
     Args:
@@ -282,14 +282,14 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     at: int
     looks: int
-    members: tuple[Member, ...]
-    links: tuple[Link, ...]
-    topics: tuple[Topic, ...]
+    members: tuple[ObservedMember, ...]
+    links: tuple[ObservedLink, ...]
+    topics: tuple[ObservedTopic, ...]
     topics_total: int
-    keepings: tuple[Keeping, ...]
-    pipelines: tuple[Pipeline, ...]
-    problems: tuple[Problem, ...]
-    history: tuple[Change, ...]
+    keepings: tuple[ObservedStore, ...]
+    pipelines: tuple[ObservedPipeline, ...]
+    problems: tuple[HealthProblem, ...]
+    history: tuple[StatusChange, ...]
     notes: tuple[str, ...]
     awaited: tuple[str, ...] = ()
 
@@ -299,7 +299,7 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def to_json(snapshot: Snapshot) -> bytes:
+def to_json(snapshot: SystemSnapshot) -> bytes:
     """The snapshot as one line of JSON."""
     return msgspec.json.encode(snapshot, enc_hook=_refuse)
 

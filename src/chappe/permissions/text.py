@@ -82,7 +82,7 @@ _Names = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=TOP
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class _Identity(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _IdentitySection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     role: str
     curve: str
     expires: _Moment
@@ -92,7 +92,7 @@ class _Identity(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     signs: Annotated[bytes, msgspec.Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)] = b""
 
 
-class _Rule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _RuleSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     topics: _Names
     allow: _Names | None = None
     deny: _Names | None = None
@@ -100,20 +100,20 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     names: _Names | None = None
 
 
-class _Group(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _GroupSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     group: str
     topics: _Names
     roles: _Names | None = None
     names: _Names | None = None
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _PermissionsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=VERSION_MAX)]
     issued: _Moment
     expires: _Moment
-    identities: Annotated[dict[str, _Identity], msgspec.Meta(max_length=IDENTITIES_MAX)] = {}
-    rules: Annotated[list[_Rule], msgspec.Meta(max_length=RULES_MAX)] = []
-    sealed: Annotated[list[_Group], msgspec.Meta(max_length=GROUPS_MAX)] = []
+    identities: Annotated[dict[str, _IdentitySection], msgspec.Meta(max_length=IDENTITIES_MAX)] = {}
+    rules: Annotated[list[_RuleSection], msgspec.Meta(max_length=RULES_MAX)] = []
+    sealed: Annotated[list[_GroupSection], msgspec.Meta(max_length=GROUPS_MAX)] = []
 
 
 def verified(raw: bytes, check: Check) -> Permissions:
@@ -159,7 +159,7 @@ def parse(body: bytes) -> Permissions:
         raise ConfigError(f"it is larger than {FILE_BYTES_MAX} bytes")
     try:
         text = body.decode()
-        file = msgspec.convert(tomllib.loads(text), _File)
+        file = msgspec.convert(tomllib.loads(text), _PermissionsFile)
     except UnicodeDecodeError as error:
         raise ConfigError(f"line {body[: error.start].count(10) + 1}: not UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -267,7 +267,7 @@ def quoted(text: str, bare: bool = True) -> str:
     return text if bare and re.fullmatch(r"[A-Za-z0-9_-]+", text) else msgspec.json.encode(text).decode()
 
 
-def _identity(name: str, each: _Identity, line: int) -> Identity:
+def _identity(name: str, each: _IdentitySection, line: int) -> Identity:
     try:
         check_name(name)
         check_name(each.role, "a role")
@@ -283,7 +283,7 @@ def _identity(name: str, each: _Identity, line: int) -> Identity:
     )
 
 
-def _rule(each: _Rule, line: int) -> Rule:
+def _rule(each: _RuleSection, line: int) -> Rule:
     verbs = each.deny if each.allow is None else each.allow
     if verbs is None or (each.allow is not None and each.deny is not None):
         raise ConfigError(f"{_at(line)}a rule has either allow or deny")
@@ -298,7 +298,7 @@ def _rule(each: _Rule, line: int) -> Rule:
     return Rule(each.allow is not None, frozenset(verbs), roles, names, tuple(each.topics), line)
 
 
-def _group(each: _Group) -> Group:
+def _group(each: _GroupSection) -> Group:
     try:
         check_name(each.group, "a group")
     except UsageError as error:

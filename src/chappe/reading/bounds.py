@@ -24,7 +24,7 @@ from chappe.reading.offsets import (
     TIME_MAX,
     TIME_MIN,
     Key,
-    Known,
+    KnownPartition,
     Offsets,
     Range,
     flatten,
@@ -123,7 +123,7 @@ Bound: TypeAlias = str | Offsets | Moment  # EARLIEST, LATEST, offsets or a mome
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Manner):
+class TopicRead(Manner):
     """What to read, and from whom.
 
     Args:
@@ -147,7 +147,7 @@ class Reading(Manner):
         return Task(shared, since, until, **{each.name: getattr(self, each.name) for each in fields(Manner)})
 
 
-def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:
+def bounded(wanted: TopicRead, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:
     """The ranges of a read that begins and ends with what the stores have now.
 
     Args:
@@ -180,7 +180,7 @@ def bounded(wanted: Reading, view: StoresView, fits: Callable[[str, str], bool] 
     return without_lost(between, view.known, wanted.fail_on_data_loss)
 
 
-def check_ends(wanted: Mapping[Key, int], known: Mapping[Key, Known], option: str) -> None:
+def check_ends(wanted: Mapping[Key, int], known: Mapping[Key, KnownPartition], option: str) -> None:
     """Raises OffsetOutOfRange for an offset behind the end of its partition."""
     for key, n in wanted.items():
         have = known.get(key)
@@ -191,7 +191,7 @@ def check_ends(wanted: Mapping[Key, int], known: Mapping[Key, Known], option: st
             )
 
 
-def without_lost(wanted: Sequence[Range], known: Mapping[Key, Known], fail: bool) -> list[Range]:
+def without_lost(wanted: Sequence[Range], known: Mapping[Key, KnownPartition], fail: bool) -> list[Range]:
     """Find records that retention took before they were read.
 
     The tasks check again, since retention goes on; found here, one error names all that is lost. Raises

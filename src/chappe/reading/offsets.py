@@ -44,7 +44,7 @@ RECORD_BYTES: Final = 100  # assumed where a store has not said how large a part
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartition:
     """A partition as all stores together have it: ``first`` <= offsets < ``next``.
 
     ``bytes`` is the size of the largest copy, ``holders`` the endpoints of the stores that have any of it. All its
@@ -136,7 +136,7 @@ def is_symbolic(start: Offsets) -> bool:
     return SYMBOLS in start or any(AT_LATEST in each.values() for each in start.values())
 
 
-def resolve(start: Offsets, known: Mapping[Key, Known], at_moment: Mapping[Key, int] | None = None) -> Offsets:
+def resolve(start: Offsets, known: Mapping[Key, KnownPartition], at_moment: Mapping[Key, int] | None = None) -> Offsets:
     """Replace -1 by the latest offset, and -2 or nothing by the earliest; partitions at 0 may be omitted.
 
     ``at_moment`` has the numbers for a start at a moment.
@@ -162,7 +162,7 @@ def remembers_all(start: Offsets) -> bool:
 
 def latest(
     start: Offsets,
-    known: Mapping[Key, Known],
+    known: Mapping[Key, KnownPartition],
     rows_max: int | None = None,
     bytes_max: int | None = None,
     keys: Iterable[Key] | None = None,
@@ -200,7 +200,7 @@ def latest(
     return {topic: end[topic] for topic in sorted(end)}
 
 
-def without_retired(start: Offsets, known: Mapping[Key, Known], keys: Iterable[Key]) -> Offsets:
+def without_retired(start: Offsets, known: Mapping[Key, KnownPartition], keys: Iterable[Key]) -> Offsets:
     """Drop fully read partitions of ``keys`` without remaining records, if there are more than ``KEPT_MAX`` in all.
 
     At least ``KEPT_MAX`` stay, by which ``remembers_all`` knows that others were dropped.
@@ -223,7 +223,7 @@ def without_retired(start: Offsets, known: Mapping[Key, Known], keys: Iterable[K
 
 
 def _rows_max(
-    waiting: Mapping[Key, int], known: Mapping[Key, Known], rows_max: int | None, bytes_max: int | None
+    waiting: Mapping[Key, int], known: Mapping[Key, KnownPartition], rows_max: int | None, bytes_max: int | None
 ) -> int | None:
     """Both limits as one: since rows are taken in proportion, a part of them is the same part of the bytes."""
     if bytes_max is None:
@@ -250,7 +250,7 @@ def _share(waiting: Mapping[Key, int], rows_max: int | None) -> Mapping[Key, int
 def ranges(
     start: Offsets,
     end: Offsets,
-    known: Mapping[Key, Known],
+    known: Mapping[Key, KnownPartition],
     everyone: Sequence[str],
     keys: Iterable[Key] | None = None,
     *,

@@ -13,7 +13,7 @@ from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS, polars, pyarrow, schema
 from chappe.data.given import several
 from chappe.errors import TimedOut, UsageError
-from chappe.reading.bounds import Bound, Moment, Reading, bounded
+from chappe.reading.bounds import Bound, Moment, TopicRead, bounded
 from chappe.reading.fetch import read_task
 from chappe.reading.offsets import EARLIEST, LATEST, sort_offsets
 from chappe.reading.selection import Selection
@@ -124,7 +124,7 @@ def reached(
     tower: str | None,
     stores: str | Sequence[str] | None,
     security: LogSecurity,
-) -> Reading:
+) -> TopicRead:
     """What arguments of users name: topics, and the stores or the tower that has them. Raises UsageError."""
     if tower is not None and stores is not None:
         raise UsageError("give `tower` or `stores`, not both")
@@ -141,7 +141,7 @@ def reached(
             tower = settings.tower()
         else:
             endpoints = _behind(forwarders, security)
-    return Reading(Selection.of_topics(topics), endpoints, towers=tower, security=security)
+    return TopicRead(Selection.of_topics(topics), endpoints, towers=tower, security=security)
 
 
 def _behind(forwarders: str, security: LogSecurity) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def _behind(forwarders: str, security: LogSecurity) -> tuple[str, ...]:
     return tuple(each.endpoint for each in found)
 
 
-def _batches(wanted: Reading, apart: bool) -> Iterator[pa.RecordBatch]:
+def _batches(wanted: TopicRead, apart: bool) -> Iterator[pa.RecordBatch]:
     with closing(wanted.view()) as view:
         found = bounded(wanted, view)
     yield from read_task(replace(wanted.task(tuple(found)), apart=apart))

@@ -11,7 +11,7 @@ from typing import Any, Final, overload
 
 from chappe.api.log.lines import iso_time, readable_name
 from chappe.data.markup import ROWS_MAX, many, table
-from chappe.reading.offsets import Key, Known
+from chappe.reading.offsets import Key, KnownPartition
 from chappe.reading.topic import reached
 from chappe.security import LogSecurity
 
@@ -43,7 +43,7 @@ class TopicSummary:
     stores: tuple[str, ...]
 
     @staticmethod
-    def of(topic: str, partitions: Sequence[Known]) -> TopicSummary:
+    def of(topic: str, partitions: Sequence[KnownPartition]) -> TopicSummary:
         """The summary of some or all partitions of a topic, at least one."""
         kept = [each for each in partitions if each.next > each.first]
         return TopicSummary(
@@ -117,7 +117,7 @@ def list_topics(
         return TopicList(summaries(view.known))
 
 
-def summaries(known: Mapping[Key, Known]) -> Iterator[TopicSummary]:
+def summaries(known: Mapping[Key, KnownPartition]) -> Iterator[TopicSummary]:
     """Of each topic, by name."""
     by_topic: Any = itemgetter(0)
     for topic, keys in groupby(sorted(known), by_topic):

@@ -15,7 +15,7 @@ from typing import Final
 
 from chappe.errors import ProtocolError, TimedOut
 from chappe.log.storage import PartitionInfo
-from chappe.reading.offsets import Key, Known
+from chappe.reading.offsets import Key, KnownPartition
 from chappe.reading.selection import Selection
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -65,7 +65,7 @@ class StoresView:
         find: Callable[[str], list[str]] | None = None,
         security: LogSecurity = None,
     ) -> None:
-        self.known: dict[Key, Known] = {}
+        self.known: dict[Key, KnownPartition] = {}
         """Of every partition, what all stores together have."""
         self._selection = selection
         self._tower = tower
@@ -206,7 +206,7 @@ class StoresView:
             return
         # an empty copy (all retired) says how far the partition went, but where it begins only others can tell
         kept = [info for info in have.values() if info.first < info.next] or list(have.values())
-        self.known[key] = Known(
+        self.known[key] = KnownPartition(
             min(info.first for info in kept),
             max(info.next for info in have.values()),
             max(info.bytes for info in have.values()),

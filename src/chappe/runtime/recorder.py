@@ -19,7 +19,7 @@ from chappe.errors import InvalidData
 from chappe.mesh.events import PeerAdded, RecordingIncomplete, RecordingStopped
 from chappe.mesh.filters import Filter
 from chappe.runtime.worker import DISKS, Lane, Post
-from chappe.storage.recordings.codec import Encoder
+from chappe.storage.recordings.codec import RecordingEncoder
 from chappe.storage.recordings.files import PEERS_FILE, TOPICS_FILE, RecordingFiles
 from chappe.system import time
 
@@ -76,7 +76,7 @@ class Recorder:
         self._left = messages_max
         self._report = report
         self._full = full
-        self._encoder = Encoder()  # the lane's alone
+        self._encoder = RecordingEncoder()  # the lane's alone
         self._lane = Lane(DISKS, post)
         self._waiting = _Waiting()
         self._writing = False

@@ -39,7 +39,7 @@ _FORMAT: Final = re.compile(rb'\{"format":(\d{1,9})\b')
 _HEAD_BYTES_MAX: Final = 1_024
 
 
-class _Head(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _ChainHead(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The first line: ``digest`` is that of the ``version`` lines which are not here."""
 
     group: Name
@@ -48,7 +48,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     digest: Key
 
 
-class Chain:
+class KeyChain:
     """The lines of one group. Not for two threads at a time; what ``keys`` is never changes in itself."""
 
     def __init__(self, group: str, authority: bytes, version: int = 0, before: bytes = bytes(KEY_BYTES)) -> None:
@@ -96,7 +96,7 @@ class Chain:
         head, lines = _split(raw, self.keys.group)
         return self._extend(head, lines, check, all_signed=True)
 
-    def _extend(self, head: _Head, lines: Sequence[bytes], check: Check, *, all_signed: bool) -> bool:
+    def _extend(self, head: _ChainHead, lines: Sequence[bytes], check: Check, *, all_signed: bool) -> bool:
         known = self.version - head.version
         if head.authority != self.keys.authority or known < 0:
             raise ConfigError("it does not follow what is here")
@@ -147,7 +147,7 @@ class Chain:
         return keys
 
     def _written(self, begin: int, end: int) -> bytes:
-        head = _Head(self.keys.group, self.keys.authority, self._first + begin, self._digests[begin])
+        head = _ChainHead(self.keys.group, self.keys.authority, self._first + begin, self._digests[begin])
         return b"\n".join([msgspec.json.encode(head), *self._lines[begin:end], b""])
 
     def _to_sign(self, version: int, state: bytes) -> bytes:
@@ -155,7 +155,7 @@ class Chain:
         return CONTEXT + keys.group.encode() + b"\n" + keys.authority + version.to_bytes(8) + state
 
 
-def read_chain(raw: bytes, group: str, check: Check, *, handed: bool = False) -> Chain:
+def read_chain(raw: bytes, group: str, check: Check, *, handed: bool = False) -> KeyChain:
     """A whole file of this group, or one that was ``handed`` on, of which each signature is looked at.
 
     Raises:
@@ -165,20 +165,20 @@ def read_chain(raw: bytes, group: str, check: Check, *, handed: bool = False) ->
     if len(raw) > bytes_max:
         raise ConfigError(f"it is larger than {bytes_max} bytes")
     head, lines = _split(raw, group)
-    made = Chain(group, head.authority, head.version, head.digest)
+    made = KeyChain(group, head.authority, head.version, head.digest)
     if not made._extend(head, lines, check, all_signed=handed):
         raise ConfigError("it is malformed: it has no epoch")
     return made
 
 
-def _split(raw: bytes, group: str) -> tuple[_Head, list[bytes]]:
+def _split(raw: bytes, group: str) -> tuple[_ChainHead, list[bytes]]:
     """The first line and the others; only the former is parsed, and it is bounded."""
     first, _, rest = raw.partition(b"\n")
     newer = _FORMAT.match(first)
     if newer is not None and int(newer[1]) > FORMAT:
         raise ConfigError(f"its format is {int(newer[1])}, written by a newer chappe; this one knows {FORMAT}: upgrade")
     try:
-        head = msgspec.json.decode(first[:_HEAD_BYTES_MAX], type=_Head)
+        head = msgspec.json.decode(first[:_HEAD_BYTES_MAX], type=_ChainHead)
         check_name(head.group, "a group")
         if msgspec.json.encode(head) != first:
             raise UsageError("written in another way")

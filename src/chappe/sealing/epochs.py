@@ -138,7 +138,7 @@ def lasting_wrapping(secret: bytes, group: str, number: int) -> Cipher:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class GroupAuthority:
     """The authority, which makes epochs.
 
     Args:

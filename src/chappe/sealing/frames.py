@@ -42,7 +42,7 @@ _OFFSET: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RecordSpan:
     """Which records: offsets from ``base`` on, and between which times."""
 
     base: int
@@ -57,11 +57,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame(SealedFrame):
+class RecordFrame(SealedFrame):
     """Records as they were sealed; ``place`` is None where offsets are."""
 
     content: memoryview
-    span: Span
+    span: RecordSpan
     place: int | None
 
 
@@ -71,7 +71,7 @@ def encode_head(
     epoch: int,
     number: int,
     sealed_at: int,
-    span: Span,
+    span: RecordSpan,
     salt: bytes,
     size: int,
     place: int | None = None,
@@ -92,7 +92,7 @@ def encode(head: bytes, signature: bytes, content: bytes) -> tuple[bytes, ...]:
     return head, signature, content, bytes(-size % 8)
 
 
-def decode(raw: bytes | memoryview) -> Frame:
+def decode(raw: bytes | memoryview) -> RecordFrame:
     """What bytes say that may come from anybody. Raises ProtocolError."""
     view = memoryview(raw)
     if not HEAD.size <= len(view) <= BATCH_BYTES_MAX:
@@ -116,10 +116,10 @@ def decode(raw: bytes | memoryview) -> Frame:
     if not 0 < count <= BATCH_RECORDS_MAX or base + count >= 1 << 63 or low > high:
         raise ProtocolError("a sealed batch whose header is wrong")
     group, sender = _name(bytes(view[names : names + group_size])), _name(bytes(view[names + group_size : at]))
-    span = Span(base, count, low, high)
+    span = RecordSpan(base, count, low, high)
     head = bytes(view[: HEAD.size]) + bytes(view[names:at])
     signed = head, bytes(view[at:begin]), view[begin:end]
-    return Frame(group, sender, epoch, number, sealed_at, salt, *signed, span, place)
+    return RecordFrame(group, sender, epoch, number, sealed_at, salt, *signed, span, place)
 
 
 @lru_cache(1024)

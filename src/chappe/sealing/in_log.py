@@ -13,11 +13,11 @@ from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
 from chappe.log.opened import Read, Unread, Why
 from chappe.log.sources import Key
 from chappe.permissions.rules import Group
-from chappe.sealing.frames import Span, decode
+from chappe.sealing.frames import RecordSpan, decode
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.records import Opener, Sealer
 from chappe.sealing.ring import EpochSecret
-from chappe.sealing.senders import Lacking, Refused
+from chappe.sealing.senders import KeysLacking, SealRefused
 
 PASSED_MAX: Final = 10_000  # partitions of which it is known from where they would be read again ...
 PASSED_EPOCHS_MAX: Final = 16  # ... in the newest of the epochs that were passed over
@@ -74,7 +74,7 @@ class RecordSealing:
         if secret is None or self._sealer is None:
             return body
         _, _, _, base, count, _, low, high = HEADER.unpack_from(body)
-        span = Span(base, count, low, high)
+        span = RecordSpan(base, count, low, high)
         sealed = self._sealer.seal(secret, topic, partition or self._partition, span, body, now_us, place)
         return encode_sealed(base, count, low, high, *sealed)
 
@@ -160,18 +160,18 @@ class RecordOpening:
         ring = held.ring(group.name)
         if ring is None:
             return Unread(Why.NO_KEYS_YET, f"{held.where(group.name)} is not there, or not usable")
-        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
+        span = RecordSpan(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
         outcome = self._opener.open(sealed, topic, partition, span, ring, held.permissions.identities)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, SealRefused):
             return Unread(Why.WRONG, outcome.reason)
-        if isinstance(outcome, Lacking):
+        if isinstance(outcome, KeysLacking):
             path = held.where(group.name)
             return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
         try:
             content = rebase(outcome.content, outcome.span.base) if outcome.placed_later else outcome.content
             plain = Batch.parse(content, check=False)  # of its bytes each was authenticated
             plain.check_order()
-            whole = Span(plain.base, plain.count, plain.timestamp_min, plain.timestamp_max)
+            whole = RecordSpan(plain.base, plain.count, plain.timestamp_min, plain.timestamp_max)
             if whole != outcome.span or plain.sealed is not None:
                 raise ProtocolError("it has other records than it says")
             if plain.count != batch.count:

@@ -21,7 +21,7 @@ from chappe.sealing.events import in_lots, is_sealed, pack_values, parse_values,
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import Lives, MessageOpener, MessageSealer
 from chappe.sealing.ring import EARLY, EpochSecret, Ring
-from chappe.sealing.senders import Lacking, Refused
+from chappe.sealing.senders import KeysLacking, SealRefused
 
 LOOK_S: Final = 1.0  # between two looks at what is new
 KEYS_WAIT_S: Final = 30.0  # so long messages whose keys are not there yet are kept ...
@@ -147,7 +147,7 @@ class MeshSealing:
         found: list[Message] = []
         for each in messages:
             opened = self._open(each, group)
-            if not isinstance(opened, Lacking):
+            if not isinstance(opened, KeysLacking):
                 found += opened
             elif not self._keep(each, opened.reason):
                 self._refuse(each, opened.reason)
@@ -184,32 +184,32 @@ class MeshSealing:
         found: list[Message] = []
         for since, message, _ in waiting:
             opened = self._open(message, self._group(message.topic))
-            if isinstance(opened, Lacking):
+            if isinstance(opened, KeysLacking):
                 self._put_back(since, message, opened.reason)
             else:
                 found += opened
         return found
 
-    def _open(self, message: Message, group: Group | None) -> list[Message] | Lacking:
+    def _open(self, message: Message, group: Group | None) -> list[Message] | KeysLacking:
         held = self._held
         if group is None:
-            return Lacking("the permissions here do not say for whom")
+            return KeysLacking("the permissions here do not say for whom")
         if not is_sealed(message.payload):
             return self._refuse(message, f"they are not sealed for {group.name}, as the topic is")
         if not held.within(group):
             return self._refuse(message, f"{held.name} is not of the group {group.name}")
         ring = held.ring(group.name)
         if ring is None:
-            return Lacking(f"{held.where(group.name)} is not there, or not usable")
+            return KeysLacking(f"{held.where(group.name)} is not there, or not usable")
         place = message.topic, message.receiver
         try:
             raw = unwrap(message.payload)
             outcome = self._opener.open(raw, _KINDS[message.kind], place, ring, held.permissions.identities)
-            if isinstance(outcome, Lacking):
+            if isinstance(outcome, KeysLacking):
                 path = held.where(group.name)
-                return Lacking(f"{outcome.reason}: no newer {path} has been handed on, or copied here")
-            refusal = outcome.reason if isinstance(outcome, Refused) else self._lives.refusal(outcome.frame)
-            if refusal or isinstance(outcome, Refused):
+                return KeysLacking(f"{outcome.reason}: no newer {path} has been handed on, or copied here")
+            refusal = outcome.reason if isinstance(outcome, SealRefused) else self._lives.refusal(outcome.frame)
+            if refusal or isinstance(outcome, SealRefused):
                 return self._refuse(message, refusal)
             payloads = parse_values(outcome.content)
             if message.kind == COMMAND:

@@ -26,7 +26,7 @@ from chappe.permissions.rules import Identity
 from chappe.permissions.text import NAME_MAX, check_name
 from chappe.sealing.primitives import SIGNATURE_BYTES, TAG_BYTES
 from chappe.sealing.ring import EpochSecret, Ring
-from chappe.sealing.senders import Lacking, Purpose, Refused, SealChecks, SealedFrame, SenderLife, bound_to
+from chappe.sealing.senders import KeysLacking, Purpose, SealChecks, SealedFrame, SealRefused, SenderLife, bound_to
 
 VERSION: Final = 1
 EVENTS: Final = 1  # kinds: events of one topic ...
@@ -53,7 +53,7 @@ class OpenedContent:
     frame: MessageFrame
 
 
-MessageOutcome: TypeAlias = OpenedContent | Refused | Lacking
+MessageOutcome: TypeAlias = OpenedContent | SealRefused | KeysLacking
 
 
 def decode(raw: bytes) -> MessageFrame:
@@ -112,11 +112,11 @@ class MessageOpener:
         try:
             frame = decode(raw)
         except ProtocolError as error:
-            return Refused(str(error))
+            return SealRefused(str(error))
         if frame.group != ring.keys.group:
-            return Refused(f"they are sealed for {frame.group}, and the topic is of {ring.keys.group}")
+            return SealRefused(f"they are sealed for {frame.group}, and the topic is of {ring.keys.group}")
         if frame.kind != kind:
-            return Refused(f"they are sealed as messages of kind {frame.kind}, and not {kind}")
+            return SealRefused(f"they are sealed as messages of kind {frame.kind}, and not {kind}")
         text = self._checks.open(frame, place, ring, identities)
         return OpenedContent(text, frame) if isinstance(text, bytes) else text
 

@@ -17,25 +17,25 @@ from typing import Final, TypeAlias
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError
 from chappe.permissions.rules import Identity
-from chappe.sealing.frames import Frame, Span, decode, encode, encode_head
+from chappe.sealing.frames import RecordFrame, RecordSpan, decode, encode, encode_head
 from chappe.sealing.primitives import TAG_BYTES
 from chappe.sealing.ring import EpochSecret, Ring
-from chappe.sealing.senders import Lacking, Purpose, Refused, SealChecks, SenderLife, bound_to, keep_newest
+from chappe.sealing.senders import KeysLacking, Purpose, SealChecks, SealRefused, SenderLife, bound_to, keep_newest
 
 RECORDS: Final = Purpose(b"chappe sealed sender 1", b"chappe sealed records 1\n", "this topic and these offsets")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedRecords:
     """What was sealed, and by whom."""
 
     content: bytes
     sender: str
-    span: Span
+    span: RecordSpan
     placed_later: bool = False  # then the offsets in it are none yet
 
 
-Outcome: TypeAlias = Opened | Refused | Lacking
+Outcome: TypeAlias = OpenedRecords | SealRefused | KeysLacking
 
 
 class Sealer(SenderLife):
@@ -48,7 +48,7 @@ class Sealer(SenderLife):
         secret: EpochSecret,
         topic: str,
         partition: str,
-        span: Span,
+        span: RecordSpan,
         text: bytes,
         sealed_at: int,
         place: int | None = None,
@@ -68,11 +68,11 @@ class Sealer(SenderLife):
 
 
 @dataclass(slots=True)
-class _Place:
+class _PartitionEnd:
     """How far a partition was opened."""
 
     sender: str
-    span: Span
+    span: RecordSpan
     epoch: int
     place: int | None
     salt: bytes
@@ -83,7 +83,7 @@ class Opener:
     """Opens what comes of all partitions, each in the order of its offsets."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._places: dict[tuple[str, str], _PartitionEnd] = {}
         self._checks = SealChecks(RECORDS)
 
     def open(
@@ -91,7 +91,7 @@ class Opener:
         raw: bytes | memoryview,
         topic: str,
         partition: str,
-        span: Span,
+        span: RecordSpan,
         ring: Ring,
         identities: Mapping[str, Identity],
     ) -> Outcome:
@@ -106,17 +106,19 @@ class Opener:
         try:
             frame = decode(raw)
         except ProtocolError as error:
-            return Refused(str(error))
+            return SealRefused(str(error))
         refusal = _misplaced(frame, span, ring)
         if refusal:
-            return Refused(refusal)
+            return SealRefused(refusal)
         text = self._checks.open(frame, _place(topic, partition), ring, identities)
         if not isinstance(text, bytes):
             return text
         refusal = self._disordered(frame, topic, partition)
-        return Refused(refusal) if refusal else Opened(text, frame.sender, frame.span, frame.place is not None)
+        return (
+            SealRefused(refusal) if refusal else OpenedRecords(text, frame.sender, frame.span, frame.place is not None)
+        )
 
-    def _disordered(self, frame: Frame, topic: str, partition: str) -> str:
+    def _disordered(self, frame: RecordFrame, topic: str, partition: str) -> str:
         """Why this cannot come after what came before; else it is remembered."""
         place = self._places.pop((topic, partition), None)
         if place is not None:
@@ -133,7 +135,7 @@ class Opener:
         self._remember(frame, (topic, partition))
         return ""
 
-    def _displaced(self, frame: Frame, place: _Place, later: bool, key: tuple[str, str]) -> str:
+    def _displaced(self, frame: RecordFrame, place: _PartitionEnd, later: bool, key: tuple[str, str]) -> str:
         """The same where offsets were given later."""
         if frame.place is None or place.place is None:
             return "they were sealed in another way than others of the partition"
@@ -143,8 +145,8 @@ class Opener:
         self._remember(frame, key)
         return ""
 
-    def _remember(self, frame: Frame, key: tuple[str, str]) -> None:
-        self._places[key] = _Place(frame.sender, frame.span, frame.epoch, frame.place, frame.salt, frame.number)
+    def _remember(self, frame: RecordFrame, key: tuple[str, str]) -> None:
+        self._places[key] = _PartitionEnd(frame.sender, frame.span, frame.epoch, frame.place, frame.salt, frame.number)
         keep_newest(self._places)
 
 
@@ -152,7 +154,7 @@ def _place(topic: str, partition: str) -> tuple[bytes, bytes]:
     return encode_topic(topic), encode_topic(partition)
 
 
-def _misplaced(frame: Frame, span: Span, ring: Ring) -> str:
+def _misplaced(frame: RecordFrame, span: RecordSpan, ring: Ring) -> str:
     sealed = frame.span
     if frame.group != ring.keys.group:
         return f"they are sealed for {frame.group}, and the topic is of {ring.keys.group}"

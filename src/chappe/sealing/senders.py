@@ -67,14 +67,14 @@ class SealedFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SealRefused:
     """It is not what it says, or not for us; it will never be opened."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class KeysLacking:
     """The keys here are older than those it was sealed with."""
 
     reason: str
@@ -124,7 +124,7 @@ class SealChecks:
 
     def open(
         self, frame: SealedFrame, place: Sequence[bytes], ring: Ring, identities: Mapping[str, Identity]
-    ) -> bytes | Refused | Lacking:
+    ) -> bytes | SealRefused | KeysLacking:
         """The content.
 
         Args:
@@ -137,24 +137,26 @@ class SealChecks:
         who = identities.get(frame.sender)
         if who is None:  # a new member begins with a new epoch, and files come one after the other
             if frame.epoch > newest:
-                return Lacking(late)
+                return KeysLacking(late)
             stranger = f"the permissions here do not have {frame.sender}, who is said to have sealed them"
-            return Lacking(stranger) if ring.keys.has(frame.sender, frame.epoch) else Refused(stranger)
+            return KeysLacking(stranger) if ring.keys.has(frame.sender, frame.epoch) else SealRefused(stranger)
         if not who.signs:
-            return Refused(f"the permissions have no key by which {frame.sender} signs")
+            return SealRefused(f"the permissions have no key by which {frame.sender} signs")
         bound = bound_to(place, frame.head)
         if not self._verifier(who.signs)(frame.signature, self._purpose.to_sign(bound, frame.content)):
-            return Refused(f"they are not as {frame.sender} has signed them, for {self._purpose.where}")
+            return SealRefused(f"they are not as {frame.sender} has signed them, for {self._purpose.where}")
         if frame.epoch > newest:
-            return Lacking(late)
+            return KeysLacking(late)
         refusal = _untimely(ring, who, frame.epoch, frame.sealed_at)
         if refusal:
-            return Refused(refusal)
+            return SealRefused(refusal)
         secret = ring.secret(frame.epoch)
         if secret is None:
-            return Refused(f"they are sealed in epoch {frame.epoch} of {frame.group}, whose key was not given to us")
+            return SealRefused(
+                f"they are sealed in epoch {frame.epoch} of {frame.group}, whose key was not given to us"
+            )
         text = self._cipher(secret, frame).open(frame.number, frame.content, bound)
-        return Refused(f"they are not sealed with the key of {frame.sender}") if text is None else text
+        return SealRefused(f"they are not sealed with the key of {frame.sender}") if text is None else text
 
     def _cipher(self, secret: EpochSecret, frame: SealedFrame) -> Cipher:
         key = frame.salt, secret, frame.sender

@@ -11,7 +11,7 @@ from typing import Final
 
 from chappe.permissions.in_force import USELESS_MAX
 from chappe.permissions.text import Check
-from chappe.sealing.chain import Chain, read_chain
+from chappe.sealing.chain import KeyChain, read_chain
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.ring import CHANGE
 
@@ -28,7 +28,7 @@ class KeyShelf:
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._chains: dict[str, Chain] = {}
+        self._chains: dict[str, KeyChain] = {}
         self._useless: set[int] = set()  # hashes of what was handed on and is nothing: it will come again
         self._heard: dict[str, tuple[int, float]] = {}  # by group: which version somebody said last that he has, when
 
@@ -76,7 +76,7 @@ class KeyShelf:
         chain = self._chains.get(group)
         return b"" if chain is None else chain.after(version)
 
-    def put(self, group: str, chain: Chain) -> bool:
+    def put(self, group: str, chain: KeyChain) -> bool:
         """Have a whole file that was read here; False, and nothing is changed, if it is older than what is there."""
         if chain.version < self.version(group):
             return False

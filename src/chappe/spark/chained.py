@@ -54,7 +54,7 @@ from chappe.log.ordered.commands import (
     encode,
 )
 from chappe.security import LogSecurity
-from chappe.spark.encode import Piece
+from chappe.spark.encode import EncodedPiece
 from chappe.spark.home import Home, Origin, Sink, refuse_older, repetition, so_many_batches
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class ChainStaging:
             found = self._partitions[topic] = _partitions(self._place, encode_topic(topic))
         return found
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: EncodedPiece) -> None:
         """Send a piece; waits for the oldest one if too many are under way."""
         if len(piece.raw) > BODY_BYTES_MAX:
             raise RecordTooLarge(

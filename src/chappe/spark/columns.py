@@ -58,7 +58,7 @@ def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RecordColumns:
     """Where each part of a record is found: indexes of the DataFrame's columns, None for what it has not.
 
     ``topic`` is None where an option names the topic, whatever the columns. ``order`` are the columns that each
@@ -73,7 +73,7 @@ class Columns:
     order: tuple[int, ...] = ()
 
     @classmethod
-    def find(cls, schema: t.StructType, topic: str | None, order: Sequence[str] = ()) -> Columns:
+    def find(cls, schema: t.StructType, topic: str | None, order: Sequence[str] = ()) -> RecordColumns:
         """Find them by name, upper or lower case; ``topic`` and ``order`` are what the options say.
 
         Raises:

@@ -26,14 +26,14 @@ from chappe.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chappe.spark.columns import Columns
+    from chappe.spark.columns import RecordColumns
 
 PIECE_BYTES_MIN: Final = 384 * KIB  # fewer wait for more rows of their topic ...
 WAITING_BYTES_MAX: Final = 32 * MIB  # ... until so many wait, of all topics
 SORTED_ROWS: Final = 32_768  # handed on at once by ``sort_rows``
 
 
-class Piece(NamedTuple):
+class EncodedPiece(NamedTuple):
     """A batch on its way to a store, its base offset 0."""
 
     topic: str
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     partition: int = 0  # of an ordered topic
 
 
-class Encoder:
+class RowEncoder:
     """Turns one task's rows into pieces. Rows of one partition keep their order.
 
     Every method raises UsageError or RecordTooLarge for rows that cannot be written; the text names the column. Without
@@ -52,7 +52,7 @@ class Encoder:
 
     def __init__(
         self,
-        columns: Columns,
+        columns: RecordColumns,
         topic: str | None,
         partitions: Callable[[str], int] = lambda topic: 1,
         turn: int = 0,
@@ -66,7 +66,7 @@ class Encoder:
         self._sizes: Counter[tuple[str, int]] = Counter()  # of them
         self._size = 0  # of all
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPiece]:
         """Take rows, and yield what became full."""
         for topic, all_rows in self._by_topic(batch):
             for partition, rows in _by_partition(all_rows, self._partitions(topic), self._turn):
@@ -79,17 +79,17 @@ class Encoder:
         while self._size > WAITING_BYTES_MAX:
             yield from self._encode(max(self._sizes, key=self._sizes.__getitem__))
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[EncodedPiece]:
         """What still waits, at the end of the task."""
         for key in list(self._waiting):
             yield from self._encode(key)
 
-    def _encode(self, key: tuple[str, int]) -> Iterator[Piece]:
+    def _encode(self, key: tuple[str, int]) -> Iterator[EncodedPiece]:
         held = self._waiting.pop(key)
         self._size -= self._sizes.pop(key)
         topic, partition = key
         for part in parts(held[0] if len(held) == 1 else pa.concat_batches(held), now_us):
-            yield Piece(topic, part.encode(), part.rows, partition)
+            yield EncodedPiece(topic, part.encode(), part.rows, partition)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not batch.num_rows:
@@ -143,7 +143,7 @@ def sort_rows(batches: Iterable[pa.RecordBatch], order: Sequence[int]) -> Iterat
         yield from table.take(indices.slice(start, SORTED_ROWS)).combine_chunks().to_batches()
 
 
-def _plain(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+def _plain(batch: pa.RecordBatch, columns: RecordColumns) -> pa.RecordBatch:
     places = (
         ("value", columns.value),
         ("key", columns.key),

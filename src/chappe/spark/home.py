@@ -40,7 +40,7 @@ _known: dict[tuple[str, LogSecurity], tuple[str, ...]] = {}  # towers: the endpo
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class SinkStores:
     """The stores that a sink may use."""
 
     endpoints: tuple[str, ...]  # query endpoints. With ``towers`` those that were there when the write began
@@ -48,7 +48,7 @@ class Stores:
     patience_s: float  # how long a store that is away is waited for
     security: LogSecurity = None  # who we are, if they have keys; without a passphrase
 
-    def looked_up(self) -> Stores:
+    def looked_up(self) -> SinkStores:
         """With the stores that the towers know now, if there are towers and they know any."""
         if self.towers is None:
             return self
@@ -57,7 +57,7 @@ class Stores:
             _known[self.towers, self.security] = found
         return replace(self, endpoints=found) if found else self
 
-    def known(self) -> Stores:
+    def known(self) -> SinkStores:
         """As ``looked_up``, but the towers are asked once in a process: they are slow to answer.
 
         In the driver, before the tasks begin, so that all of these choose among the same stores.
@@ -110,12 +110,12 @@ def ask_all(endpoints: Iterable[str], sink: str, security: LogSecurity = None) -
 
 
 def settle(
-    stores: Stores,
+    stores: SinkStores,
     sink: Sink,
     batch: int,
     *,
-    on_first: Callable[[Stores], None] = lambda stores: None,
-    on_settled: Callable[[Stores], None] = lambda stores: None,
+    on_first: Callable[[SinkStores], None] = lambda stores: None,
+    on_settled: Callable[[SinkStores], None] = lambda stores: None,
 ) -> Home:
     """Find the sink's home, or choose it, and make this run the current one.
 
@@ -152,7 +152,7 @@ def settle(
         stores = stores.looked_up()
 
 
-def _chosen(stores: Stores, answers: dict[str, SinkAnswer], sink: Sink, batch: int) -> str | ChappeError:
+def _chosen(stores: SinkStores, answers: dict[str, SinkAnswer], sink: Sink, batch: int) -> str | ChappeError:
     """The endpoint of the home, or what is in the way."""
     named = _named(answers.values())
     ids = {answer.store_id: endpoint for endpoint, answer in answers.items()}
@@ -205,7 +205,7 @@ def _attach(endpoint: str, answers: dict[str, SinkAnswer], sink: Sink, security:
     return Home(home, endpoint, answer.batch)
 
 
-def found_again(stores: Stores, home: Home, sink: str) -> Home:
+def found_again(stores: SinkStores, home: Home, sink: str) -> Home:
     """The home, once it answers, wherever it is now.
 
     Raises:
@@ -257,7 +257,7 @@ def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, .
     return tuple(found)
 
 
-def begin(stores: Stores, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
+def begin(stores: SinkStores, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
     """As ``settle``, for a streaming query; the rows of the query ``again`` may be written once more.
 
     Raises:
@@ -296,7 +296,7 @@ def so_many_batches(count: int) -> str:
     return f"{count} batches" if count > 1 else "a batch"
 
 
-def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin], again: str | None) -> None:
+def _refuse_repetition(stores: SinkStores, *, sink: Sink, origins: Sequence[Origin], again: str | None) -> None:
     for origin in origins:
         before = {answer.run for answer in ask_all(stores.endpoints, origin.name, stores.security).values()}
         for query in sorted(before - {"", sink.name, again}):
@@ -305,7 +305,7 @@ def _refuse_repetition(stores: Stores, *, sink: Sink, origins: Sequence[Origin],
                 raise repetition(origin, query, batches)
 
 
-def _batches(stores: Stores, query: str) -> str:
+def _batches(stores: SinkStores, query: str) -> str:
     """What a query has committed, as a part of a sentence; empty for nothing."""
     answers = ask_all(stores.endpoints, query, stores.security).values()
     count = 1 + max((answer.batch for answer in answers), default=-1)
@@ -316,7 +316,7 @@ def _batches(stores: Stores, query: str) -> str:
     return f"to the store {away.pop()}, which is not there," if away else ""
 
 
-def _remember(stores: Stores, *, sink: Sink, origins: Sequence[Origin]) -> None:
+def _remember(stores: SinkStores, *, sink: Sink, origins: Sequence[Origin]) -> None:
     """At every store that answers, before anything is written; the others hear of it with the next run."""
     for origin in origins:
         answers = ask_all(stores.endpoints, origin.name, stores.security)

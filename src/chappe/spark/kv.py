@@ -36,7 +36,7 @@ from pyspark.sql import types as t
 from pyspark.sql.utils import is_remote
 
 from chappe.api.kv.map_store import MapStore, as_store
-from chappe.bridges.kv_form import EXPIRES, QUERY, VERSION, Entry, entry_of, is_mark
+from chappe.bridges.kv_form import EXPIRES, QUERY, VERSION, StoreEntry, entry_of, is_mark
 from chappe.data.scalars import COUNT_MAX, INTEGER_MAX, INTEGER_MIN, Count, Timestamp
 from chappe.data.text import to_text
 from chappe.data.values import Value
@@ -84,7 +84,7 @@ def read_store(
     """
     held = as_store(store)
     found = [each.typed for each in held.snapshot() if not is_mark(each.key)]
-    entries = [Entry(each.key, each.value, False, each.expires_ns, each.version) for each in found]
+    entries = [StoreEntry(each.key, each.value, False, each.expires_ns, each.version) for each in found]
     wanted = _given(schema) if schema is not None else _fitting(entries)
     arrow, convert = positional(_schema(wanted))
     batches = []
@@ -133,7 +133,7 @@ def _given(schema: str | t.StructType) -> t.StructType:
     return t.StructType([t.StructField(each.name, each.dataType) for each in found.fields])
 
 
-def _fitting(entries: Iterable[Entry]) -> t.StructType:
+def _fitting(entries: Iterable[StoreEntry]) -> t.StructType:
     types = [field.dataType for field in inferred((each.key, each.value) for each in entries).fields]
     types = types or [t.StringType(), t.StringType()]
     return t.StructType([t.StructField(KEY, types[0]), t.StructField(VALUE, types[1])])
@@ -153,7 +153,7 @@ def _schema(wanted: t.StructType) -> t.StructType:
     return t.StructType([*wanted.fields, *_EXTRAS])
 
 
-def _row(entry: Entry) -> tuple[Value, ...]:
+def _row(entry: StoreEntry) -> tuple[Value, ...]:
     expiry = None if entry.expires_ns is None else Timestamp(entry.expires_ns)
     return entry.key, entry.value, expiry, entry.version
 
@@ -211,7 +211,7 @@ def write_store(
         StoreError: The store did not take a row; those before it may be written.
     """
     names = (key,) if isinstance(key, str) else tuple(key)
-    rows = _Rows(df.schema, names, delete)
+    rows = _RowConverter(df.schema, names, delete)
     found = as_store(store)
     if not df.isStreaming:
         _write(df, found, rows, expiry_s)
@@ -238,7 +238,7 @@ def write_store(
     return df.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
 
 
-def _write(df: DataFrame, store: DataStore | MapStore, rows: _Rows, expiry_s: float | None) -> None:
+def _write(df: DataFrame, store: DataStore | MapStore, rows: _RowConverter, expiry_s: float | None) -> None:
     source = rows.of(df)
     while chunk := list(islice(source, WRITTEN_ROWS)):
         kept: list[tuple[Any, Any]] = []
@@ -252,7 +252,7 @@ def _write(df: DataFrame, store: DataStore | MapStore, rows: _Rows, expiry_s: fl
         store.put_many(kept, expiry_s=expiry_s)
 
 
-class _Rows:
+class _RowConverter:
     """Makes keys and values of rows; raises UsageError for columns that cannot be."""
 
     def __init__(self, schema: t.StructType, key: Sequence[str], delete: str | None) -> None:

@@ -19,7 +19,7 @@ from chappe.api.times import as_micros
 from chappe.arrow import COLUMNS
 from chappe.data.topic import check_topic
 from chappe.errors import UsageError
-from chappe.reading.bounds import Bound, Moment, Reading
+from chappe.reading.bounds import Bound, Moment, TopicRead
 from chappe.reading.fetch import PATIENCE_S
 from chappe.reading.offsets import EARLIEST, LATEST, Offsets, sort_offsets
 from chappe.reading.selection import Selection
@@ -67,7 +67,7 @@ _ELSEWHERE: Final = {
 class Options:
     """What the user asked for of a read."""
 
-    reading: Reading  # topics, stores, bounds and columns
+    reading: TopicRead  # topics, stores, bounds and columns
     max_records: int | None = None  # of one micro-batch
     max_bytes: int | None = None  # of one micro-batch, about
     tasks: int | None = None  # how many share the work; None leaves it to the number of processors
@@ -95,7 +95,7 @@ class Options:
             raise UsageError("`maxTriggerDelay` ends the wait for `minRecordsPerTrigger`: give that too")
         sealed = option(options, "openSealed", "true, false or keep", _SEALED.get, "open")
         return cls(
-            Reading(
+            TopicRead(
                 selection,
                 stores,
                 starting,

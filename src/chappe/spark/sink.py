@@ -30,9 +30,9 @@ from chappe.reading.fetch import client_of
 from chappe.security import LogSecurity
 from chappe.spark import chained
 from chappe.spark.chained import ChainPlace, ChainStaging
-from chappe.spark.columns import Columns
-from chappe.spark.encode import Encoder, Piece, sort_rows
-from chappe.spark.home import FIND_S, Home, Origin, Sink, Stores, begin, found_again, settle
+from chappe.spark.columns import RecordColumns
+from chappe.spark.encode import EncodedPiece, RowEncoder, sort_rows
+from chappe.spark.home import FIND_S, Home, Origin, Sink, SinkStores, begin, found_again, settle
 from chappe.spark.options import SinkOptions
 from chappe.spark.sentences import untraced
 from chappe.transports.queries import StoreClient
@@ -58,19 +58,19 @@ _homes: OrderedDict[Sink, Home] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    columns: Columns
+    columns: RecordColumns
     topic: str | None
-    place: Stores | ChainPlace
+    place: SinkStores | ChainPlace
     min_acks: int
 
     @classmethod
     def make(cls, options: SinkOptions, schema: StructType) -> _Plan:
-        columns = Columns.find(schema, options.topic, options.order)
-        place: Stores | ChainPlace
+        columns = RecordColumns.find(schema, options.topic, options.order)
+        place: SinkStores | ChainPlace
         if options.chain is not None:
             place = ChainPlace(options.chain, options.patience_s, options.security)
         else:
-            place = Stores(options.stores, options.towers, options.patience_s, options.security).known()
+            place = SinkStores(options.stores, options.towers, options.patience_s, options.security).known()
         return cls(columns, options.topic, place, options.min_acks)
 
     def settle(self, sink: Sink, batch: int) -> Home:
@@ -97,7 +97,7 @@ class _Ending:
 
     @untraced()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        staged, place = [each for each in messages if isinstance(each, Staged)], self._plan.place
+        staged, place = [each for each in messages if isinstance(each, StagedOutput)], self._plan.place
         if not isinstance(place, ChainPlace):
             commit(place, staged, self._plan.min_acks)
         elif staged:
@@ -105,14 +105,14 @@ class _Ending:
             chained.commit(place, staged[0].sink, staged[0].batch, named)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        staged, place = [each for each in messages if isinstance(each, Staged)], self._plan.place
+        staged, place = [each for each in messages if isinstance(each, StagedOutput)], self._plan.place
         if not isinstance(place, ChainPlace):
             abort(staged, place.security)
         elif staged:
             chained.abort(place, staged[0].sink, staged[0].batch, [(each.task, each.attempt) for each in staged])
 
 
-class TopicWriter(_Ending, DataSourceArrowWriter):
+class TopicBatchWriter(_Ending, DataSourceArrowWriter):
     """Writes one DataFrame. Spark makes it once, in the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
@@ -164,7 +164,7 @@ def _property(name: str) -> str:
     return found
 
 
-def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Home, batch: int) -> Staged:
+def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Home, batch: int) -> StagedOutput:
     context = _context()
     task, attempt = context.partitionId(), context.taskAttemptId()
     staging = plan.staging(home, sink, batch, task, attempt)
@@ -173,7 +173,7 @@ def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Hom
             pass
     else:
         try:
-            encoder = Encoder(plan.columns, plan.topic, staging.partitions, task)
+            encoder = RowEncoder(plan.columns, plan.topic, staging.partitions, task)
             for each in sort_rows(batches, plan.columns.order) if plan.columns.order else batches:
                 for piece in encoder.add(each):
                     staging.put(piece)
@@ -186,7 +186,7 @@ def _write(batches: Iterator[pa.RecordBatch], plan: _Plan, sink: Sink, home: Hom
     _homes[sink] = staging.home
     while len(_homes) > HOMES_MAX:
         _homes.popitem(last=False)
-    return Staged(sink, staging.home, batch, task, attempt, staging.pieces, staging.rows, tuple(staging.topics))
+    return StagedOutput(sink, staging.home, batch, task, attempt, staging.pieces, staging.rows, tuple(staging.topics))
 
 
 class Staging:
@@ -199,7 +199,7 @@ class Staging:
     it is looked for among the stores. ``attempt`` is unique among all attempts of the run.
     """
 
-    def __init__(self, stores: Stores, home: Home, sink: Sink, batch: int, task: int, attempt: int) -> None:
+    def __init__(self, stores: SinkStores, home: Home, sink: Sink, batch: int, task: int, attempt: int) -> None:
         self.home = home
         self.pieces = 0
         self.rows = 0
@@ -214,7 +214,7 @@ class Staging:
         """A sink has one in each topic."""
         return 1
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: EncodedPiece) -> None:
         """Send a piece; waits for the oldest one if too many are under way."""
         while len(self._unanswered) >= UNANSWERED_MAX:
             self._settle_oldest()
@@ -224,7 +224,7 @@ class Staging:
         self.rows += piece.rows
         self.topics[piece.topic] = None
 
-    def _sealed(self, sealing: Sealing, piece: Piece) -> bytes:
+    def _sealed(self, sealing: Sealing, piece: EncodedPiece) -> bytes:
         """The piece as it is staged. Each attempt is a life of its own, so nothing is sealed twice with one key."""
         batch, task, _ = self._place
         if not (0 <= batch < 1 << BATCH_BITS and task < 1 << TASK_BITS and self.pieces < 1 << PIECE_BITS):
@@ -272,7 +272,7 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged(WriterCommitMessage):
+class StagedOutput(WriterCommitMessage):
     """What one attempt of a task has staged."""
 
     sink: Sink
@@ -285,7 +285,7 @@ class Staged(WriterCommitMessage):
     topics: tuple[str, ...]
 
 
-def commit(stores: Stores, staged: Sequence[Staged], min_acks: int) -> None:
+def commit(stores: SinkStores, staged: Sequence[StagedOutput], min_acks: int) -> None:
     """Make one batch visible; a batch that was committed before stays as it is.
 
     Raises:
@@ -312,7 +312,7 @@ def commit(stores: Stores, staged: Sequence[Staged], min_acks: int) -> None:
         _await_copies(stores, home, first.sink.name, {topic for each in staged for topic in each.topics}, min_acks)
 
 
-def abort(staged: Iterable[Staged], security: LogSecurity = None) -> None:
+def abort(staged: Iterable[StagedOutput], security: LogSecurity = None) -> None:
     """Let the home forget what was staged; if it cannot be told, it forgets by itself later."""
     for each in staged:
         client = StoreClient(each.home.endpoint, FIND_S, security)
@@ -325,7 +325,7 @@ def abort(staged: Iterable[Staged], security: LogSecurity = None) -> None:
             client.close()
 
 
-def _await_copies(stores: Stores, home: Home, sink: str, topics: Iterable[str], min_acks: int) -> None:
+def _await_copies(stores: SinkStores, home: Home, sink: str, topics: Iterable[str], min_acks: int) -> None:
     """Wait until so many stores, the home among them, have all of the sink's records."""
     heads = _heads(home.endpoint, [(topic, sink_address(sink, topic)) for topic in topics], stores.security)
     deadline = time.monotonic() + stores.patience_s

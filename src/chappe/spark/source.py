@@ -201,10 +201,10 @@ class ChappeDataSource(ds.DataSource):
     @untraced()
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
         """For ``df.write``; the options are ``SinkOptions``."""
-        from chappe.spark.sink import TopicWriter  # readers, which are started more often, do without
+        from chappe.spark.sink import TopicBatchWriter  # readers, which are started more often, do without
 
         options = SinkOptions.parse(writing_options(self.options, schema))
-        return TopicWriter(options, without_marks(schema), overwrite)
+        return TopicBatchWriter(options, without_marks(schema), overwrite)
 
     @untraced()
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:

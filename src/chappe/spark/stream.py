@@ -18,7 +18,7 @@ from pyspark.sql.streaming import datasource as ds
 from chappe.errors import OffsetOutOfRange, UnknownTopic, UsageError
 from chappe.reading import offsets as places
 from chappe.reading.bounds import Moment, check_ends, offsets_at, without_lost
-from chappe.reading.offsets import LATEST, SYMBOLS, TIME, Key, Known, Offsets
+from chappe.reading.offsets import LATEST, SYMBOLS, TIME, Key, KnownPartition, Offsets
 from chappe.reading.view import StoresView
 from chappe.spark.batch import read_partition, tasks_of
 from chappe.spark.options import Options
@@ -114,7 +114,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             self._initial = None  # later partitions count as new
         return self._planned(start, end, keys, view)
 
-    def _waits(self, start: Offsets, known: Mapping[Key, Known], keys: set[Key]) -> bool:
+    def _waits(self, start: Offsets, known: Mapping[Key, KnownPartition], keys: set[Key]) -> bool:
         """True if a batch would be too small and the last one is recent."""
         least, last = self._options.min_records, self._batch_at
         if least is None or last is None or self._target is not None:
@@ -179,7 +179,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             logger.warning("no store at %s has a topic %s yet; waiting for it", ", ".join(view.endpoints), missing)
         self._missing = missing
 
-    def _bounded(self, view: StoresView, keys: Iterable[Key]) -> Mapping[Key, Known]:
+    def _bounded(self, view: StoresView, keys: Iterable[Key]) -> Mapping[Key, KnownPartition]:
         """Of these partitions, what was there when an available-now run was prepared; otherwise all that is there."""
         if self._target is None:
             return view.known
@@ -233,12 +233,12 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             raise lost
 
 
-def _shrank(key: Key, start: Offsets, known: Mapping[Key, Known]) -> bool:
+def _shrank(key: Key, start: Offsets, known: Mapping[Key, KnownPartition]) -> bool:
     have = known.get(key)
     return (have.next if have else 0) < start.get(key[0], {}).get(key[1], 0)
 
 
-def _gone(start: Offsets, known: Mapping[Key, Known]) -> UnknownTopic | OffsetOutOfRange | None:
+def _gone(start: Offsets, known: Mapping[Key, KnownPartition]) -> UnknownTopic | OffsetOutOfRange | None:
     topics = {topic for topic, _ in known}
     for topic, partitions in start.items():
         if topic not in topics and any(n > 0 for n in partitions.values()):

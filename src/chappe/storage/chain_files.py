@@ -39,7 +39,7 @@ ENTRIES_BYTES: Final = 1 * MIB  # of entries behind a state, encoded at a time; 
 REMOVE_BYTES: Final = 64 * MIB  # of older files, removed in one step: removing a gigabyte takes a third of a second
 
 
-class _State(msgspec.Struct):
+class _StateFrame(msgspec.Struct):
     """The on-disk form of a state."""
 
     index: int
@@ -47,16 +47,16 @@ class _State(msgspec.Struct):
     data: memoryview
 
 
-class _Change(msgspec.Struct):
+class _ChangeFrame(msgspec.Struct):
     """The on-disk form of a change."""
 
-    state: _State | None
+    state: _StateFrame | None
     keep: int
     entries: tuple[Entry, ...]
     committed: int
 
 
-_CHANGE: Final = msgspec.msgpack.Decoder(_Change)
+_CHANGE: Final = msgspec.msgpack.Decoder(_ChangeFrame)
 _MEMORY: Final = msgspec.msgpack.Decoder(Memory)
 
 
@@ -195,7 +195,7 @@ class ChainFiles:
         for left in self._directory.glob(f"*{ENDING}.tmp"):  # left by a process that was killed during a save
             self._ops.discard(str(left))
         self._ops.sync_directory(str(self._directory))  # a killed process may not have come to it ...
-        made = _Made()
+        made = _ReplayedChanges()
         for path in paths:
             with self._ops.opened(str(path)) as file:
                 self._ops.fsync(file)  # ... nor to this
@@ -343,7 +343,7 @@ def _array_head(size: int) -> bytes:
     return struct.pack(">BH", 0xDC, size) if size < 1 << 16 else struct.pack(">BI", 0xDD, size)
 
 
-class _Made:
+class _ReplayedChanges:
     """What the changes make that were read so far. There are many, so none of them copies what is there."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ ADVICE: Final = (
 )
 
 
-class _Identity(msgspec.Struct):
+class _JournalIdentity(msgspec.Struct):
     address: str
     topic: str
 
@@ -130,7 +130,7 @@ class Journal:
             self.address = self._identify(found, topic, address)
             self._files = JournalFiles(self._disk, topic, self.address, ROTATE_BYTES)
             self.batches = self._files.batches  # batches not known to be stored, oldest first
-            self._pending = Pending(
+            self._pending = PendingFile(
                 directory / PENDING, seed_of(topic, self.address, PENDING), self.next_offset, self._ops
             )
             if self._pending.bodies and not self._pending.plain:
@@ -201,7 +201,7 @@ class Journal:
             f"cannot write the journal in {self._directory}: {error.strerror}"
         )
 
-    def _identify(self, found: _Identity | None, topic: str, address: str) -> str:
+    def _identify(self, found: _JournalIdentity | None, topic: str, address: str) -> str:
         if found is None:
             content = encode_small({"address": address, "topic": topic})
             for name in IDENTITY:
@@ -216,7 +216,7 @@ class Journal:
         return found.address
 
 
-class Pending:
+class PendingFile:
     """What has an offset and is in no batch yet: a file, made if it is not there. All of it raises OSError.
 
     Reading skips records before ``next_offset``, where the journal ends, and damaged ones. It ends at a
@@ -339,7 +339,7 @@ def topic_in(directory: Path) -> str | None:
     return None if found is None else found.topic
 
 
-def read_identity(directory: Path, ops: FileOps) -> _Identity | None:
+def read_identity(directory: Path, ops: FileOps) -> _JournalIdentity | None:
     """Return the identity of the journal in ``directory``; None if there is none.
 
     Raises StorageFormat if the directory holds no journal, or its identity is damaged or gone.
@@ -348,7 +348,7 @@ def read_identity(directory: Path, ops: FileOps) -> _Identity | None:
     try:
         found = load_twice(ops, (first, copy))
         if found is not None:
-            return found.fields(_Identity)
+            return found.fields(_JournalIdentity)
     except ValueError as error:
         raise StorageFormat(f"{first} is not a producer's identity, or is damaged: {error}. {ADVICE}") from None
     beside = directory.iterdir() if directory.is_dir() else ()

@@ -21,7 +21,7 @@ from chappe.system.limits import need_descriptors
 Rows = list[tuple[str, str, int]]
 
 
-class _Content(msgspec.Struct):
+class _PositionsContent(msgspec.Struct):
     positions: Rows
 
 
@@ -73,7 +73,7 @@ class Positions:
             check_format(found.content, FORMAT, self._path)
             if not found.checked:
                 raise ValueError("its checksum is wrong")
-            rows = found.fields(_Content).positions
+            rows = found.fields(_PositionsContent).positions
         except ValueError as error:
             raise StorageFormat(
                 f"{self._path} does not hold a consumer's positions, or is damaged ({error}): restore it from a "

@@ -17,7 +17,7 @@ from typing import Final
 
 from chappe.errors import ChappeError, ConfigError, UsageError
 from chappe.permissions.text import Check
-from chappe.sealing.chain import FILE_BYTES_MAX, Chain, read_chain
+from chappe.sealing.chain import FILE_BYTES_MAX, KeyChain, read_chain
 from chappe.sealing.epochs import GroupKeys
 from chappe.sealing.held import HeldGroups
 from chappe.sealing.messages import MessageSealer
@@ -41,7 +41,7 @@ LOOK_S: Final = 1.0  # between two looks at the files ...
 DOUBT_S: Final = 0.05  # ... and while somebody waits for a word on them
 
 
-def read_sealed(directory: Path, group: str, check: Check) -> Chain | None:
+def read_sealed(directory: Path, group: str, check: Check) -> KeyChain | None:
     """The keys of a group, if the authority has signed them; None if there is no file.
 
     Raises:

@@ -72,7 +72,7 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _File:
+class _AttemptFile:
     """The file of one attempt; ``trusted`` if this process wrote all of it, ``doubtful`` since a sync of it failed."""
 
     path: str
@@ -102,7 +102,7 @@ class StagedFiles:
     ) -> None:
         self.path = os.path.join(os.path.abspath(directory), FOLDER)
         self._ops = ops or file_ops()
-        self._files: dict[StagedAttempt, _File] = {}
+        self._files: dict[StagedAttempt, _AttemptFile] = {}
         self._doubtful: set[str] = set()  # sinks with an intent that was refused, and may be on disk all the same
         self._sinks = database(self.path, self._ops)
         self._aside = Aside(self._ops, os.path.join(os.path.abspath(directory), ASIDE))
@@ -146,11 +146,11 @@ class StagedFiles:
         with trying(f"stage rows in {self.path}"):
             if file is None:
                 self._ops.make_directory(self.path)
-                file = _File(self._path_of(piece.attempt))
+                file = _AttemptFile(self._path_of(piece.attempt))
             self._append(file, piece)
         self._files[piece.attempt] = file
 
-    def _append(self, file: _File, piece: StagePiece) -> None:
+    def _append(self, file: _AttemptFile, piece: StagePiece) -> None:
         raw_topic = encode_topic(piece.topic)
         head = _PIECE.pack(_PIECE_MAGIC, len(raw_topic), piece.number, piece.count, len(piece.body)) + raw_topic
         start = b"" if file.length else _encode_names(piece.attempt)
@@ -178,7 +178,7 @@ class StagedFiles:
 
     def prepare(self, commit: CommitBatch) -> Intent:
         pieces: list[PieceAt] = []
-        files: list[_File] = []
+        files: list[_AttemptFile] = []
         for named in commit.attempts:
             key = StagedAttempt(commit.sink, commit.run, commit.batch, named[0], named[1])
             file = self._files.get(key)
@@ -198,7 +198,7 @@ class StagedFiles:
         self._doubtful.discard(intent.sink)
         return intent
 
-    def _make_durable(self, file: _File) -> None:
+    def _make_durable(self, file: _AttemptFile) -> None:
         """Sync a file. Raises StagedRowsMissing if a piece is not what it was, and OSError."""
         if file.doubtful:
             self._write_again(file)
@@ -211,14 +211,14 @@ class StagedFiles:
                 self._ops.drop_cache(fd, 0, file.length)
         self._check(file)
 
-    def _write_again(self, file: _File) -> None:
+    def _write_again(self, file: _AttemptFile) -> None:
         """Write a file, which is as it should be in memory at least, to another place on the disk."""
         file.trusted = False
         self._check(file)
         self._ops.replace_file(file.path, [self._ops.read_file(file.path)[: file.length]])
         file.doubtful = False
 
-    def _check(self, file: _File) -> None:
+    def _check(self, file: _AttemptFile) -> None:
         """Read a file that an earlier process wrote, or a sync refused. Raises StagedRowsMissing."""
         if file.trusted:
             return
@@ -291,7 +291,7 @@ class StagedFiles:
             else:
                 self._files[found[0]] = found[1]
 
-    def _scan_file(self, path: str) -> tuple[StagedAttempt, _File] | None:
+    def _scan_file(self, path: str) -> tuple[StagedAttempt, _AttemptFile] | None:
         """The whole pieces in a file; what a crash has left behind them is cut off."""
         with self._ops.opened(path, os.O_RDWR) as fd:
             size = os.fstat(fd).st_size
@@ -302,7 +302,7 @@ class StagedFiles:
             if named is None:
                 return None
             attempt, at = named
-            file = _File(path, at, trusted=False)
+            file = _AttemptFile(path, at, trusted=False)
             while (found := self._scan_piece(fd, file, size)) is not None:
                 file.pieces.append(found)
                 file.length = found.position + found.size
@@ -310,7 +310,7 @@ class StagedFiles:
                 self._ops.ftruncate(fd, file.length)
             return attempt, file
 
-    def _scan_piece(self, fd: int, file: _File, size: int) -> _Piece | None:
+    def _scan_piece(self, fd: int, file: _AttemptFile, size: int) -> _Piece | None:
         raw = self._ops.read_some(fd, _PIECE.size + _CRC.size + 255, file.length)
         if len(raw) < _PIECE.size + _CRC.size:
             return None
@@ -340,5 +340,5 @@ def _decode_names(raw: bytes) -> tuple[StagedAttempt, int] | None:
     return StagedAttempt(*msgspec.msgpack.decode(names, type=tuple[str, str, int, int, int])), _FILE.size + size
 
 
-def _places(attempt: StagedAttempt, file: _File) -> list[PieceAt]:
+def _places(attempt: StagedAttempt, file: _AttemptFile) -> list[PieceAt]:
     return [PieceAt(attempt, number, each.topic, each.count, each.size) for number, each in enumerate(file.pieces)]

@@ -20,7 +20,7 @@ import msgspec
 from chappe.errors import UsageError
 from chappe.log.batch import Record
 from chappe.subscribers import work
-from chappe.subscribers.work import COUNT, DONE, FAILED, LENGTH, READY, TEXT_MAX, TOLD, UNFIT, Rows
+from chappe.subscribers.work import COUNT, DONE, FAILED, LENGTH, READY, TEXT_MAX, TOLD, UNFIT, WorkRows
 
 TELL_S: Final = 0.01  # between two times that it tells how many are done: so much is done again if it is killed
 ORPHAN_S: Final = 10.0  # when the reader has died: so long the record that it is at may take
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _work(read: Callable[[int], bytes], out: int, function: Callable[[Record], object]) -> None:
-    decode = msgspec.msgpack.Decoder(Rows).decode
+    decode = msgspec.msgpack.Decoder(WorkRows).decode
     tell_at = time.monotonic() + TELL_S
     while (frame := _frame(read)) is not None:
         found = decode(frame)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chappe.subscribers.readers import LINE_MAX, TELL_S, facts_of, line_of
 from chappe.subscribers.sharded import Progress, ShardedConsumer
-from chappe.subscribers.work import Calling
+from chappe.subscribers.work import FunctionWork
 
 TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -74,7 +74,7 @@ def _order(source: int) -> dict[str, Any]:
 def _made(order: dict[str, Any]) -> ShardedConsumer:
     options, given = order["options"], order["work"]
     reset = datetime.fromisoformat(order["time"]) if "time" in order else order["reset"]
-    what: Any = Calling(**given) if order["call"] else given["program"]
+    what: Any = FunctionWork(**given) if order["call"] else given["program"]
     return ShardedConsumer(
         what,
         order["topic"],

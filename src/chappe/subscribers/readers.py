@@ -26,7 +26,7 @@ from chappe import errors
 from chappe.data.topic import Filter
 from chappe.errors import ChappeError, OffsetConflict, TooSlow, UsageError, WorkerFailed
 from chappe.security import IDENTITY, PASSPHRASE, LogSecurity
-from chappe.subscribers.work import Calling, Running
+from chappe.subscribers.work import FunctionWork, ProgramWork
 from chappe.subscribers.workers import how_ended, pause_s
 from chappe.system.machine import Wakeup
 
@@ -61,7 +61,7 @@ def environment_of(security: LogSecurity) -> dict[str, str]:
     return found
 
 
-class _Reader:
+class _ReaderProcess:
     """One process after the other. ``last`` is what the present one said at its end."""
 
     def __init__(self, topic: str, order: bytes, environment: dict[str, str]) -> None:
@@ -139,7 +139,7 @@ class Readers:
 
     def __init__(
         self,
-        work: Calling | Running,
+        work: FunctionWork | ProgramWork,
         topics: Sequence[str],
         workers: int,
         identity: str | None,
@@ -161,9 +161,15 @@ class Readers:
         self._tries = tries
         self._wakeup = wakeup
         where = {"time": reset.isoformat()} if isinstance(reset, datetime) else {"reset": reset}
-        facts = {"call": isinstance(work, Calling), "work": asdict(work), "path": sys.path, "options": options, **where}
+        facts = {
+            "call": isinstance(work, FunctionWork),
+            "work": asdict(work),
+            "path": sys.path,
+            "options": options,
+            **where,
+        }
         self._readers = [
-            _Reader(topic, line_of(facts | {
+            _ReaderProcess(topic, line_of(facts | {
                 "topic": topic,
                 "workers": workers // len(topics) + (number < workers % len(topics)),
                 "identity": f"{identity}-{_plain(topic)}",
@@ -207,7 +213,7 @@ class Readers:
             finally:
                 self._farewell(selector, hurried)
 
-    def _heard(self, selector: selectors.BaseSelector) -> list[_Reader]:
+    def _heard(self, selector: selectors.BaseSelector) -> list[_ReaderProcess]:
         """Wait a little for what they say; those that have ended."""
         found = []
         for key, _ in selector.select(TELL_S):
@@ -218,7 +224,7 @@ class Readers:
                 found.append(key.data)
         return found
 
-    def _ended(self, reader: _Reader) -> None:
+    def _ended(self, reader: _ReaderProcess) -> None:
         well = reader.told.get("done") or time.monotonic() >= reader.start_at + WELL_S
         reader.lives = 0 if well else reader.lives + 1
         assert reader.process is not None
@@ -251,7 +257,7 @@ class Readers:
                 each.close()
 
     def _hear_last(
-        self, selector: selectors.BaseSelector, alive: list[_Reader], wait_s: float, hurried: Callable[[], bool]
+        self, selector: selectors.BaseSelector, alive: list[_ReaderProcess], wait_s: float, hurried: Callable[[], bool]
     ) -> None:
         """Take those out of ``alive`` that end within so long, unless ``hurried``."""
         until = time.monotonic() + wait_s

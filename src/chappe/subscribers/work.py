@@ -46,7 +46,7 @@ Form = Literal["json", "raw", "length"]
 FORMS: Final[dict[str, Callable[[Record], bytes]]] = {"json": as_json, "raw": as_raw, "length": as_length}
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class WorkRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A record without topic and partition."""
 
     offset: int
@@ -56,13 +56,13 @@ class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     headers: Headers
 
 
-class Rows(msgspec.Struct, array_like=True, frozen=True):
+class WorkRows(msgspec.Struct, array_like=True, frozen=True):
     """Neighbours of one partition; with ``careful`` each is to be told as done by itself."""
 
     topic: bytes
     partition: bytes
     careful: bool
-    rows: list[Row]
+    rows: list[WorkRow]
 
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -161,7 +161,7 @@ class _Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class FunctionWork:
     """Workers that call a function with each record.
 
     Args:
@@ -198,7 +198,7 @@ class Calling:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ProgramWork:
     """Workers that run a program with its arguments, which gets each record in this form."""
 
     program: tuple[str, ...]
@@ -223,20 +223,20 @@ class Running:
 
 
 def work_of(
-    function: Callable[[Record], object] | str | Sequence[str] | Calling, form: Form = "json"
-) -> Calling | Running:
+    function: Callable[[Record], object] | str | Sequence[str] | FunctionWork, form: Form = "json"
+) -> FunctionWork | ProgramWork:
     """What a user wants done.
 
     Raises:
         UsageError: No worker could import the function, or there is no program.
     """
-    if isinstance(function, Calling):  # of a reader, to whom the one that started it has told it
+    if isinstance(function, FunctionWork):  # of a reader, to whom the one that started it has told it
         return function
     if isinstance(function, str):
         module, colon, name = function.partition(":")
         if not (colon and module and name):
             raise UsageError(f"a function is named as MODULE:NAME, not {function!r}")
-        return _checked(Calling(module, name), None)
+        return _checked(FunctionWork(module, name), None)
     if callable(function):
         return _checked(_named(function), function)
     if not function or not all(isinstance(each, str) for each in function):
@@ -245,25 +245,25 @@ def work_of(
         raise UsageError(f"a program gets records as {', '.join(FORMS)}, not as {form!r}")
     if shutil.which(function[0]) is None:
         raise UsageError(f"there is no program {function[0]!r}, or it cannot be executed")
-    return Running(tuple(function), form)
+    return ProgramWork(tuple(function), form)
 
 
-def _named(function: Callable[[Record], object]) -> Calling:
+def _named(function: Callable[[Record], object]) -> FunctionWork:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         raise UsageError(f"workers import their function by its name: {function!r} has none; define it in a module")
     if module != "__main__":
-        return Calling(module, name)
+        return FunctionWork(module, name)
     main = sys.modules["__main__"]
     if main.__spec__ is not None:  # python -m
-        return Calling(main.__spec__.name, name)
+        return FunctionWork(main.__spec__.name, name)
     file = getattr(main, "__file__", None)
     if file is None or not Path(file).is_file():
         raise UsageError(f"workers import their function, and nobody can import {name}: define it in a file")
-    return Calling(MAIN, name, str(Path(file).absolute()))
+    return FunctionWork(MAIN, name, str(Path(file).absolute()))
 
 
-def _checked(named: Calling, function: Callable[[Record], object] | None) -> Calling:
+def _checked(named: FunctionWork, function: Callable[[Record], object] | None) -> FunctionWork:
     """Raise UsageError if a worker would find something else."""
     if named.main is None and (function is None or function.__module__ != "__main__"):
         found = find(named.module, named.name, None)

@@ -15,7 +15,7 @@ from chappe.log.batch import encode_batch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from chappe.spark.archive.job import Progress
+    from chappe.spark.archive.job import ArchiveProgress
 
 DAY_US = 86_400_000_000
 NOON_US = 20_000 * DAY_US + DAY_US // 2  # 2024-10-04
@@ -31,7 +31,7 @@ def fill(store: FakeStore, topic: str, partition: str, rows: int, timestamp: int
     store.put_raw(topic, partition, encode_batch(base, values, stamps[0], timestamps=stamps))
 
 
-def archive(spark: SparkSession, store: FakeStore, directory: Path, topic: str = "t", **more: Any) -> Progress:
+def archive(spark: SparkSession, store: FakeStore, directory: Path, topic: str = "t", **more: Any) -> ArchiveProgress:
     """Archive what the store has."""
     from chappe.spark.archive.job import ArchiveJob
     from chappe.spark.archive.manifest import ArchiveWriter

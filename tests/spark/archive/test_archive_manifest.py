@@ -10,16 +10,16 @@ import pytest
 
 from chappe.data.topic import Filter
 from chappe.errors import OffsetOutOfRange, StorageError, StorageFormat, StorageLocked, UnknownTopic, UsageError
-from chappe.reading.offsets import Known
+from chappe.reading.offsets import KnownPartition
 from chappe.reading.selection import Selection
 from chappe.spark.archive.manifest import (
     DAY_US,
     SMALL_BYTES,
     ArchivedFile,
+    ArchiveManifest,
     ArchiveWriter,
-    Manifest,
     Move,
-    Span,
+    OffsetSpan,
     day_text,
     directory_of,
     followed_by,
@@ -40,13 +40,15 @@ class Killed(BaseException):
     pass
 
 
-def following(writer: ArchiveWriter, text: str, place: str = PLACE) -> Manifest:
+def following(writer: ArchiveWriter, text: str, place: str = PLACE) -> ArchiveManifest:
     """The next version, with one staged file that holds ``text``."""
     staged = f"{writer.run}/{writer.manifest.version}.staged"
     (writer.directory / staged).write_text(text)
     before = writer.manifest.next_of("t", "p") or 0
     file = ArchivedFile(place, "t", 10, len(text), 0, 1)
-    return followed_by(writer.manifest, [file], {"t": {"p": Span(before, before + 10, 10)}}, [Move(staged, place)])
+    return followed_by(
+        writer.manifest, [file], {"t": {"p": OffsetSpan(before, before + 10, 10)}}, [Move(staged, place)]
+    )
 
 
 def visible(directory: Path) -> dict[str, str]:
@@ -60,7 +62,7 @@ def test_a_commit_makes_files_visible_and_is_found_again(tmp_path: Path) -> None
     assert visible(tmp_path) == {PLACE: "one two"}
     found = load(tmp_path)
     assert (found.version, found.next_of("t", "p"), found.next_of("t", "q")) == (2, 20, None)
-    assert found.positions["t"]["p"] == Span(0, 20, 20)
+    assert found.positions["t"]["p"] == OffsetSpan(0, 20, 20)
     assert path_of(tmp_path, found, found.files[0]) == tmp_path / PLACE
 
 
@@ -198,7 +200,7 @@ def staged(path: str, size: int, day: int = 20_000, topic: str = "t") -> StagedF
 
 
 def test_one_small_file_stays_as_it_is_and_grows_with_the_next() -> None:
-    empty = Manifest("a")
+    empty = ArchiveManifest("a")
     files, moves, merges = plan_files(empty, "run", [staged("s1", 100)])
     assert (moves, merges) == ([Move("s1", PLACE)], [])
     second = followed_by(empty, files, {}, moves)
@@ -211,42 +213,44 @@ def test_one_small_file_stays_as_it_is_and_grows_with_the_next() -> None:
 
 
 def test_a_large_file_is_left_alone() -> None:
-    files, moves, _ = plan_files(Manifest("a"), "run", [staged("s1", SMALL_BYTES)])
-    second = followed_by(Manifest("a"), files, {}, moves)
+    files, moves, _ = plan_files(ArchiveManifest("a"), "run", [staged("s1", SMALL_BYTES)])
+    second = followed_by(ArchiveManifest("a"), files, {}, moves)
     _, moves, merges = plan_files(second, "run", [staged("s2", 5)])
     assert (moves, merges) == ([Move("s2", "topic=t/date=2024-10-04/00000002-000.parquet")], [])
 
 
 def test_small_files_of_several_tasks_become_one_in_their_order() -> None:
     parts = [staged("s1", 5), staged("other", 5, day=20_001), staged("s2", 5)]
-    _, moves, merges = plan_files(Manifest("a"), "run", parts)
+    _, moves, merges = plan_files(ArchiveManifest("a"), "run", parts)
     assert [merge.sources for merge in merges] == [("s1", "s2")]
     assert Move("other", "topic=t/date=2024-10-05/00000001-000.parquet") in moves
 
 
 def test_partitions_go_on_exactly_where_the_archive_ends() -> None:
-    archived = Manifest("a", positions={"t": {"p": Span(5, 10, 5)}})
-    check_spans(archived, {"t": {"p": Span(10, 20, 10), "new": Span(3, 5, 2)}}, skip_lost=False)
-    for lost in (Span(11, 20, 9), Span(10, 20, 9)):
+    archived = ArchiveManifest("a", positions={"t": {"p": OffsetSpan(5, 10, 5)}})
+    check_spans(archived, {"t": {"p": OffsetSpan(10, 20, 10), "new": OffsetSpan(3, 5, 2)}}, skip_lost=False)
+    for lost in (OffsetSpan(11, 20, 9), OffsetSpan(10, 20, 9)):
         with pytest.raises(OffsetOutOfRange, match="--skip-lost"):
             check_spans(archived, {"t": {"p": lost}}, skip_lost=False)
         check_spans(archived, {"t": {"p": lost}}, skip_lost=True)
-    for twice in (Span(9, 20, 11), Span(10, 20, 11)):
+    for twice in (OffsetSpan(9, 20, 11), OffsetSpan(10, 20, 11)):
         with pytest.raises(StorageError, match="came twice"):
             check_spans(archived, {"t": {"p": twice}}, skip_lost=True)
 
 
 def test_spans_of_tasks_are_joined() -> None:
-    parts = [{"t": {"p": Span(0, 5, 5)}}, {"t": {"p": Span(5, 9, 4), "q": Span(1, 2, 1)}}]
-    assert merged_spans(parts) == {"t": {"p": Span(0, 9, 9), "q": Span(1, 2, 1)}}
+    parts = [{"t": {"p": OffsetSpan(0, 5, 5)}}, {"t": {"p": OffsetSpan(5, 9, 4), "q": OffsetSpan(1, 2, 1)}}]
+    assert merged_spans(parts) == {"t": {"p": OffsetSpan(0, 9, 9), "q": OffsetSpan(1, 2, 1)}}
 
 
 def test_the_rest_starts_where_the_archive_ends() -> None:
-    archived = Manifest("a", positions={"t": {"p": Span(0, 10, 10), "behind": Span(0, 10, 10), "gone": Span(0, 3, 3)}})
+    archived = ArchiveManifest(
+        "a", positions={"t": {"p": OffsetSpan(0, 10, 10), "behind": OffsetSpan(0, 10, 10), "gone": OffsetSpan(0, 3, 3)}}
+    )
     known = {
-        ("t", "p"): Known(2, 15, 100, ("s",)),
-        ("t", "behind"): Known(0, 7, 100, ("s",)),
-        ("t", "new"): Known(4, 6, 100, ("s",)),
+        ("t", "p"): KnownPartition(2, 15, 100, ("s",)),
+        ("t", "behind"): KnownPartition(0, 7, 100, ("s",)),
+        ("t", "new"): KnownPartition(4, 6, 100, ("s",)),
     }
     rest = rest_of(archived, known, Filter("t"))
     assert rest.starting == {("t", "p"): 10, ("t", "behind"): 7}
@@ -255,7 +259,7 @@ def test_the_rest_starts_where_the_archive_ends() -> None:
 
 
 def test_topics_are_selected_by_name_or_prefix() -> None:
-    archived = Manifest("a", positions={"m.a": {}, "m.b": {}, "n": {}})
+    archived = ArchiveManifest("a", positions={"m.a": {}, "m.b": {}, "n": {}})
     assert archived.select(None) == ["m.a", "m.b", "n"]
     assert archived.select("m.*") == ["m.a", "m.b"]
     with pytest.raises(UnknownTopic, match=r"it has m\.a, m\.b, n"):

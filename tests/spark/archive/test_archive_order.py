@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from chappe.spark.archive.manifest import DAY_US, ArchivedFile, file_schema
-from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Wanted, plan, sweep
+from chappe.spark.archive.order import EARLIEST_US, LATEST_US, WantedRecords, plan, sweep
 from chappe.spark.archive.tasks import FileWriter
 
 Row = tuple[str, int, int]  # partition, offset, timestamp
@@ -35,12 +35,12 @@ class Archive:
         stamps = [stamp for _, _, stamp in rows]
         self.files.append((path, ArchivedFile(path.name, topic, len(rows), writer.close(), min(stamps), max(stamps))))
 
-    def wanted(self, since: int = EARLIEST_US, until: int = LATEST_US, passed: int = EARLIEST_US) -> Wanted:
+    def wanted(self, since: int = EARLIEST_US, until: int = LATEST_US, passed: int = EARLIEST_US) -> WantedRecords:
         bounds: dict[str, dict[str, int]] = {}
         for topic, (partition, offset, _) in self.rows:
             ends = bounds.setdefault(topic, {})
             ends[partition] = max(ends.get(partition, 0), offset + 1)
-        return Wanted(bounds, since, until, passed)
+        return WantedRecords(bounds, since, until, passed)
 
 
 def _batch(topic: str, rows: list[Row]) -> pa.RecordBatch:
@@ -57,7 +57,7 @@ def _batch(topic: str, rows: list[Row]) -> pa.RecordBatch:
     )
 
 
-def replayed(archive: Archive, wanted: Wanted, held_bytes: int = 0) -> list[str]:
+def replayed(archive: Archive, wanted: WantedRecords, held_bytes: int = 0) -> list[str]:
     found = []
     last = EARLIEST_US
     for window in sweep(plan(archive.files, wanted), wanted, held_bytes):
@@ -122,7 +122,7 @@ def test_bounds_in_time_and_offsets(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.add([("a", n, n) for n in range(100)], [("b", n, n) for n in range(50)])
     assert replayed(archive, archive.wanted(since=10, until=20)) == expected(archive, 10, 20)
-    values = replayed(archive, Wanted({"t": {"a": 3}}))
+    values = replayed(archive, WantedRecords({"t": {"a": 3}}))
     assert values == ["t/a/0", "t/a/1", "t/a/2"]
     assert plan(archive.files, archive.wanted(since=100)) == []
 
@@ -132,7 +132,7 @@ def test_several_topics_come_in_one_sweep(tmp_path: Path) -> None:
     archive.add([("a", 0, 1), ("a", 1, 3)], topic="t")
     archive.add([("a", 0, 2)], topic="u")
     assert sorted(replayed(archive, archive.wanted())) == ["t/a/0", "t/a/1", "u/a/0"]
-    only = Wanted({"u": {"a": 1}})
+    only = WantedRecords({"u": {"a": 1}})
     assert replayed(archive, only) == ["u/a/0"]
 
 

@@ -26,13 +26,13 @@ from chappe.spark.archive.manifest import (
     ArchivedFile,
     ArchiveWriter,
     Move,
-    Span,
+    OffsetSpan,
     directory_of,
     file_name,
     file_schema,
     followed_by,
 )
-from chappe.spark.archive.replay import Order, Progress, Replay
+from chappe.spark.archive.replay import Replay, ReplayOrder, ReplayProgress
 from chappe.spark.archive.tasks import FileWriter
 
 ROOT = Path(__file__).parents[3]
@@ -66,11 +66,11 @@ def write(directory: Path, topic: str, partition: str, rows: int, step_us: int =
         size = writer.close()
         path = f"{directory_of(topic, first_us // DAY_US)}/{file_name(archive.manifest.version + 1, 0)}"
         file = ArchivedFile(path, topic, rows, size, stamps[0], stamps[-1])
-        spans = {topic: {partition: Span(start, start + rows, rows)}}
+        spans = {topic: {partition: OffsetSpan(start, start + rows, rows)}}
         archive.commit(followed_by(archive.manifest, [file], spans, [Move(staged, path)]))
 
 
-def replay(directory: Path, tower: str, order: Order) -> Progress:
+def replay(directory: Path, tower: str, order: ReplayOrder) -> ReplayProgress:
     with Replay(directory, order, tower=tower, state=directory.parent / "state") as run:
         run.run()
         return run.progress
@@ -92,7 +92,7 @@ def test_everything_comes_back_as_it_was(tower: str, store: Store, tmp_path: Pat
     write(archive, "t", "a", 1000)
     write(archive, "t", "b", 1000, first_us=NOON_US + 500)
     write(archive, "t", "a", 500, first_us=NOON_US + DAY_US)
-    done = replay(archive, tower, Order(to="new"))
+    done = replay(archive, tower, ReplayOrder(to="new"))
     assert (done.sent, done.stored, done.total, done.earlier) == (2500, 2500, 2500, 0)
     records = consumed(tower, "new", 2500)
     assert [record.timestamp for record in records] == sorted(record.timestamp for record in records)
@@ -109,7 +109,7 @@ def test_all_topics_go_back_to_their_own(tower: str, store: Store, tmp_path: Pat
     archive = tmp_path / "archive"
     for topic in ("m.1", "m.2", "n"):
         write(archive, topic, "a", 10)
-    assert replay(archive, tower, Order("m.*")).sent == 20
+    assert replay(archive, tower, ReplayOrder("m.*")).sent == 20
     assert len(consumed(tower, "m.1", 10)) == 10
     assert len(consumed(tower, "m.2", 10)) == 10
 
@@ -117,8 +117,8 @@ def test_all_topics_go_back_to_their_own(tower: str, store: Store, tmp_path: Pat
 def test_the_same_again_starts_anew_once_it_was_finished(tower: str, store: Store, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     write(archive, "t", "a", 10)
-    replay(archive, tower, Order())
-    assert replay(archive, tower, Order()).earlier == 0
+    replay(archive, tower, ReplayOrder())
+    assert replay(archive, tower, ReplayOrder()).earlier == 0
     values = [record.value for record in consumed(tower, "t", 20)]
     assert values[:10] == values[10:]
 
@@ -126,7 +126,7 @@ def test_the_same_again_starts_anew_once_it_was_finished(tower: str, store: Stor
 def test_between_two_times(tower: str, store: Store, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     write(archive, "t", "a", 100)
-    done = replay(archive, tower, Order(since=NOON_US + 10_000, until=NOON_US + 20_000))
+    done = replay(archive, tower, ReplayOrder(since=NOON_US + 10_000, until=NOON_US + 20_000))
     assert (done.sent, done.total) == (10, 10)
     assert [record.headers or record.offset for record in consumed(tower, "t", 10)][2] == ((("n", b"12")),)
 
@@ -136,7 +136,7 @@ def test_a_given_speed_is_kept(tower: str, store: Store, tmp_path: Path) -> None
     write(archive, "t", "a", 100, step_us=100_000)  # ten seconds
     began = time.monotonic()
     left: list[float | None] = []
-    with Replay(archive, Order(speed=8.0), tower=tower, state=tmp_path / "state") as run:
+    with Replay(archive, ReplayOrder(speed=8.0), tower=tower, state=tmp_path / "state") as run:
         run.show = lambda progress: left.append(progress.left_s)
         run.run()
     assert 1.2 <= time.monotonic() - began < 15
@@ -157,19 +157,19 @@ def test_one_target_for_several_topics_is_refused(tower: str, tmp_path: Path) ->
     for topic in ("t", "u"):
         write(archive, topic, "a", 1)
     with pytest.raises(UsageError, match="name one with --topic"):
-        Replay(archive, Order(to="x"), tower=tower, state=tmp_path)
+        Replay(archive, ReplayOrder(to="x"), tower=tower, state=tmp_path)
     with pytest.raises(UnknownTopic, match="it has t, u"):
-        Replay(archive, Order("x"), tower=tower, state=tmp_path)
+        Replay(archive, ReplayOrder("x"), tower=tower, state=tmp_path)
 
 
 def test_an_interrupted_replay_goes_on_where_it_stopped(tower: str, store: Store, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     write(archive, "t", "a", 1000, step_us=1000)  # a second
     state = tmp_path / "state"
-    order = Order(speed=1.0)
+    order = ReplayOrder(speed=1.0)
     with Replay(archive, order, tower=tower, state=state) as run:
 
-        def stop(progress: Progress) -> None:
+        def stop(progress: ReplayProgress) -> None:
             if progress.sent >= 200:
                 raise KeyboardInterrupt
 
@@ -179,14 +179,14 @@ def test_an_interrupted_replay_goes_on_where_it_stopped(tower: str, store: Store
         run.show = lambda progress: None
         assert run.interrupted(PATIENCE_S) == 0
     write(archive, "t", "b", 1000)  # what is archived meanwhile does not take part
-    with Replay(archive, Order(), tower=tower, state=state) as run:
+    with Replay(archive, ReplayOrder(), tower=tower, state=state) as run:
         assert run.resumed
         assert run.progress.earlier >= 200
         run.run()
         assert (run.progress.sent, run.progress.stored) == (1000, 1000)
     stamps = [record.timestamp for record in consumed(tower, "t", 1000)]
     assert stamps == [NOON_US + 1000 * n for n in range(1000)]
-    with Replay(archive, Order(), tower=tower, state=state) as run:
+    with Replay(archive, ReplayOrder(), tower=tower, state=state) as run:
         assert not run.resumed
 
 
@@ -220,7 +220,7 @@ def test_a_killed_replay_neither_loses_nor_repeats(tower: str, store: Store, tmp
                 break
         program.send_signal(signal.SIGKILL)
         program.wait()
-    with Replay(archive, Order(), tower=tower, state=state) as run:
+    with Replay(archive, ReplayOrder(), tower=tower, state=state) as run:
         assert run.resumed
         assert len(run._groups) < 12, "what was sent is read again"
         assert 1500 < run.progress.earlier < 6000
@@ -234,15 +234,15 @@ def test_a_killed_replay_neither_loses_nor_repeats(tower: str, store: Store, tmp
 def test_replays_share_a_partition(tower: str, store: Store, tmp_path: Path) -> None:
     archive, state = tmp_path / "archive", tmp_path / "state"
     write(archive, "t", "a", 10)
-    first = replay(archive, tower, Order(to="new"))
-    with Replay(archive, Order(to="new"), tower=tower, state=state) as left:
+    first = replay(archive, tower, ReplayOrder(to="new"))
+    with Replay(archive, ReplayOrder(to="new"), tower=tower, state=state) as left:
         left.interrupted(0.0)
-    with Replay(archive, Order(to="new"), tower=tower, state=state) as run:
+    with Replay(archive, ReplayOrder(to="new"), tower=tower, state=state) as run:
         assert run.resumed
         run.run()
         second = run.progress
     write(archive, "t", "a", 5)
-    third = replay(archive, tower, Order(to="new"))
+    third = replay(archive, tower, ReplayOrder(to="new"))
     assert [(each.sent, each.stored, each.earlier) for each in (first, second, third)] == [
         (10, 10, 0),
         (10, 10, 0),
@@ -257,7 +257,7 @@ def test_a_replay_to_a_new_store_gets_a_new_partition(tower: str, tmp_path: Path
     archive = tmp_path / "archive"
     write(archive, "t", "a", 10)
     with Store(tmp_path / "one", tower=tower):
-        replay(archive, tower, Order())
+        replay(archive, tower, ReplayOrder())
     with Store(tmp_path / "two", tower=tower):
-        replay(archive, tower, Order())
+        replay(archive, tower, ReplayOrder())
         assert [record.offset for record in consumed(tower, "t", 10)] == list(range(10))

@@ -65,11 +65,6 @@ def rows(place: Place, name: str, sealed: str, tasks: int = 1) -> pa.Table:
     return table.sort_by("offset")
 
 
-class Piece:
-    def __init__(self, partition: str, start: int, rows: int) -> None:
-        self.partition, self.start, self.rows = (TOPIC, partition), start, rows
-
-
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_what_is_kept_sealed_can_be_opened_and_only_by_the_group(place: Place, tasks: int) -> None:
     values = [b"planted %d" % n for n in range(100)]
@@ -79,18 +74,18 @@ def test_what_is_kept_sealed_can_be_opened_and_only_by_the_group(place: Place, t
     assert not any(b"planted" in value for value in table.column("value").to_pylist() if value)
     assert all(each[0]["key"] == MARK for each in table.column("headers").to_pylist())
 
-    opened = unsealed(table, [Piece(partition, 0, 40), Piece(partition, 40, 61)], Unsealing(place.keys("ann")))
+    opened = unsealed(table, [(0, 40, (TOPIC, partition)), (40, 61, (TOPIC, partition))], Unsealing(place.keys("ann")))
     assert opened.column("value").to_pylist() == [*values, None]
     assert opened.column("key").to_pylist() == [None] * 100 + [b"k"]
     assert opened.column("headers")[100].as_py() == [{"key": "h", "value": b"v"}]
     assert opened.schema == table.schema
     for name in ("eve", "hub"):
         with pytest.raises(Sealed, match=f"cannot be opened: {name} is not of the group ward"):
-            unsealed(table, [Piece(partition, 0, 101)], Unsealing(place.keys(name)))
+            unsealed(table, [(0, 101, (TOPIC, partition))], Unsealing(place.keys(name)))
     with pytest.raises(Sealed, match="this program has no identity"):
-        unsealed(table, [Piece(partition, 0, 101)], Unsealing())
+        unsealed(table, [(0, 101, (TOPIC, partition))], Unsealing())
     with pytest.raises(StorageError, match="offset 1 is here without it"):
-        unsealed(table.slice(1), [Piece(partition, 0, 100)], Unsealing(place.keys("ann")))
+        unsealed(table.slice(1), [(0, 100, (TOPIC, partition))], Unsealing(place.keys("ann")))
 
 
 def test_rows_that_only_look_so_stay_as_they_are(place: Place) -> None:
@@ -107,12 +102,8 @@ def test_rows_that_only_look_so_stay_as_they_are(place: Place) -> None:
     ]
     table = pa.table([each.cast(field.type) for each, field in zip(arrays, file_schema(), strict=True)], file_schema())
 
-    class Plain(Piece):
-        def __init__(self) -> None:
-            self.partition, self.start, self.rows = ("orders", "P"), 0, 3
-
     for security in (place.keys("ann"), None):
-        assert unsealed(table, [Plain()], Unsealing(security)) == table
+        assert unsealed(table, [(0, 3, ("orders", "P"))], Unsealing(security)) == table
 
 
 def test_an_older_kept_batch_of_the_same_records_is_a_batch(place: Place) -> None:

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S, SPARK_S
 from chappe import Consumer, Producer, Store, Tower
 from chappe.spark.pipeline.model import Trigger
 from chappe.spark.pipeline.reading import read_pipeline
-from chappe.spark.pipeline.running import Running
+from chappe.spark.pipeline.running import RunningPipeline
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.spark, pytest.mark.process]
@@ -45,7 +45,7 @@ def process(name: str, tmp_path: Path, towers: str, times: int = 1) -> None:
     if not folder.exists():
         shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("chappe-data", "__pycache__"))
     for _ in range(times):
-        running = Running(read_pipeline(folder / name), towers, trigger=Trigger(available_now=True))
+        running = RunningPipeline(read_pipeline(folder / name), towers, trigger=Trigger(available_now=True))
         running.join(SPARK_S)
         assert not running.alive
         if running.error is not None:

@@ -17,7 +17,7 @@ from chappe.spark.pipeline.frames import prepare
 from chappe.spark.pipeline.model import PipelineInvalid
 from chappe.spark.pipeline.progress import Numbers
 from chappe.spark.pipeline.reading import read_pipeline
-from chappe.spark.pipeline.running import PipelineFailed, Running
+from chappe.spark.pipeline.running import PipelineFailed, RunningPipeline
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark
@@ -167,7 +167,7 @@ trigger = "available-now"
 """
 
 
-def ended(running: Running) -> Running:
+def ended(running: RunningPipeline) -> RunningPipeline:
     running.join(SPARK_S)
     assert not running.alive
     return running
@@ -182,11 +182,11 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     path = written(tmp_path, f'stores = "{store.endpoint}"\n' + RUNNABLE)
     put(store, 1, 1.0, 2.0)
     put(store, 11, 4.0)
-    first = ended(Running(read_pipeline(path), NOWHERE))
+    first = ended(RunningPipeline(read_pipeline(path), NOWHERE))
     assert first.error is None
     put(store, 12, 8.0)
     put(store, 21, 16.0)
-    second = ended(Running(read_pipeline(path), NOWHERE))
+    second = ended(RunningPipeline(read_pipeline(path), NOWHERE))
     assert second.error is None
     assert sorted(parquet.read_table(tmp_path / "out").column("total").to_pylist()) == [3.0, 12.0]
     (numbers,) = second.numbers
@@ -199,7 +199,7 @@ def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: P
     changed = path.read_text().replace("metric, sum", "sum").replace(', metric"', '"')
     path.write_text(changed)
     put(store, 31, 32.0)
-    third = ended(Running(read_pipeline(path), NOWHERE))
+    third = ended(RunningPipeline(read_pipeline(path), NOWHERE))
     assert isinstance(third.error, PipelineFailed)
     assert "does not fit its checkpoint" in str(third.error)
     assert "\n" not in str(third.error)
@@ -210,7 +210,7 @@ def test_parquet_has_a_directory_for_each_value(spark: SparkSession, tmp_path: P
     put(store, 21, 4.0)
     text = RUNNABLE.replace("[output]", "[output]\noptions = {PartitionBy = 'metric', compression = 'gzip'}")
     path = written(tmp_path, f'stores = "{store.endpoint}"\n' + text)
-    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    assert ended(RunningPipeline(read_pipeline(path), NOWHERE)).error is None
     (file,) = (tmp_path / "out" / "metric=m").glob("*.gz.parquet")
     assert parquet.ParquetFile(file).read().column_names == ["total"]
     for columns, said in (
@@ -244,7 +244,7 @@ path = "out"
 trigger = "available-now"
 """
     path = written(tmp_path, f'stores = "{store.endpoint}"\n' + text)
-    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    assert ended(RunningPipeline(read_pipeline(path), NOWHERE)).error is None
     found = sorted(tuple(row.values()) for row in parquet.read_table(tmp_path / "out").to_pylist())
     assert found == [
         ("ann", 1, "red", "red", '{"name":"ann","number":1}'),
@@ -257,5 +257,5 @@ def test_a_topic_is_asked_only_for_what_the_query_needs(spark: SparkSession, tmp
     path = written(tmp_path, f'stores = "{store.endpoint}"\n' + counting)
     put(store, 1, 1.0, 2.0)
     put(store, 21, 4.0)
-    assert ended(Running(read_pipeline(path), NOWHERE)).error is None
+    assert ended(RunningPipeline(read_pipeline(path), NOWHERE)).error is None
     assert {each.bare for each in store.reads} == {True}

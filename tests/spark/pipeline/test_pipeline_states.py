@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
-from chappe.spark.pipeline.states import PipelineNotRunning, PipelineRunning, State, States, started_at
+from chappe.spark.pipeline.states import PipelineNotRunning, PipelineRunning, PipelineState, States, started_at
 
 pytest.importorskip("psutil")
 
 
-def state(name: str, pid: int = os.getpid(), started: float | None = None) -> State:
+def state(name: str, pid: int = os.getpid(), started: float | None = None) -> PipelineState:
     began = started_at(pid) if started is None else started
     assert began is not None
-    return State(name, f"/{name}.toml", pid, began, "2026-01-01T00:00:00Z")
+    return PipelineState(name, f"/{name}.toml", pid, began, "2026-01-01T00:00:00Z")
 
 
 def test_a_name_is_claimed_once(tmp_path: Path) -> None:

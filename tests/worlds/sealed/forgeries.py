@@ -13,7 +13,7 @@ from tests.worlds.sealing import MARK, private_of, sign_of
 from chappe.log.batch import Batch, encode_batch, encode_sealed
 from chappe.log.opened import Read
 from chappe.log.sources import Key
-from chappe.sealing.frames import Span, decode
+from chappe.sealing.frames import RecordSpan, decode
 from chappe.sealing.records import Sealer
 from chappe.sealing.ring import CHANGE, Ring
 from chappe.sealing.senders import SALT_BYTES
@@ -146,7 +146,7 @@ class Forgeries(Checker[SealedWorld]):
         if secret is None:
             return None
         raw = encode_batch(batch.base, [MARK + b"forged"] * batch.count, batch.timestamp_min)
-        span = Span(batch.base, batch.count, batch.timestamp_min, batch.timestamp_min)
+        span = RecordSpan(batch.base, batch.count, batch.timestamp_min, batch.timestamp_min)
         sealer = Sealer(sender, self._rng.randbytes(SALT_BYTES), sign_of(signer or member))
         body = sealer.seal(secret, *key, span, raw, self.world.clock.wall_us)
         made = encode_sealed(span.base, span.count, span.low, span.high, *body)

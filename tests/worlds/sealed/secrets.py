@@ -14,7 +14,7 @@ from chappe.log.messages import Message, encode
 from chappe.log.opened import Read, Unread, Why
 from chappe.log.sources import Key
 from chappe.log.storage import Append
-from chappe.sealing.frames import Frame, decode
+from chappe.sealing.frames import RecordFrame, decode
 from chappe.sealing.ring import CHANGE
 from chappe.sealing.shelf import ASKED_S, BEHIND_S
 from chappe.sim.world import Checker
@@ -29,7 +29,7 @@ class Secrets(Checker[SealedWorld]):
         super().__init__(world)
         self.opened = 0
         self._senders: dict[Key, str] = {}  # who writes a partition
-        self._owed: dict[SealedConsumer, dict[Key, dict[int, Frame]]] = {}  # what was left out, by offset
+        self._owed: dict[SealedConsumer, dict[Key, dict[int, RecordFrame]]] = {}  # what was left out, by offset
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ class Secrets(Checker[SealedWorld]):
         """A producer begins."""
         self._senders[host.key] = host.name
 
-    def on_sealed(self, host: SealedProducer, frame: Frame) -> None:
+    def on_sealed(self, host: SealedProducer, frame: RecordFrame) -> None:
         """Nobody is in the epoch who had left the group when records were taken, as far as the producer knew."""
         group, identities = host.taken_by.group(host.core.topic), host.taken_by.identities
         for name in sorted(host.sealed_for):
@@ -45,7 +45,7 @@ class Secrets(Checker[SealedWorld]):
                 self.fail(f"{host.name} seals in epoch {frame.epoch}, of which {name} has the key, who has left")
         self._look_at_keys(host, frame)
 
-    def _look_at_keys(self, host: SealedProducer, frame: Frame) -> None:
+    def _look_at_keys(self, host: SealedProducer, frame: RecordFrame) -> None:
         """What it took was not for an epoch that others knew to be over, as it had heard or was to ask."""
         heard, at = self.world.told.get(host), host.taken_at
         if heard is not None:
@@ -121,7 +121,7 @@ class Secrets(Checker[SealedWorld]):
         if outcome.batch.base != batch.base or found != self.world.truth.of(key).records[batch.base : batch.next]:
             self.fail(f"{host.name} opens {key} {batch.base}..{batch.next - 1} as something else than was sent")
 
-    def _due(self, host: SealedConsumer, key: Key, start: int, frame: Frame) -> bool:
+    def _due(self, host: SealedConsumer, key: Key, start: int, frame: RecordFrame) -> bool:
         """Whether a consumer that is of the group by now is to have what it left out, and somebody has that."""
         authority = self.world.authority
         within = (
@@ -133,7 +133,7 @@ class Secrets(Checker[SealedWorld]):
             and self.world.held_within(key, max(start, self.world.retained_from(key)), start + 1, disks) is not None
         )
 
-    def _excused(self, host: SealedConsumer, frame: Frame) -> bool:
+    def _excused(self, host: SealedConsumer, frame: RecordFrame) -> bool:
         """Whether somebody is none of the group, or was none when it was sealed, by what the reader knows."""
         permissions = host.held.permissions
         group = next(each for each in permissions.sealed if each.name == frame.group)

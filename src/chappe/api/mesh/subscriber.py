@@ -28,7 +28,7 @@ from chappe.system import time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chappe.columns.events import Columns
+    from chappe.columns.events import EventColumns
 
 OnGap: TypeAlias = Callable[[Gap], object]
 CHUNK: Final = 256  # messages that ``get`` takes from the queue at once ...
@@ -216,7 +216,7 @@ class Subscriber(Source[Received]):
             self._ahead.extendleft(reversed(messages))
             self._waiting.changed()
 
-    def count_malformed(self, found: Columns) -> list[pa.RecordBatch]:
+    def count_malformed(self, found: EventColumns) -> list[pa.RecordBatch]:
         """The batches of what ``read_arrow`` has decoded; what is malformed is counted, and told once in a while."""
         if found.malformed:
             with self._lock:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from chappe.benchmark.load.frame import Load
+from chappe.benchmark.load.frame import SourceLoad
 from chappe.benchmark.load.report import LoadMember
-from chappe.benchmark.processes import Child, Processes
+from chappe.benchmark.processes import BenchmarkProcess, Processes
 
 START_S: Final = 60.0  # the processes of a role get this long to be ready
 AHEAD_NS: Final = 200_000_000  # the common start is this far ahead, so that all hear of it
@@ -62,7 +62,7 @@ class Crew:
             self._child(name).order("meet", **facts)
         self._await("met", names, time.monotonic() + START_S)
 
-    def run(self, unit: str, load: Sequence[Load]) -> tuple[str, bool]:
+    def run(self, unit: str, load: Sequence[SourceLoad]) -> tuple[str, bool]:
         """Start all at once and measure until all is done.
 
         Returns:
@@ -95,7 +95,7 @@ class Crew:
         while time.monotonic() < until and any(each.ended is None and "result" not in each.said for each in children):
             self._processes.listen(LOOK_S)
 
-    def _follow(self, unit: str, load: Sequence[Load], at_ns: int) -> tuple[str, bool]:
+    def _follow(self, unit: str, load: Sequence[SourceLoad], at_ns: int) -> tuple[str, bool]:
         sinks = [each for each in self.members if each.part == "sinks"]
         sources = [each for each in self.members if each.part == "sources"]
         count = None if load[0].count is None else sum(each.count or 0 for each in load)
@@ -135,7 +135,7 @@ class Crew:
     def _of(self, role: str) -> list[LoadMember]:
         return [each for each in self.members if each.role == role]
 
-    def _child(self, name: str) -> Child:
+    def _child(self, name: str) -> BenchmarkProcess:
         return self._processes.children[name]
 
     def __enter__(self) -> Crew:
@@ -145,7 +145,7 @@ class Crew:
         self._processes.close()
 
 
-def _take(member: LoadMember, child: Child) -> None:
+def _take(member: LoadMember, child: BenchmarkProcess) -> None:
     """Take the last numbers that it reported."""
     for event in ("result", "sent", "progress"):
         if event in child.said:

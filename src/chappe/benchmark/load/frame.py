@@ -25,7 +25,7 @@ NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SourceLoad:
     """The load of one source.
 
     Args:
@@ -45,7 +45,7 @@ class Load:
     phase: float = 0.0
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Load:
+    def of(cls, options: dict[str, Any]) -> SourceLoad:
         """Return it as the parent gave it."""
         return cls(**options["load"])
 
@@ -97,7 +97,9 @@ class Meter:
         )
 
 
-def send(orders: Orders, load: Load, meter: Meter, call: Callable[[int, int], None], end: Callable[[], None]) -> None:
+def send(
+    orders: Orders, load: SourceLoad, meter: Meter, call: Callable[[int, int], None], end: Callable[[], None]
+) -> None:
     """Call until all is sent, the time is over or the parent stops it.
 
     Args:

@@ -14,7 +14,18 @@ from typing import Any, Final
 
 import chappe  # loads what a process uses, and no more
 from chappe.benchmark.load.crew import Crew
-from chappe.benchmark.load.frame import FLUSH_S, READY_S, STAMP_BYTES, WAIT_S, Load, Meter, rest, send, serve, take
+from chappe.benchmark.load.frame import (
+    FLUSH_S,
+    READY_S,
+    STAMP_BYTES,
+    WAIT_S,
+    Meter,
+    SourceLoad,
+    rest,
+    send,
+    serve,
+    take,
+)
 from chappe.benchmark.orders import Orders, say
 from chappe.errors import TimedOut
 from chappe.log.events import WritesRefused
@@ -26,7 +37,7 @@ KEEP_BYTES: Final = 4 << 30  # of records; a run of hours does not fill the disk
 
 def start(
     crew: Crew,
-    loads: Sequence[Load],
+    loads: Sequence[SourceLoad],
     consumers: int,
     *,
     directory: Path | None,
@@ -83,7 +94,7 @@ def store(orders: Orders, options: dict[str, Any]) -> None:
 
 def producer(orders: Orders, options: dict[str, Any]) -> None:
     """Send records; a record is confirmed when ``min_acks`` stores have it."""
-    load = Load.of(options)
+    load = SourceLoad.of(options)
     min_acks: int = options["min_acks"]
     meter = Meter("stored") if min_acks else Meter()
     head = options["run"].encode()

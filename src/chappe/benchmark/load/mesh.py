@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import chappe  # loads what a process uses, and no more
 from chappe.benchmark.load.crew import Crew
-from chappe.benchmark.load.frame import READY_S, STAMP_BYTES, WAIT_S, Load, Meter, rest, send, serve, take
+from chappe.benchmark.load.frame import READY_S, STAMP_BYTES, WAIT_S, Meter, SourceLoad, rest, send, serve, take
 from chappe.benchmark.orders import Orders, say
 from chappe.data.scalars import Count
 
@@ -19,7 +19,7 @@ TAKE: Final = 4_096  # messages taken at once
 SIZE_MIN: Final = STAMP_BYTES
 
 
-def start(crew: Crew, loads: Sequence[Load], subscribers: int, hops: int, visitors: int) -> None:
+def start(crew: Crew, loads: Sequence[SourceLoad], subscribers: int, hops: int, visitors: int) -> None:
     """Start all processes: of ``hops`` links from publishers to subscribers, and with that many visitors."""
     each = [{"load": asdict(load)} for load in loads]
     last = [facts["port"] for facts in crew.start("mesh.publisher", "publisher", "sources", each)]
@@ -43,7 +43,7 @@ def publisher(orders: Orders, options: dict[str, Any]) -> None:
     """Publish messages: a stamp, and text that makes up the size."""
     from chappe.benchmark.node import await_links
 
-    load = Load.of(options)
+    load = SourceLoad.of(options)
     text = "x" * (load.size - SIZE_MIN)
     with chappe.Endpoint(security="plain") as found:
         say("ready", port=found.listen(HOST))

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import chappe  # loads what a process uses, and no more
 from chappe.api.chain.key_values import KeyValues
 from chappe.benchmark.load.crew import Crew
-from chappe.benchmark.load.frame import READY_S, STAMP_BYTES, WAIT_S, Load, Meter, send, serve, take
+from chappe.benchmark.load.frame import READY_S, STAMP_BYTES, WAIT_S, Meter, SourceLoad, send, serve, take
 from chappe.benchmark.orders import Orders, say
 from chappe.data.scalars import Count
 from chappe.errors import TimedOut
@@ -30,7 +30,7 @@ Puts = Iterable[tuple[str, int]]  # keys, and when each was due
 Kind = Literal["data-store", "map", "chain"]
 
 
-def start(crew: Crew, loads: Sequence[Load], kind: Kind, followers: int, servers: int, directory: Path) -> None:
+def start(crew: Crew, loads: Sequence[SourceLoad], kind: Kind, followers: int, servers: int, directory: Path) -> None:
     """Start all processes.
 
     Args:
@@ -75,7 +75,7 @@ def _write(
         meter.latencies["confirmed"].add(time.monotonic_ns() - stamp)
 
     say("ready")
-    send(orders, Load.of(options), meter, call, lambda: None)
+    send(orders, SourceLoad.of(options), meter, call, lambda: None)
 
 
 def _follow(orders: Orders, watch: chappe.DataStoreWatch | chappe.MapWatch[bytes], stamp: Callable[[Any], int]) -> None:

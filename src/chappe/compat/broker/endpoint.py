@@ -106,7 +106,7 @@ class Configuration:
         )
 
 
-def _of_endpoint(found: settings.Settings) -> dict[str, Any]:
+def _of_endpoint(found: settings.BrokerSettings) -> dict[str, Any]:
     """Arguments of an endpoint that are set. Raises ConfigError."""
     cap = found.number("broker.output-generator-file-cap")
     directory = found.text("broker.recording-directory")

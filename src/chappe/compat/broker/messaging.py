@@ -67,7 +67,7 @@ def with_local(topic: str) -> list[str]:
     return [topic, OWN] if OWN.startswith(topic) and topic != OWN else [topic]
 
 
-class Reset:
+class ResetHandle:
     """What is in the place of a subscriber, publisher or data store after ``reset``; ``advice`` is what to do then."""
 
     def __init__(self, advice: str) -> None:
@@ -94,9 +94,9 @@ class _Wrapped(Generic[S]):
         self.reset()
 
     def reset(self) -> None:
-        if not isinstance(self._wrapped, Reset):
+        if not isinstance(self._wrapped, ResetHandle):
             self._wrapped.close()
-            self._wrapped = Reset("make a new one")  # type: ignore[assignment]
+            self._wrapped = ResetHandle("make a new one")  # type: ignore[assignment]
 
     def fd(self) -> int:
         """A descriptor that is readable while there is something, or writable while there is room."""

@@ -66,14 +66,14 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9][0-9a-fA-FxX.]*([eE][+-]?[0-9]+)?(ns|us|
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-class _Token(NamedTuple):
+class _SettingToken(NamedTuple):
     kind: str
     text: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BrokerSettings:
     """What file and environment say, by names of the original, each with where it stands."""
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -134,7 +134,7 @@ KNOWN: Final = {
 }  # fmt: skip
 
 
-def load(*, file: bool) -> Settings:
+def load(*, file: bool) -> BrokerSettings:
     """Read the environment, and ``broker.conf`` in the working directory if wanted. Raises ConfigError."""
     values: dict[str, object] = {}
     places: dict[str, str] = {}
@@ -156,7 +156,7 @@ def load(*, file: bool) -> Settings:
                 values[name] = text  # a number may be its name
         elif text:
             unknown.append(variable)
-    return Settings(values, places, tuple(unknown))
+    return BrokerSettings(values, places, tuple(unknown))
 
 
 def _read(path: Path) -> str:
@@ -192,7 +192,7 @@ class _Parser:
             raise self._wrong(f"a setting is wanted, not {self._next.text!a}")
         return self._found
 
-    def _split(self, text: str) -> list[_Token]:
+    def _split(self, text: str) -> list[_SettingToken]:
         tokens, at, line = [], 0, 1
         while at < len(text):
             match = _TOKEN.match(text, at)
@@ -201,15 +201,15 @@ class _Parser:
             if match.lastgroup == "end":
                 line += 1
             elif match.lastgroup is not None:
-                tokens.append(_Token(match.lastgroup, match[0], line))
+                tokens.append(_SettingToken(match.lastgroup, match[0], line))
             at = match.end()
-        return [*tokens, _Token("end", "the end", tokens[-1].line if tokens else 1)]
+        return [*tokens, _SettingToken("end", "the end", tokens[-1].line if tokens else 1)]
 
     @property
-    def _next(self) -> _Token:
+    def _next(self) -> _SettingToken:
         return self._tokens[self._at]
 
-    def _take(self) -> _Token:
+    def _take(self) -> _SettingToken:
         self._at += 1
         return self._tokens[self._at - 1]
 
@@ -268,7 +268,7 @@ class _Parser:
         raise self._wrong(f"a value is wanted, not {text!a}: texts stand between quotation marks")
 
 
-def tell_unknown(settings: Settings) -> None:
+def tell_unknown(settings: BrokerSettings) -> None:
     """Log in one line what the original would heed and this does not."""
     if settings.unknown:
         more = len(settings.unknown) - NAMED_MAX
@@ -279,7 +279,7 @@ def tell_unknown(settings: Settings) -> None:
 _begun: Final[list[object]] = []  # the settings of the log in effect, then its handlers
 
 
-def begin_log(settings: Settings) -> None:
+def begin_log(settings: BrokerSettings) -> None:
     """Let the log of this process have the verbosity that is set; nothing changes if none is. Raises ConfigError."""
     console, file = settings.console_level(), settings.file_level()
     wanted = (console, file, settings.text("caf.logger.file.path"))

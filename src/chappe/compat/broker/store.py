@@ -22,7 +22,7 @@ from chappe.api.kv.data_store import DataStore
 from chappe.api.kv.watch import DataStoreEvent
 from chappe.api.mesh.endpoint import Endpoint as MeshEndpoint
 from chappe.compat.broker.data import Data, to_py
-from chappe.compat.broker.messaging import Reset
+from chappe.compat.broker.messaging import ResetHandle
 from chappe.compat.broker.peering import Backend
 from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Timespan
@@ -60,7 +60,7 @@ class Store:
 
     def reset(self) -> None:
         """Let go of it. Attaching it again finds it as it is then."""
-        self._store = Reset("attach the store again")  # type: ignore[assignment]
+        self._store = ResetHandle("attach the store again")  # type: ignore[assignment]
 
     def name(self) -> str:
         return self._store.name

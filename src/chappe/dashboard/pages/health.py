@@ -13,7 +13,7 @@ from chappe.dashboard.pages.parts import PageTable, every
 from chappe.dashboard.pages.style import LEVELS
 from chappe.dashboard.pages.words import clock, connecting
 from chappe.data.markup import many
-from chappe.observing.snapshot import Change, Problem
+from chappe.observing.snapshot import HealthProblem, StatusChange
 
 HISTORY_SHOWN: Final = 200
 
@@ -81,7 +81,7 @@ def page(looks: Looks, here: Here) -> None:
     every(refresh)
 
 
-def _fitting(changes: Sequence[Change], text: str, kinds: Sequence[str]) -> list[Change]:
+def _fitting(changes: Sequence[StatusChange], text: str, kinds: Sequence[str]) -> list[StatusChange]:
     wanted = text.casefold()
     return [
         each
@@ -90,12 +90,12 @@ def _fitting(changes: Sequence[Change], text: str, kinds: Sequence[str]) -> list
     ]
 
 
-def _row(number: int, each: Change) -> dict[str, Any]:
+def _row(number: int, each: StatusChange) -> dict[str, Any]:
     text = each.text if each.times == 1 else f"{each.text} {each.times:,} times since {clock(each.since)}"
     return {"id": number, "at": clock(each.at), "level": LEVELS[each.level][1], "who": each.who, "text": text}
 
 
-def _problems(problems: tuple[Problem, ...], awaited: tuple[str, ...]) -> None:
+def _problems(problems: tuple[HealthProblem, ...], awaited: tuple[str, ...]) -> None:
     if awaited:
         ui.label(connecting(awaited))
     elif not problems:

@@ -15,7 +15,7 @@ from chappe.dashboard.pages.addresses import Here, address, title
 from chappe.dashboard.pages.changing import offer
 from chappe.dashboard.pages.parts import PageTable, every, go
 from chappe.errors import ChappeError, UsageError
-from chappe.observing.snapshot import Keeping, Member
+from chappe.observing.snapshot import ObservedMember, ObservedStore
 
 CHANGES_SHOWN: Final = 50
 SERVERS: Final = (
@@ -179,7 +179,7 @@ def _inside(looks: Looks, kind: str, name: str, text: str) -> tuple[list[EntryRo
     return rows, fitting, total, news, dropped
 
 
-def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -> dict[str, Any]:
+def _row(each: ObservedStore, names: dict[str, str], chosen: tuple[str, str] | None) -> dict[str, Any]:
     return {
         "id": f"{each.kind} {each.name}",
         "href": address("/stores", kind=each.kind, name=each.name) + "#chosen",
@@ -193,7 +193,7 @@ def _row(each: Keeping, names: dict[str, str], chosen: tuple[str, str] | None) -
     }
 
 
-def _server(each: Member, place: int) -> dict[str, Any]:
+def _server(each: ObservedMember, place: int) -> dict[str, Any]:
     facts = dict(each.facts)
     return {
         "id": each.id, "href": address("/", member=each.id), "name": each.name, "place": (str(place), place),
@@ -203,7 +203,7 @@ def _server(each: Member, place: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ages(each: Keeping) -> str:
+def _ages(each: ObservedStore) -> str:
     old = [age for age in each.ages if age]
     if old:
         return f"{len(old):,} of {len(each.copies):,} clones not up to date, for {max(old):.0f} s"

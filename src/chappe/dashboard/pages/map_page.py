@@ -13,8 +13,8 @@ from chappe.dashboard.pages.style import GREY, HEXAGON, ILL, KINDS, LINKS
 from chappe.dashboard.pages.words import connecting, rate
 from chappe.dashboard.pages.words import size as many_bytes
 from chappe.data.markup import many
-from chappe.observing.drawing import COLUMN, Drawing, Edge, Node
-from chappe.observing.snapshot import Link, Member, Snapshot
+from chappe.observing.drawing import COLUMN, Drawing, Edge, MapNode
+from chappe.observing.snapshot import ObservedLink, ObservedMember, SystemSnapshot
 
 LISTED_MAX: Final = 500  # members in the list; the search finds the others
 LINKS_SHOWN: Final = 20  # of one member
@@ -158,7 +158,7 @@ def _legend() -> None:
                 ui.label(kind).classes("soft")
 
 
-def _facts(facts: dict[str, Fact], snapshot: Snapshot) -> None:
+def _facts(facts: dict[str, Fact], snapshot: SystemSnapshot) -> None:
     facts["members"].show(f"{len(snapshot.members):,}")
     facts["links"].show(f"{len(snapshot.links):,}")
     facts["topics"].show(f"{snapshot.topics_total:,}")
@@ -167,7 +167,7 @@ def _facts(facts: dict[str, Fact], snapshot: Snapshot) -> None:
     facts["problems"].show(f"{len(snapshot.problems):,}")
 
 
-def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
+def _node(each: MapNode, chosen: bool, nodes: int) -> dict[str, Any]:
     colour, shape = KINDS[each.kind]
     ill = each.level != "good"
     width = min(46, 20 + 3 * len(str(each.size)) * (each.size > 1) + (6 if each.kind in ("store", "tower") else 0))
@@ -194,7 +194,7 @@ def _node(each: Node, chosen: bool, nodes: int) -> dict[str, Any]:
     }
 
 
-def _label(each: Node) -> str:
+def _label(each: MapNode) -> str:
     plain = each.size > 1 or each.kind in (each.name, *PLAIN)
     return each.name if plain else f"{each.kind} {each.name}"
 
@@ -224,7 +224,7 @@ def _edge_text(each: Edge) -> str:
     return text + (f", {each.waiting:,} messages held back" if each.waiting >= HELD_BACK_MIN else "")
 
 
-def _rows(snapshot: Snapshot, text: str, chosen: str) -> list[dict[str, Any]]:
+def _rows(snapshot: SystemSnapshot, text: str, chosen: str) -> list[dict[str, Any]]:
     counts: dict[str, int] = {}
     for link in snapshot.links:
         for end in link.ends:
@@ -246,7 +246,7 @@ def _rows(snapshot: Snapshot, text: str, chosen: str) -> list[dict[str, Any]]:
 About = tuple[str, str, str, str, list[tuple[str, str]]]  # name, what it is, status and its level, facts
 
 
-def _about(snapshot: Snapshot, drawing: Drawing, chosen: str) -> About:
+def _about(snapshot: SystemSnapshot, drawing: Drawing, chosen: str) -> About:
     members = {each.id: each for each in snapshot.members}
     member = members.get(chosen)
     if member is not None:
@@ -290,7 +290,7 @@ def _rates(unit: str, frames: float | None, size: float | None) -> str:
     return f"{rate(frames)} {unit}/s" + ("" if size is None else f", {many_bytes(round(size))}/s")
 
 
-def _link(link: Link, own: str, members: dict[str, Member]) -> tuple[str, str]:
+def _link(link: ObservedLink, own: str, members: dict[str, ObservedMember]) -> tuple[str, str]:
     first = link.ends[0] == own
     other = members[link.ends[1] if first else link.ends[0]]
     unit = "frames" if link.kind == "mesh" else "messages"

@@ -8,7 +8,7 @@ from chappe.dashboard.looks import Looks
 from chappe.dashboard.pages.addresses import Here
 from chappe.dashboard.pages.parts import PageTable, every
 from chappe.dashboard.pages.words import connecting, rate, size
-from chappe.observing.snapshot import Pipeline, Query
+from chappe.observing.snapshot import ObservedPipeline, ObservedQuery
 
 COLUMNS = (
     ("name", "query", False), ("batch", "batch", True), ("in", "rows/s in", True), ("done", "rows/s done", True),
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 class _Card:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: ObservedPipeline) -> None:
         with ui.column().classes("panel") as self.element:
             with ui.row().classes("controls"):
                 ui.label(pipeline.name).classes("title")
@@ -28,7 +28,7 @@ class _Card:
             self._page = ui.link("Spark's own page", pipeline.page, new_tab=True)
             self._table = PageTable(COLUMNS, empty="no query has run a batch yet", label=f"Queries of {pipeline.pid}")
 
-    def show(self, pipeline: Pipeline) -> None:
+    def show(self, pipeline: ObservedPipeline) -> None:
         running = pipeline.stage == "running"
         self._stage.text = pipeline.stage
         colour = "good-text" if running else "failed-text" if pipeline.error else "warning-text"
@@ -70,7 +70,7 @@ def page(looks: Looks, _: Here) -> None:
     every(refresh)
 
 
-def _row(query: Query) -> dict[str, object]:
+def _row(query: ObservedQuery) -> dict[str, object]:
     if query.batch < 0:
         numbers = ("in", "done", "lag", "lag_b", "lag_s", "last", "late", "state")
         return {"id": query.name, "name": query.name, "batch": ("none yet", -1), **dict.fromkeys(numbers, ("", -1))}

@@ -18,7 +18,7 @@ from chappe.dashboard.pages.words import ago, connecting, rate, size
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.observing.lines import DAY, HOUR, MINUTES
-from chappe.observing.snapshot import Reader, Topic
+from chappe.observing.snapshot import ObservedReader, ObservedTopic
 
 LISTED_MAX: Final = 500
 NAMES_SHOWN: Final = 12
@@ -61,7 +61,7 @@ def page(looks: Looks, here: Here) -> None:
 
     async def refresh() -> None:
         snapshot = looks.watching.snapshot()
-        found: list[Topic] | tuple[Topic, ...] = snapshot.topics
+        found: list[ObservedTopic] | tuple[ObservedTopic, ...] = snapshot.topics
         if text := search.value:
             found = await asyncio.to_thread(looks.watching.find_topics, text, LISTED_MAX)
             if search.value != text:  # somebody types on: the next one shows it
@@ -202,13 +202,13 @@ def _writer(partition: str, name: str) -> str:
     return f"{name} ({partition[:8]})" if name else partition
 
 
-def _reader(each: Reader) -> str:
+def _reader(each: ObservedReader) -> str:
     at = "" if each.position is None else f"at {each.position:,}, "
     more = f", {many(each.left_out, 'partition')} not told of" if each.left_out else ""
     return f"{each.kind} {each.name} ({at}{each.lag:,} records behind{more})"
 
 
-def _row(topic: Topic, now_us: int, chosen: str, spark: str) -> dict[str, Any]:
+def _row(topic: ObservedTopic, now_us: int, chosen: str, spark: str) -> dict[str, Any]:
     readers = [each.name for each in topic.readers]
     return {
         "id": topic.name,

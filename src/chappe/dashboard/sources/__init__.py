@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from chappe.observing.snapshot import Part
+from chappe.observing.snapshot import ObservedPart
 
 
 class DashboardSource(Protocol):
@@ -16,7 +16,7 @@ class DashboardSource(Protocol):
     name: str
     mend: str  # what to do if it cannot look
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """What there is now. Raises ChappeError, OSError if it cannot tell."""
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Final
 
 from chappe import Chain, ChainConfiguration, ChainServerStatus
-from chappe.observing.snapshot import Keeping, Level, Link, Member, Part, Problem
+from chappe.observing.snapshot import HealthProblem, Level, ObservedLink, ObservedMember, ObservedPart, ObservedStore
 from chappe.security import LogSecurity
 
 LOOK_S: Final = 1.0  # so long servers are waited for
@@ -38,12 +38,12 @@ class ChainSource:
             self.close()
             raise
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
-        members: list[Member] = []
-        links: list[Link] = []
-        keepings: list[Keeping] = []
-        problems: list[Problem] = []
+        members: list[ObservedMember] = []
+        links: list[ObservedLink] = []
+        keepings: list[ObservedStore] = []
+        problems: list[HealthProblem] = []
         waited_s = 0.0
         for file, configuration, chain in self._chains:
             began = time.monotonic()
@@ -55,9 +55,11 @@ class ChainSource:
             links += _links(configuration, found, order)
             ids = tuple(_id(configuration, each) for each in order)
             note = " > ".join(order) or "not founded"
-            keepings.append(Keeping("chain", configuration.name, ids[:1], ids[1:], None, note))
+            keepings.append(ObservedStore("chain", configuration.name, ids[:1], ids[1:], None, note))
             problems += _problems(file, configuration, found)
-        return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems), waited_s=waited_s)
+        return ObservedPart(
+            tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems), waited_s=waited_s
+        )
 
     def close(self) -> None:
         """See ``DashboardSource``."""
@@ -75,7 +77,7 @@ def _id(configuration: ChainConfiguration, name: str) -> str:
     return f"chain {configuration.name} {name}"
 
 
-def _members(configuration: ChainConfiguration, found: Statuses) -> Iterator[Member]:
+def _members(configuration: ChainConfiguration, found: Statuses) -> Iterator[ObservedMember]:
     newest = max((each.end for each in found.values() if each is not None), default=0)
     for name, status in found.items():
         facts: tuple[tuple[str, str], ...] = (("chain", configuration.name),)
@@ -91,22 +93,22 @@ def _members(configuration: ChainConfiguration, found: Statuses) -> Iterator[Mem
                 *((("waits for", status.why),) if status.why else ()),
             )
         at = configuration.servers[name]
-        yield Member(_id(configuration, name), "chain server", name, at, said, level, facts)
+        yield ObservedMember(_id(configuration, name), "chain server", name, at, said, level, facts)
 
 
-def _links(configuration: ChainConfiguration, found: Statuses, order: Sequence[str]) -> Iterator[Link]:
+def _links(configuration: ChainConfiguration, found: Statuses, order: Sequence[str]) -> Iterator[ObservedLink]:
     """From each server to the one behind it, with the commands that went there."""
     for name, following in pairwise(order):
         status = found.get(following)
         ends = _id(configuration, name), _id(configuration, following)
         sent = None if status is None else status.end
-        yield Link(ends, "copies", sent, None if sent is None else 0, note="commands, in this order")
+        yield ObservedLink(ends, "copies", sent, None if sent is None else 0, note="commands, in this order")
 
 
-def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) -> Iterator[Problem]:
+def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) -> Iterator[HealthProblem]:
     silent = [name for name, status in found.items() if status is None]
     if len(silent) == len(found):
-        yield Problem(
+        yield HealthProblem(
             f"chain {configuration.name}",
             "failed",
             f"No server of the chain {configuration.name} answers: nothing can be written or read.",
@@ -114,7 +116,7 @@ def _problems(file: Path, configuration: ChainConfiguration, found: Statuses) ->
         )
         return
     for name in silent:
-        yield Problem(
+        yield HealthProblem(
             f"chain {configuration.name} {name}",
             "failed",
             f"Server {name} of the chain {configuration.name} does not answer: the others go on without it.",

@@ -24,15 +24,15 @@ from chappe.errors import TimedOut
 from chappe.log.traffic import Report
 from chappe.observing.snapshot import (
     NAMES_MAX,
-    Link,
-    Member,
-    Part,
-    Problem,
-    Reader,
-    Topic,
+    HealthProblem,
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedReader,
+    ObservedTopic,
     readable,
 )
-from chappe.reading.offsets import Key, Known
+from chappe.reading.offsets import Key, KnownPartition
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
@@ -82,17 +82,17 @@ class LogSource:
         self._groups = groups if groups is not None else machine.current().data_path() / "consumers"
         self._positions: dict[str, dict[Key, int]] = {}
         self._looks = 0
-        self._partitions: dict[str, dict[str, Known]] = {}  # by topic
+        self._partitions: dict[str, dict[str, KnownPartition]] = {}  # by topic
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
         self._missed = Missed()
         self._stores: list[str] = []  # where they are asked
-        self._shown: dict[str, tuple[Reader, ...]] = {}  # readers of each topic, at the last look
+        self._shown: dict[str, tuple[ObservedReader, ...]] = {}  # readers of each topic, at the last look
         self._labels = Labels()
         self._since: dict[str, float] = {}  # when each node that is there was seen first
         self._elsewhere: list[ConsumerCommits] = []  # consumers that keep their positions elsewhere
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
         seen = self._watch.members()
         stores = {each.store.endpoint: each for each in seen if each.store is not None}
@@ -128,10 +128,10 @@ class LogSource:
         topics = [self._topic(name, held, lags.get(name, ()), live) for name in names if name in self._partitions]
         self._silent = self._silent and not self._watch.introduced
         if self._silent:
-            return Part()
+            return ObservedPart()
         named = [each for each in seen if each.address in reports or now >= self._since[each.address] + NAMED_S]
         members, links = self._picture(named, lags, reports, rounds)
-        return Part(
+        return ObservedPart(
             members=tuple(members),
             links=tuple(links),
             topics=tuple(topics),
@@ -140,13 +140,13 @@ class LogSource:
             waited_s=waited,
         )
 
-    def held(self, shown: str) -> tuple[str, dict[str, Known]]:
+    def held(self, shown: str) -> tuple[str, dict[str, KnownPartition]]:
         """A topic by the name that people read: its own name, and what stores have of its partitions. Thread-safe."""
         with self._guard:
             name = self._raw.get(shown, shown)
             return name, dict(self._partitions.get(name, ()))
 
-    def of(self, topic: str) -> dict[str, Known]:
+    def of(self, topic: str) -> dict[str, KnownPartition]:
         """What stores have of the partitions of a topic, by its own name. Thread-safe."""
         with self._guard:
             return dict(self._partitions.get(topic, ()))
@@ -203,12 +203,14 @@ class LogSource:
                 del self._partitions[topic]
                 self._raw.pop(readable(topic), None)
 
-    def _topic(self, name: str, held: dict[str, str], readers: tuple[Reader, ...], live: Iterable[str]) -> Topic:
+    def _topic(
+        self, name: str, held: dict[str, str], readers: tuple[ObservedReader, ...], live: Iterable[str]
+    ) -> ObservedTopic:
         parts = self._partitions[name]
         writers = sorted(parts)[:NAMES_MAX]
         kept = [each for each in parts.values() if each.next > each.first]
         stores = {held[endpoint] for each in parts.values() for endpoint in each.holders if endpoint in held}
-        return Topic(
+        return ObservedTopic(
             name=readable(name),
             partitions=len(parts),
             records=sum(each.next - each.first for each in parts.values()),
@@ -224,7 +226,7 @@ class LogSource:
             live=any(name.startswith(each) for each in live),
         )
 
-    def _retention(self, topic: str, parts: Iterable[Known]) -> str:
+    def _retention(self, topic: str, parts: Iterable[KnownPartition]) -> str:
         """The retention of a topic in words; of each store where they differ."""
         found: dict[str, None] = {}
         for endpoint in sorted({endpoint for each in parts for endpoint in each.holders}):
@@ -233,16 +235,16 @@ class LogSource:
                 found[kept_of(topic, client.retention)] = None
         return ", or at other stores ".join(found)
 
-    def _lags(self) -> dict[str, tuple[Reader, ...]]:
+    def _lags(self) -> dict[str, tuple[ObservedReader, ...]]:
         """Readers of each topic, each with the records between its position and the end."""
-        found: dict[str, list[Reader]] = {}
+        found: dict[str, list[ObservedReader]] = {}
         for group, positions in self._positions.items():
             for topic, (position, lag) in self._behind(positions).items():
-                found.setdefault(topic, []).append(Reader(group, "group", lag, position))
+                found.setdefault(topic, []).append(ObservedReader(group, "group", lag, position))
         for each in self._elsewhere:
             for topic, (position, lag) in self._behind(each.positions).items():
                 told = None if each.left_out else position
-                found.setdefault(topic, []).append(Reader(each.name, "consumer", lag, told, each.left_out))
+                found.setdefault(topic, []).append(ObservedReader(each.name, "consumer", lag, told, each.left_out))
         return {topic: tuple(readers) for topic, readers in found.items()}
 
     def _behind(self, positions: Mapping[Key, int]) -> dict[str, tuple[int, int]]:
@@ -258,8 +260,12 @@ class LogSource:
     # -- the picture ----------------------------------------------------------------------------------
 
     def _picture(
-        self, seen: list[LogMember], lags: dict[str, tuple[Reader, ...]], reports: Mapping[str, Report], rounds: float
-    ) -> tuple[list[Member], list[Link]]:
+        self,
+        seen: list[LogMember],
+        lags: dict[str, tuple[ObservedReader, ...]],
+        reports: Mapping[str, Report],
+        rounds: float,
+    ) -> tuple[list[ObservedMember], list[ObservedLink]]:
         tower = f"tower {self._tower}"
         kind = "forwarder" if self._forwarders else "tower"
         status = "there" if self._watch.introduced else "silent"
@@ -274,8 +280,10 @@ class LogSource:
         beacons = self._watch.beacons()
         if not self._forwarders:
             name = beacons.tower or kind
-            members.append(Member(tower, "tower", name, self._tower, status, "good" if level == "good" else "failed"))
-        links: list[Link] = []
+            members.append(
+                ObservedMember(tower, "tower", name, self._tower, status, "good" if level == "good" else "failed")
+            )
+        links: list[ObservedLink] = []
         away = set(self._view.away)
         stores = [each for each in seen if each.role == "store"]
         for each in seen:
@@ -284,7 +292,9 @@ class LogSource:
             if not self._forwarders:
                 came = beacons.of.get(each.address)
                 ends = (tower, each.address)
-                links.append(Link(ends, "introduces", beacons.to_each, came, tls=self._watch.encrypted, note="beacons"))
+                links.append(
+                    ObservedLink(ends, "introduces", beacons.to_each, came, tls=self._watch.encrypted, note="beacons")
+                )
             if each.role in ("producers", "consumers"):
                 pairs = [
                     (each.address, s.address) if each.role == "producers" else (s.address, each.address) for s in stores
@@ -297,12 +307,12 @@ class LogSource:
                 (readable(topic), f"{lag:,} records behind") for topic, lag in sorted(topics.items())[:NAMES_MAX]
             )
             members.append(
-                Member(f"group {group}", "group", group, "", "positions are kept on this machine", facts=facts)
+                ObservedMember(f"group {group}", "group", group, "", "positions are kept on this machine", facts=facts)
             )
-            links += [Link((each.address, f"group {group}"), "reads") for each in stores]
+            links += [ObservedLink((each.address, f"group {group}"), "reads") for each in stores]
         return members, links
 
-    def _member(self, seen: LogMember, away: set[str], carries: Collection[str], *, looks: bool) -> Member:
+    def _member(self, seen: LogMember, away: set[str], carries: Collection[str], *, looks: bool) -> ObservedMember:
         port, _, identity = seen.endpoint.rpartition(":")[2].partition("#")
         label = self._labels.of_node(seen.address, carries)
         if seen.store is not None and not label and (client := self._view.client(seen.store.endpoint)) is not None:
@@ -313,7 +323,7 @@ class LogSource:
             if name:
                 self._labels.note(seen.store.store_id, name)
                 self._labels.note(seen.store.endpoint, name)
-            return Member(
+            return ObservedMember(
                 seen.address,
                 "store",
                 _called(name, seen.store.store_id),
@@ -324,7 +334,7 @@ class LogSource:
             )
         named, name = bool(name), name or f"port {port}"
         parts = ", ".join(self._labels.shown(each) for each in list(carries)[:NAMES_MAX])
-        return Member(
+        return ObservedMember(
             seen.address,
             seen.role,
             f"another dashboard, {name}" if looks else name,
@@ -349,9 +359,9 @@ class LogSource:
         kind = "forward" if self._forwarders else "store"
         return started.command(f"store {named}", f"chappe {kind} DIRECTORY, with the options that it had")
 
-    def _problems(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[HealthProblem]:
         if self._watch.lost:
-            yield Problem(
+            yield HealthProblem(
                 "no tower",
                 "failed",
                 f"Nobody answers as {self._named}: members that know each other go on, new ones find nobody.",
@@ -359,7 +369,7 @@ class LogSource:
             )
         for store_id, endpoint in self._missed.left(time.monotonic()):
             called = _called(self._labels.of(store_id), store_id)
-            yield Problem(
+            yield HealthProblem(
                 f"left {store_id}",
                 "warning",
                 f"Store {called}, which was at {endpoint}, has left: what it alone has cannot be read.",
@@ -367,7 +377,7 @@ class LogSource:
             )
         for endpoint in sorted({*self._view.away, *self._missed.silent()}):
             called = f"{label} " if (label := self._labels.of(endpoint)) else ""
-            yield Problem(
+            yield HealthProblem(
                 f"store {endpoint}",
                 "failed",
                 f"The store {called}at {endpoint} does not answer: what it alone has cannot be read.",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chappe import SharedMap
-from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable, witness
+from chappe.observing.snapshot import (
+    HealthProblem,
+    ObservedLink,
+    ObservedMember,
+    ObservedPart,
+    ObservedStore,
+    readable,
+    witness,
+)
 from chappe.security import LogSecurity
 from chappe.system import started
 
@@ -32,16 +40,16 @@ class MapSource:
             self.close()
             raise
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
-        members: list[Member] = []
-        links: list[Link] = []
-        keepings: list[Keeping] = []
-        problems: list[Problem] = []
+        members: list[ObservedMember] = []
+        links: list[ObservedLink] = []
+        keepings: list[ObservedStore] = []
+        problems: list[HealthProblem] = []
         for name, each in self.maps.items():
             followed = each.server
             silent = each.member.silent
-            judges: dict[str, Member] = {}
+            judges: dict[str, ObservedMember] = {}
             for server, beat in zip(name.split(","), each.member.heard, strict=True):
                 at = server.strip()
                 is_followed = followed is not None and _same(followed, at)
@@ -54,12 +62,12 @@ class MapSource:
                 if asked := self._witnesses.get((name, at)):
                     judge = witness(asked)
                     judges[judge.id] = judge
-                    links.append(Link((f"map {at}", judge.id), "asks", note=f"map {name}"))
+                    links.append(ObservedLink((f"map {at}", judge.id), "asks", note=f"map {name}"))
                 level = "failed" if is_silent else "good"
-                members.append(Member(f"map {at}", "map server", at, at, status, level))  # type: ignore[arg-type]
+                members.append(ObservedMember(f"map {at}", "map server", at, at, status, level))  # type: ignore[arg-type]
                 if followed and is_silent:
                     problems.append(
-                        Problem(
+                        HealthProblem(
                             f"map server {at}",
                             "failed",
                             f"The map server at {at} does not answer: the other one of the pair serves alone.",
@@ -69,23 +77,23 @@ class MapSource:
             members += judges.values()
             found = [at.strip() for at in name.split(",")]
             servers = tuple(f"map {at}" for at in found)
-            links += [Link((servers[0], other), "copies", note="a pair") for other in servers[1:]]
+            links += [ObservedLink((servers[0], other), "copies", note="a pair") for other in servers[1:]]
             state = each.state
             keepings.append(
-                Keeping(
+                ObservedStore(
                     "map", name, servers, (), len(each) if each.ready else None, str(getattr(state, "value", state))
                 )
             )
             if not each.ready or followed is None:
                 problems.append(
-                    Problem(
+                    HealthProblem(
                         f"map {name}",
                         "failed",
                         f"No server of the map at {name} answers: it cannot be written, and what is shown may be old.",
                         f"Start it: {' and '.join(started.command(f'map server {at}', _serve(at)) for at in found)}",
                     )
                 )
-        return Part(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
+        return ObservedPart(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
 
     def close(self) -> None:
         """See ``DashboardSource``."""

@@ -22,7 +22,7 @@ from chappe.data.order import SortKey, sort_key
 from chappe.errors import ChappeError, NotPermitted, ProtocolError, Unreachable
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LinkReport, Report, ask, parse_report
 from chappe.mesh.network import Network, NetworkEndpoint, NetworkLink
-from chappe.observing.snapshot import Keeping, Link, Member, Part, Problem, readable
+from chappe.observing.snapshot import HealthProblem, ObservedLink, ObservedMember, ObservedPart, ObservedStore, readable
 from chappe.system import started
 
 RETRY: Final = MappingProxyType({"retry_s": 2.0})
@@ -87,7 +87,7 @@ class MeshSource:
         for host, port in peers:
             self.endpoint.peer_nosync(host, port, **retry)
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
         network = self.endpoint.topology()
         now = time.monotonic()
@@ -99,7 +99,7 @@ class MeshSource:
             each.id: (each.sent, each.received, each.buffered, each.original) for each in peers if each.id is not None
         }
         problems = [
-            Problem(
+            HealthProblem(
                 f"peer {each.address[0]}:{each.address[1]}",
                 "warning",
                 f"No endpoint of the mesh answers at {each.address[0]}:{each.address[1]}.",
@@ -123,7 +123,7 @@ class MeshSource:
                 other = self._told.get(own)
                 back = other.links.get(network.id) if other is not None else None
                 links.append(
-                    Link(
+                    ObservedLink(
                         (network.id, own), "mesh", sent, received, waiting=waiting, note=note, tls=self._tls,
                         waiting_back=back.waiting if back is not None else 0,
                     )
@@ -140,7 +140,7 @@ class MeshSource:
         if network.endpoints_left_out or network.links_left_out:
             less = f"{network.endpoints_left_out:,} endpoints and {network.links_left_out:,} links"
             notes.append(f"of the mesh {less} are left out")
-        return Part(
+        return ObservedPart(
             members=tuple(members),
             links=tuple(links),
             keepings=tuple(stores),
@@ -209,19 +209,19 @@ class MeshSource:
         until = now - KEPT_S - 2 * self._every_s
         self._told = {each: told for each, told in self._told.items() if each in there and told.at >= until}
 
-    def _between(self, link: NetworkLink, note: str) -> Link:
+    def _between(self, link: NetworkLink, note: str) -> ObservedLink:
         first, second = (self._told.get(each) for each in link.ends)
         there = first.links.get(link.ends[1]) if first is not None else None
         back = second.links.get(link.ends[0]) if second is not None else None
         sent = there.sent if there is not None else back.received if back is not None else None
         received = there.received if there is not None else back.sent if back is not None else None
         tls = first.tls if first is not None else second.tls if second is not None else None
-        return Link(
+        return ObservedLink(
             link.ends, "mesh", sent, received, waiting=there.waiting if there is not None else 0,
             waiting_back=back.waiting if back is not None else 0, tls=tls, every_s=self._every_s, note=note,
         )  # fmt: skip
 
-    def _as_told(self, store: Keeping) -> Keeping:
+    def _as_told(self, store: ObservedStore) -> ObservedStore:
         counts = (count for each in store.masters for count, _ in self._of(each, store.name, master=True))
         ages = [next((age for _, age in self._of(each, store.name, master=False)), None) for each in store.copies]
         return msgspec.structs.replace(store, entries=next(counts, None), ages=tuple(ages))
@@ -233,7 +233,7 @@ class MeshSource:
                 yield each.entries, each.age_s
 
 
-def data_stores(network: Network) -> list[Keeping]:
+def data_stores(network: Network) -> list[ObservedStore]:
     """The data stores of a mesh, by name: masters and clones listen where everybody sees it."""
     masters: dict[str, list[str]] = {}
     copies: dict[str, list[str]] = {}
@@ -247,7 +247,7 @@ def data_stores(network: Network) -> list[Keeping]:
         has = masters.get(name, [])  # a master listens as clones do, too
         clones = [each for each in copies.get(name, ()) if each not in has]
         mend = started.command(f"data store {name}", "") if clones and not has else ""
-        stores.append(Keeping("data store", readable(name), tuple(has), tuple(clones), mend=mend))
+        stores.append(ObservedStore("data store", readable(name), tuple(has), tuple(clones), mend=mend))
     return stores
 
 
@@ -256,15 +256,15 @@ def _node(host: str, port: int) -> str:
     return started.command(f"endpoint {at}", f"chappe node --listen {at}")
 
 
-def copying(stores: Iterable[Keeping]) -> Iterator[Link]:
+def copying(stores: Iterable[ObservedStore]) -> Iterator[ObservedLink]:
     """From the master of each data store to each of its clones, wherever the messages between them go."""
     for store in stores:
         for master in store.masters[:1]:
             for clone, age_s in zip(store.copies, store.ages, strict=True):
-                yield Link((master, clone), "copies", note=f"data store {store.name}, {_how_old(age_s)}")
+                yield ObservedLink((master, clone), "copies", note=f"data store {store.name}, {_how_old(age_s)}")
 
 
-def roles_of(stores: Iterable[Keeping]) -> dict[str, list[tuple[str, str]]]:
+def roles_of(stores: Iterable[ObservedStore]) -> dict[str, list[tuple[str, str]]]:
     """What endpoints are to data stores, by their ids: facts to show."""
     found: dict[str, list[tuple[str, str]]] = {}
     for store in stores:
@@ -281,7 +281,7 @@ def _how_old(age_s: float | None) -> str:
     return "nobody tells how old" if age_s is None else f"not up to date for {age_s:.0f} s" if age_s else "up to date"
 
 
-def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Member:
+def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> ObservedMember:
     wants = [readable(topic) for topic in each.filter or ()]
     facts = [("id", each.id)]
     if each.filter is not None:
@@ -300,7 +300,7 @@ def _member(each: NetworkEndpoint, roles: Sequence[tuple[str, str]]) -> Member:
         kind = "gateway" if _any_begins(wants, GATEWAY) else "endpoint"
     name = "this dashboard" if each.distance == 0 else each.id[:8]
     level = "good" if each.distance is not None else "warning"
-    return Member(each.id, kind, name, "", status, level, tuple(facts), named=each.distance == 0)  # type: ignore[arg-type]
+    return ObservedMember(each.id, kind, name, "", status, level, tuple(facts), named=each.distance == 0)  # type: ignore[arg-type]
 
 
 def _any_begins(texts: Iterable[str], beginning: str) -> bool:

@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import Final, NamedTuple
 
 from chappe.log.traffic import Report
-from chappe.observing.snapshot import Link
+from chappe.observing.snapshot import ObservedLink
 
 FURTHER_MAX: Final = 2_000  # links beside those between stores and all others: those over which most goes
 
@@ -61,11 +61,11 @@ class Passing:
         self._full = {address for address, report in reports.items() if report.full}
         self._stopped = {one for one, other in self._flows if other in self._full}  # who sends to somebody who is full
 
-    def link(self, ends: Ends) -> Link:
+    def link(self, ends: Ends) -> ObservedLink:
         """A link, with what is known of it."""
         one, other = ends
         there, back = self._way(one, other), self._way(other, one)
-        return Link(
+        return ObservedLink(
             ends,
             "records",
             sent=None if there is None else there.frames,
@@ -83,7 +83,7 @@ class Passing:
         """Whether a node is one of chappe, and may be asked."""
         return address in self._reports
 
-    def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[Link]:
+    def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[ObservedLink]:
         """Links over which something went, that are not among the known ones: at most ``FURTHER_MAX``.
 
         Args:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from chappe.observing.snapshot import Lag, Member, Part, Pipeline, Query, readable
+from chappe.observing.snapshot import (
+    ObservedLag,
+    ObservedMember,
+    ObservedPart,
+    ObservedPipeline,
+    ObservedQuery,
+    readable,
+)
 from chappe.spark.pipeline.progress import Numbers
-from chappe.spark.pipeline.states import Failure, State, States
+from chappe.spark.pipeline.states import Failure, PipelineState, States
 
 PIPELINES_MAX: Final = 200
 
@@ -20,14 +27,14 @@ class PipelineSource:
     def __init__(self, states: States | None = None) -> None:
         self._states = states or States()
 
-    def look(self) -> Part:
+    def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
         running = self._states.running()
         found = [pipeline_of(each) for each in running[:PIPELINES_MAX]]
         alive = {each.name for each in running}
         ended = [each for each in self._states.failures() if each.name not in alive]
         members = tuple(
-            Member(
+            ObservedMember(
                 f"pipeline {each.name}", "pipeline", each.name, f"process {each.pid}", each.stage,
                 facts=(("file", each.file), ("since", each.since), ("queries", str(len(each.queries)))),
             )
@@ -36,16 +43,16 @@ class PipelineSource:
         left_out = len(running) - len(found)
         notes = (f"{left_out:,} pipelines are left out",) if left_out > 0 else ()
         failed = [_ended(each) for each in ended]
-        return Part(members=members, pipelines=(*found, *failed), notes=notes)
+        return ObservedPart(members=members, pipelines=(*found, *failed), notes=notes)
 
     def close(self) -> None:
         """See ``DashboardSource``."""
 
 
-def pipeline_of(state: State) -> Pipeline:
+def pipeline_of(state: PipelineState) -> ObservedPipeline:
     """A pipeline as it tells of itself."""
     queries = [query_of(Numbers.from_dict(each)) for each in state.queries]
-    return Pipeline(
+    return ObservedPipeline(
         name=readable(state.name),
         stage=readable(state.stage),
         pid=state.pid,
@@ -58,9 +65,9 @@ def pipeline_of(state: State) -> Pipeline:
     )
 
 
-def query_of(numbers: Numbers) -> Query:
+def query_of(numbers: Numbers) -> ObservedQuery:
     """A query as its pipeline counts."""
-    return Query(
+    return ObservedQuery(
         name=readable(numbers.query),
         batch=numbers.batch,
         batch_rows=numbers.batch_rows,
@@ -74,13 +81,13 @@ def query_of(numbers: Numbers) -> Query:
         lag_s=numbers.lag_s,
         rows=numbers.rows,
         batches=numbers.batches,
-        lags=tuple(Lag(readable(each.topic), each.records, each.seconds, each.bytes) for each in numbers.lag),
+        lags=tuple(ObservedLag(readable(each.topic), each.records, each.seconds, each.bytes) for each in numbers.lag),
     )
 
 
-def _ended(failure: Failure) -> Pipeline:
+def _ended(failure: Failure) -> ObservedPipeline:
     """One that ended with an error, and has not been started since."""
-    return Pipeline(
+    return ObservedPipeline(
         name=readable(failure.name),
         stage="failed",
         pid=0,

@@ -15,9 +15,9 @@ from chappe.data.topic import Filter
 from chappe.defaults import MIB
 from chappe.errors import ChappeError, OffsetOutOfRange, StorageError, UnknownTopic
 from chappe.spark.archive import manifest as kept
-from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, Manifest, Move, Span
-from chappe.spark.archive.reading import Rest, look, pattern_of, starting_offsets
-from chappe.spark.archive.tasks import REPORT, Merge, Report, StagedFile, merge_files, stage_records
+from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, ArchiveManifest, Move, OffsetSpan
+from chappe.spark.archive.reading import UnarchivedRest, look, pattern_of, starting_offsets
+from chappe.spark.archive.tasks import REPORT, Merge, StagedFile, TaskReport, merge_files, stage_records
 from chappe.spark.sentences import sentence
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MERGE_TASKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ArchiveProgress:
     """What a job has done since it began."""
 
     records: int  # archived and visible
@@ -68,7 +68,7 @@ class ArchiveJob:
         follow: bool = False,
         skip_lost: bool = False,
         open_sealed: bool = False,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_progress: Callable[[ArchiveProgress], None] = lambda progress: None,
     ) -> None:
         self._spark = spark
         self._archive = archive
@@ -81,11 +81,11 @@ class ArchiveJob:
         self._on_progress = on_progress
         self._error: ChappeError | None = None
         self._records = 0
-        self._rest = Rest((), {}, {}, 0)
+        self._rest = UnarchivedRest((), {}, {}, 0)
         self._began = 0.0
         self._stopped = False
 
-    def run(self) -> Progress:
+    def run(self) -> ArchiveProgress:
         """Archive; returns what was done.
 
         Raises:
@@ -156,7 +156,7 @@ class ArchiveJob:
         )
         answers = rows.mapInArrow(stage, REPORT).collect()
         reports = sorted(
-            (msgspec.json.decode(each.report, type=Report) for each in answers), key=lambda each: each.task
+            (msgspec.json.decode(each.report, type=TaskReport) for each in answers), key=lambda each: each.task
         )
         spans = merged_spans(each.spans for each in reports)
         if not spans:
@@ -182,16 +182,16 @@ class ArchiveJob:
             sizes |= msgspec.json.decode(each.report, type=dict[str, int])
         return sizes
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> ArchiveProgress:
         manifest = self._archive.manifest
         size = sum(each.bytes for each in manifest.files)
         seconds = time.monotonic() - self._began
-        return Progress(self._records, self._rest.waiting, size, len(manifest.files), manifest.version, seconds)
+        return ArchiveProgress(self._records, self._rest.waiting, size, len(manifest.files), manifest.version, seconds)
 
 
-def merged_spans(found: Iterable[Mapping[str, Mapping[str, Span]]]) -> dict[str, dict[str, Span]]:
+def merged_spans(found: Iterable[Mapping[str, Mapping[str, OffsetSpan]]]) -> dict[str, dict[str, OffsetSpan]]:
     """The spans of several tasks together."""
-    spans: dict[str, dict[str, Span]] = {}
+    spans: dict[str, dict[str, OffsetSpan]] = {}
     for each in found:
         for topic, partitions in each.items():
             into = spans.setdefault(topic, {})
@@ -200,7 +200,7 @@ def merged_spans(found: Iterable[Mapping[str, Mapping[str, Span]]]) -> dict[str,
     return spans
 
 
-def check_spans(manifest: Manifest, spans: Mapping[str, Mapping[str, Span]], skip_lost: bool) -> None:
+def check_spans(manifest: ArchiveManifest, spans: Mapping[str, Mapping[str, OffsetSpan]], skip_lost: bool) -> None:
     """See that every partition goes on exactly where the archive ended, whatever the query did.
 
     Raises:
@@ -223,7 +223,7 @@ def check_spans(manifest: Manifest, spans: Mapping[str, Mapping[str, Span]], ski
 
 
 def plan_files(
-    manifest: Manifest, run: str, staged: Iterable[StagedFile]
+    manifest: ArchiveManifest, run: str, staged: Iterable[StagedFile]
 ) -> tuple[list[ArchivedFile], list[Move], list[Merge]]:
     """Where staged files go, in the order of tasks. Pure.
 

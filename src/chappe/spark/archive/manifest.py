@@ -42,18 +42,18 @@ FILE_COLUMNS: Final = COLUMNS[1:]  # the topic is in the path
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
 
-class Span(msgspec.Struct, array_like=True, frozen=True):
+class OffsetSpan(msgspec.Struct, array_like=True, frozen=True):
     """Of one partition the offsets ``first`` <= n < ``next`` are archived: ``rows``, fewer if some were lost."""
 
     first: int
     next: int
     rows: int
 
-    def joined(self, other: Span | None) -> Span:
+    def joined(self, other: OffsetSpan | None) -> OffsetSpan:
         """Together with another span of the partition, if there is one."""
         if other is None:
             return self
-        return Span(min(self.first, other.first), max(self.next, other.next), self.rows + other.rows)
+        return OffsetSpan(min(self.first, other.first), max(self.next, other.next), self.rows + other.rows)
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
@@ -79,14 +79,14 @@ class Move(msgspec.Struct, array_like=True, frozen=True):
     place: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ArchiveManifest(msgspec.Struct, frozen=True):
     """One version of an archive."""
 
     archive: str
     format: int = FORMAT
     version: int = 0
     files: tuple[ArchivedFile, ...] = ()
-    positions: dict[str, dict[str, Span]] = {}  # msgspec copies it
+    positions: dict[str, dict[str, OffsetSpan]] = {}  # msgspec copies it
     moves: tuple[Move, ...] = ()
 
     def next_of(self, topic: str, partition: str) -> int | None:
@@ -113,7 +113,7 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
-def load(directory: Path) -> Manifest:
+def load(directory: Path) -> ArchiveManifest:
     """The newest version.
 
     Raises:
@@ -134,12 +134,12 @@ def load(directory: Path) -> Manifest:
         try:
             if msgspec.json.decode(raw, type=_Format).format > FORMAT:  # before all else, which may be other then
                 raise StorageFormat(f"the archive {directory} was written by a newer chappe; install that version")
-            return msgspec.json.decode(raw, type=Manifest)
+            return msgspec.json.decode(raw, type=ArchiveManifest)
         except msgspec.MsgspecError as error:
             raise StorageFormat(f"{found[version]} is not the manifest of an archive: {error}") from None
 
 
-def path_of(directory: Path, manifest: Manifest, file: ArchivedFile) -> Path:
+def path_of(directory: Path, manifest: ArchiveManifest, file: ArchivedFile) -> Path:
     """Where a file is now: a job may have been killed before it renamed the last staged files."""
     for move in manifest.moves:
         if move.place == file.path and (directory / move.staged).exists():
@@ -178,7 +178,7 @@ class ArchiveWriter:
             except BlockingIOError:
                 raise StorageLocked(f"another job archives to {directory}; wait for it or stop it") from None
         try:
-            self.manifest = load(directory) if _versions(directory) else Manifest(uuid.uuid4().hex)
+            self.manifest = load(directory) if _versions(directory) else ArchiveManifest(uuid.uuid4().hex)
             with _writing(directory):
                 self._settle()
                 shutil.rmtree(meta / STAGING, ignore_errors=True)
@@ -190,7 +190,7 @@ class ArchiveWriter:
             self._lock.close()
             raise
 
-    def commit(self, following: Manifest) -> None:
+    def commit(self, following: ArchiveManifest) -> None:
         """Make the next version the one that counts, then rename its files.
 
         Raises:
@@ -248,8 +248,11 @@ class ArchiveWriter:
 
 
 def followed_by(
-    manifest: Manifest, files: Iterable[ArchivedFile], spans: dict[str, dict[str, Span]], moves: Iterable[Move]
-) -> Manifest:
+    manifest: ArchiveManifest,
+    files: Iterable[ArchivedFile],
+    spans: dict[str, dict[str, OffsetSpan]],
+    moves: Iterable[Move],
+) -> ArchiveManifest:
     """The next version: files of the same path are replaced, and positions go on."""
     kept = {each.path: each for each in manifest.files} | {each.path: each for each in files}
     positions = dict(manifest.positions)
@@ -257,9 +260,9 @@ def followed_by(
         known = dict(positions.get(topic, {}))
         for partition, span in partitions.items():
             before = known.get(partition)
-            known[partition] = span if before is None else Span(before.first, span.next, before.rows + span.rows)
+            known[partition] = span if before is None else OffsetSpan(before.first, span.next, before.rows + span.rows)
         positions[topic] = known
-    return Manifest(
+    return ArchiveManifest(
         manifest.archive,
         version=manifest.version + 1,
         files=tuple(kept[path] for path in sorted(kept)),

@@ -39,7 +39,7 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRecords:
     """Which records: ``since`` <= timestamp < ``until``, and of each partition those before an offset."""
 
     bounds: Mapping[str, Mapping[str, int]]  # by topic and partition; partitions that are missing are left out
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Piece:
+class GroupPiece:
     """Neighbours of one partition in one row group.
 
     ``floor`` is the latest time of what comes before in the partition.
@@ -65,13 +65,13 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Group:
+class RowGroup:
     """A row group; its records have times in the order from ``low`` to ``high``."""
 
     path: Path
     index: int
     topic: str
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[GroupPiece] = field(default_factory=list)
     low: int = LATEST_US
     high: int = EARLIEST_US
 
@@ -82,7 +82,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TopicRun:
     """Records of one topic in the order; ``times`` are theirs in it, rising."""
 
     topic: str
@@ -94,17 +94,17 @@ class Run:
 class Window:
     """All records of all topics with times before ``end`` that did not come before; of each topic at most one run."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[TopicRun, ...]
     end: int
 
 
-def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: Wanted) -> list[Group]:
+def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: WantedRecords) -> list[RowGroup]:
     """The row groups that hold wanted records, by their earliest times.
 
     Raises:
         StorageError: A file cannot be read.
     """
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for path, each in files:
         if each.topic in wanted.bounds and _overlaps(each.timestamp_min, each.timestamp_max, wanted):
             groups += _groups_of(path, each.topic, wanted)
@@ -114,7 +114,7 @@ def plan(files: Iterable[tuple[Path, ArchivedFile]], wanted: Wanted) -> list[Gro
 
 
 def sweep(
-    groups: list[Group], wanted: Wanted, held_bytes: int = HELD_BYTES, unsealing: Unsealing | None = None
+    groups: list[RowGroup], wanted: WantedRecords, held_bytes: int = HELD_BYTES, unsealing: Unsealing | None = None
 ) -> Iterator[Window]:
     """All wanted records, in the order; ``groups`` is what ``plan`` found.
 
@@ -134,23 +134,23 @@ def sweep(
         loaded = _load(group, wanted, ranks, unsealing)
         if len(loaded.times):
             held.append(loaded)
-        groups[n] = Group(group.path, group.index, group.topic)  # its pieces are not needed any more
+        groups[n] = RowGroup(group.path, group.index, group.topic)  # its pieces are not needed any more
     runs, _ = _take_before(held, None)
     if runs:
         yield Window(runs, LATEST_US)
 
 
-def _overlaps(low: int, high: int, wanted: Wanted) -> bool:
+def _overlaps(low: int, high: int, wanted: WantedRecords) -> bool:
     return high >= wanted.since and low < wanted.until
 
 
-def _groups_of(path: Path, topic: str, wanted: Wanted) -> Iterator[Group]:
+def _groups_of(path: Path, topic: str, wanted: WantedRecords) -> Iterator[RowGroup]:
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             columns = [names.index(name) for name in _SORTED_BY]
             for index in range(file.num_row_groups):
-                group = Group(path, index, topic)
+                group = RowGroup(path, index, topic)
                 pieces = _known_piece(file.metadata.row_group(index), topic, columns) or _scan(file, index, topic)
                 for each in pieces:
                     bound = wanted.bounds[topic].get(each.partition[1], 0)
@@ -162,16 +162,16 @@ def _groups_of(path: Path, topic: str, wanted: Wanted) -> Iterator[Group]:
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 
-def _known_piece(meta: pq.RowGroupMetaData, topic: str, columns: list[int]) -> list[Piece]:
+def _known_piece(meta: pq.RowGroupMetaData, topic: str, columns: list[int]) -> list[GroupPiece]:
     partition, offset, stamp = (meta.column(each).statistics for each in columns)
     if not all(each is not None and each.has_min_max for each in (partition, offset, stamp)):
         return []
     if partition.min != partition.max or offset.max - offset.min + 1 != meta.num_rows:
         return []
-    return [Piece((topic, partition.min), offset.min, 0, meta.num_rows, stamp.min_raw, stamp.max_raw)]
+    return [GroupPiece((topic, partition.min), offset.min, 0, meta.num_rows, stamp.min_raw, stamp.max_raw)]
 
 
-def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[Piece]:
+def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[GroupPiece]:
     table = file.read_row_group(index, columns=_SORTED_BY)
     coded = table.column("partition").combine_chunks().dictionary_encode()
     names, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy()
@@ -181,10 +181,10 @@ def _scan(file: pq.ParquetFile, index: int, topic: str) -> Iterator[Piece]:
     starts = [0, *(np.flatnonzero(breaks) + 1).tolist()]
     lows, highs = np.minimum.reduceat(stamps, starts).tolist(), np.maximum.reduceat(stamps, starts).tolist()
     for start, end, low, high in zip(starts, [*starts[1:], len(offsets)], lows, highs, strict=True):
-        yield Piece((topic, names[codes[start]]), int(offsets[start]), start, end - start, low, high)
+        yield GroupPiece((topic, names[codes[start]]), int(offsets[start]), start, end - start, low, high)
 
 
-def _set_times(groups: list[Group], wanted: Wanted) -> None:
+def _set_times(groups: list[RowGroup], wanted: WantedRecords) -> None:
     """Find out when each piece and each group begins and ends."""
     parts = [(piece, group) for group in groups for piece in group.pieces]
     parts.sort(key=lambda part: (part[0].partition, part[0].first))
@@ -224,7 +224,9 @@ class _Held:
         return replace(self, records=self.records.take(pa.array(order)), places=self.places[:, order])
 
 
-def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int], unsealing: Unsealing | None) -> _Held:
+def _load(
+    group: RowGroup, wanted: WantedRecords, ranks: Mapping[tuple[str, str], int], unsealing: Unsealing | None
+) -> _Held:
     try:
         with pq.ParquetFile(group.path) as file:
             table = file.read_row_group(group.index, columns=RECORD_COLUMNS)
@@ -236,7 +238,7 @@ def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int], un
     partitions = np.zeros(len(offsets), np.int64)
     keep = np.zeros(len(offsets), np.bool_)
     if unsealing is not None:
-        table = unsealed(table, group.pieces, unsealing)
+        table = unsealed(table, [(each.start, each.rows, each.partition) for each in group.pieces], unsealing)
     for each in group.pieces:
         rows = slice(each.start, each.start + each.rows)
         capped = np.minimum(stamps[rows], wanted.until - 1)
@@ -250,7 +252,7 @@ def _load(group: Group, wanted: Wanted, ranks: Mapping[tuple[str, str], int], un
     return _Held(group.topic, records.nbytes, records, places).sorted()
 
 
-def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[Run, ...], list[_Held]]:
+def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[TopicRun, ...], list[_Held]]:
     """What lies before a time, as one run for each topic, and the rest."""
     found: dict[str, list[_Held]] = {}
     rest = []
@@ -266,5 +268,5 @@ def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[Run, ...], l
         if len(parts) > 1:
             records = pa.concat_tables(each.records for each in parts)
             whole = _Held(topic, 0, records, np.concatenate([each.places for each in parts], axis=1)).sorted()
-        runs.append(Run(topic, whole.records, whole.times))
+        runs.append(TopicRun(topic, whole.records, whole.times))
     return tuple(runs), rest

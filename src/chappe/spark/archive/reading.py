@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from chappe.arrow import COLUMNS
 from chappe.data.topic import Filter
 from chappe.errors import UsageError
-from chappe.reading.offsets import EARLIEST, Key, Known, unflatten
+from chappe.reading.offsets import EARLIEST, Key, KnownPartition, unflatten
 from chappe.reading.selection import Selection, escaped
 from chappe.reading.view import StoresView
-from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, Manifest, load, path_of
+from chappe.spark.archive.manifest import SMALL_BYTES, ArchivedFile, ArchiveManifest, load, path_of
 from chappe.spark.options import place_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_archive(
     return archived if recent is None else archived.unionByName(recent)
 
 
-def _archived(spark: SparkSession, directory: Path, manifest: Manifest, topics: set[str]) -> DataFrame:
+def _archived(spark: SparkSession, directory: Path, manifest: ArchiveManifest, topics: set[str]) -> DataFrame:
     files = [each for each in manifest.files if each.topic in topics]
     # A small file may come to hold more while it is read. What the manifest does not know of is the log's to give.
     small = [each for each in files if each.bytes < SMALL_BYTES]
@@ -83,7 +83,9 @@ def _archived(spark: SparkSession, directory: Path, manifest: Manifest, topics: 
     return bounded if len(small) == len(files) else whole.unionByName(bounded)
 
 
-def _parquet(spark: SparkSession, directory: Path, manifest: Manifest, files: Iterable[ArchivedFile]) -> DataFrame:
+def _parquet(
+    spark: SparkSession, directory: Path, manifest: ArchiveManifest, files: Iterable[ArchivedFile]
+) -> DataFrame:
     """The files of each topic; the topic is not taken from their path, where Spark would guess at a type."""
     from pyspark.sql.functions import lit
 
@@ -101,7 +103,7 @@ def _parquet(spark: SparkSession, directory: Path, manifest: Manifest, files: It
 
 
 def _live(
-    spark: SparkSession, manifest: Manifest, topic: str | None, options: Mapping[str, Any]
+    spark: SparkSession, manifest: ArchiveManifest, topic: str | None, options: Mapping[str, Any]
 ) -> tuple[DataFrame | None, set[str]]:
     """What the log has beyond the archive, None for nothing; and the wanted topics that archive or log have."""
     given = {name: str(value) for name, value in options.items()}
@@ -132,7 +134,7 @@ def _within(spark: SparkSession, rows: DataFrame, ends: Mapping[Key, int], condi
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class UnarchivedRest:
     """What of the log is not archived."""
 
     topics: tuple[str, ...]  # all that the stores have
@@ -144,7 +146,7 @@ class Rest:
     waiting: int  # records not archived, all together
 
 
-def rest_of(manifest: Manifest, known: Mapping[Key, Known], wanted: Filter) -> Rest:
+def rest_of(manifest: ArchiveManifest, known: Mapping[Key, KnownPartition], wanted: Filter) -> UnarchivedRest:
     """What the stores have beyond the archive. Pure."""
     starting: dict[Key, int] = {}
     archived: dict[Key, int] = {}
@@ -164,7 +166,7 @@ def rest_of(manifest: Manifest, known: Mapping[Key, Known], wanted: Filter) -> R
                 if (topic, partition) not in known
             }
     topics = tuple(sorted({topic for topic, _ in known}))
-    return Rest(topics, starting, archived, waiting)
+    return UnarchivedRest(topics, starting, archived, waiting)
 
 
 def starting_offsets(starting: Mapping[Key, int]) -> str:
@@ -172,7 +174,7 @@ def starting_offsets(starting: Mapping[Key, int]) -> str:
     return json.dumps(unflatten(starting)) if starting else EARLIEST
 
 
-def look(manifest: Manifest, wanted: Filter, stores: tuple[str, ...], towers: str | None) -> Rest:
+def look(manifest: ArchiveManifest, wanted: Filter, stores: tuple[str, ...], towers: str | None) -> UnarchivedRest:
     """Ask the stores. Raises TimedOut if none answers."""
     with closing(StoresView(Selection((wanted,)), stores, towers)) as view:
         view.refresh()

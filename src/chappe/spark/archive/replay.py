@@ -33,13 +33,13 @@ import pyarrow as pa
 from chappe.api.log.kept_partition import KeptPartitions, continued, journal_of
 from chappe.api.log.producer import Producer
 from chappe.api.pace import SHOW_S, Pace
-from chappe.arrow_rows import WRITTEN, Part, parts, plain
+from chappe.arrow_rows import WRITTEN, BatchRows, parts, plain
 from chappe.defaults import KIB
 from chappe.errors import StorageFormat, TimedOut, UsageError
 from chappe.reading.kept import Unsealing
 from chappe.security import LogSecurity
-from chappe.spark.archive.manifest import Manifest, load, path_of
-from chappe.spark.archive.order import EARLIEST_US, LATEST_US, Run, Wanted, plan, sweep
+from chappe.spark.archive.manifest import ArchiveManifest, load, path_of
+from chappe.spark.archive.order import EARLIEST_US, LATEST_US, TopicRun, WantedRecords, plan, sweep
 from chappe.spark.encode import now_us
 from chappe.system import settings
 from chappe.system.disk import sync_file
@@ -52,7 +52,7 @@ NOTE_S: Final = 2.0  # how often the progress of the replay is noted
 FLUSH_STEP_S: Final = 0.25
 
 
-class Noted(msgspec.Struct, frozen=True):
+class ReplayState(msgspec.Struct, frozen=True):
     """What is kept of a replay while it is not finished.
 
     ``bounds`` are the ends of the partitions when it began, by topic. Everything before ``passed`` in the order was
@@ -67,7 +67,7 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Progress:
+class ReplayProgress:
     """How far a replay is."""
 
     sent: int = 0  # records, those of earlier runs included
@@ -79,7 +79,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplayOrder:
     """What to replay."""
 
     topic: str | None = None  # ``name``, ``prefix*``, or None for all topics
@@ -113,7 +113,7 @@ class Replay:
     def __init__(
         self,
         directory: Path,
-        order: Order,
+        order: ReplayOrder,
         *,
         tower: str | None = None,
         listen: str | None = None,
@@ -136,19 +136,19 @@ class Replay:
             self._noted = self._read()
         else:
             ends = {topic: {name: span.next for name, span in manifest.positions[topic].items()} for topic in topics}
-            self._noted = Noted(ends)
+            self._noted = ReplayState(ends)
         self._unsealing = Unsealing(security)
-        self._wanted = Wanted(self._noted.bounds, order.since, order.until, self._noted.passed)
+        self._wanted = WantedRecords(self._noted.bounds, order.since, order.until, self._noted.passed)
         files = [(path_of(directory, manifest, each), each) for each in manifest.files]
         self._groups = plan(files, self._wanted)
-        self.progress = Progress()
+        self.progress = ReplayProgress()
         self._producers: dict[str, Producer] = {}
         self._skip: dict[str, int] = {}
         self._began = time.monotonic()
         self._noted_at = self._shown_at = self._began
         self._pace = Pace(order.speed)
         self._last = max((each.high for each in self._groups), default=0)
-        self.show: Callable[[Progress], None] = lambda progress: None
+        self.show: Callable[[ReplayProgress], None] = lambda progress: None
         try:
             for topic in topics:
                 self._open(topic)
@@ -222,15 +222,15 @@ class Replay:
     def _partitions(self, target: str) -> KeptPartitions:
         return KeptPartitions(target, directory=self._kept, **self._where)
 
-    def _not_sent(self, run: Run) -> Run:
+    def _not_sent(self, run: TopicRun) -> TopicRun:
         """Without what an earlier run sent after it had last noted how far it was."""
         skip = min(self._skip[run.topic], len(run.times))
         if not skip:
             return run
         self._skip[run.topic] -= skip
-        return Run(run.topic, run.records.slice(skip), run.times[skip:])
+        return TopicRun(run.topic, run.records.slice(skip), run.times[skip:])
 
-    def _send_window(self, runs: list[Run]) -> None:
+    def _send_window(self, runs: list[TopicRun]) -> None:
         at = [0] * len(runs)
         while any(start < len(run.times) for start, run in zip(at, runs, strict=True)):
             due = self._pace.due(min(int(r.times[n]) for n, r in zip(at, runs, strict=True) if n < len(r.times)))
@@ -286,17 +286,17 @@ class Replay:
             sent = {topic: each.next_offset for topic, each in self._producers.items()}
             self._write(msgspec.structs.replace(self._noted, passed=passed, sent=sent))
 
-    def _read(self) -> Noted:
+    def _read(self) -> ReplayState:
         path = self._state / STATE
         try:
-            noted = msgspec.json.decode(path.read_bytes(), type=Noted)
+            noted = msgspec.json.decode(path.read_bytes(), type=ReplayState)
         except (OSError, msgspec.MsgspecError) as error:
             raise StorageFormat(f"{path} cannot be read ({error}): start the replay anew with --anew") from None
         if noted.format > FORMAT:
             raise StorageFormat(f"{path} was written by a newer chappe: install that version, or use --anew")
         return noted
 
-    def _write(self, noted: Noted) -> None:
+    def _write(self, noted: ReplayState) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
         path = self._state / STATE
         temporary = path.with_suffix(".new")
@@ -307,7 +307,7 @@ class Replay:
         temporary.replace(path)
 
 
-def pieces(records: pa.Table) -> Iterator[Part]:
+def pieces(records: pa.Table) -> Iterator[BatchRows]:
     """Records in parts of about ``PIECE_BYTES``."""
     for batch in records.to_batches():
         rows = max(batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1), 1)
@@ -320,7 +320,7 @@ def _identity(target: str) -> str:
     return hashlib.sha256(target.encode()).hexdigest()[:16]
 
 
-def _name(manifest: Manifest, order: Order) -> str:
+def _name(manifest: ArchiveManifest, order: ReplayOrder) -> str:
     """The same for the same replay; the speed may change."""
     parts = (manifest.archive, order.topic, order.to, order.since, order.until)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chappe.defaults import MIB
-from chappe.spark.archive.manifest import DAY_US, FILE_COLUMNS, Span, file_schema
+from chappe.spark.archive.manifest import DAY_US, FILE_COLUMNS, OffsetSpan, file_schema
 from chappe.system.disk import sync_file
 
 OPEN_MAX: Final = 64  # files that a task writes at once; with more, the one that was written to longest ago is closed
@@ -39,12 +39,12 @@ class StagedFile(msgspec.Struct, frozen=True):
     timestamp_max: int
 
 
-class Report(msgspec.Struct, frozen=True):
+class TaskReport(msgspec.Struct, frozen=True):
     """All that one task has staged."""
 
     task: int
     files: tuple[StagedFile, ...] = ()
-    spans: dict[str, dict[str, Span]] = {}  # msgspec copies it
+    spans: dict[str, dict[str, OffsetSpan]] = {}  # msgspec copies it
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def stage_records(
 
     context = TaskContext.get()
     files = _Files(Path(directory), run)
-    spans: dict[tuple[str, str], Span] = {}
+    spans: dict[tuple[str, str], OffsetSpan] = {}
     try:
         for batch in batches:
             _take(batch, files, spans, archived)
@@ -73,10 +73,10 @@ def stage_records(
     except BaseException:
         files.discard()
         raise
-    found: dict[str, dict[str, Span]] = {}
+    found: dict[str, dict[str, OffsetSpan]] = {}
     for (topic, partition), span in spans.items():
         found.setdefault(topic, {})[partition] = span
-    yield _answer(Report(context.partitionId() if context else 0, staged, found))
+    yield _answer(TaskReport(context.partitionId() if context else 0, staged, found))
 
 
 def merge_files(
@@ -159,7 +159,7 @@ class _Files:
 def _take(
     batch: pa.RecordBatch,
     files: _Files,
-    spans: dict[tuple[str, str], Span],
+    spans: dict[tuple[str, str], OffsetSpan],
     archived: Mapping[tuple[str, str], int],
 ) -> None:
     if not batch.num_rows:
@@ -180,7 +180,7 @@ def _take(
             keep = np.ones(batch.num_rows, np.bool_) if keep is None else keep
             keep[start : start + skip] = False
         if start + skip < end:
-            found = Span(int(offsets[start + skip]), int(offsets[end - 1]) + 1, end - start - skip)
+            found = OffsetSpan(int(offsets[start + skip]), int(offsets[end - 1]) + 1, end - start - skip)
             spans[key] = found.joined(spans.get(key))
     stamps = batch.column("timestamp").cast(pa.int64()).to_numpy()
     rows = pa.RecordBatch.from_arrays(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -11,16 +10,11 @@ from chappe.arrow import to_arrow
 from chappe.reading.kept import MARK, Unsealing
 
 
-class Piece(Protocol):
-    """As ``order.Piece``."""
-
-    partition: tuple[str, str]
-    start: int
-    rows: int
-
-
-def unsealed(table: pa.Table, pieces: Iterable[Piece], unsealing: Unsealing) -> pa.Table:
+def unsealed(table: pa.Table, pieces: Iterable[tuple[int, int, tuple[str, str]]], unsealing: Unsealing) -> pa.Table:
     """The same rows; those that are plain stay as they are.
+
+    Args:
+        pieces: Where rows of one partition begin, how many there are, and their topic and partition.
 
     Raises:
         Sealed: Something cannot be opened.
@@ -28,10 +22,10 @@ def unsealed(table: pa.Table, pieces: Iterable[Piece], unsealing: Unsealing) -> 
     """
     found: list[pa.Table] = []
     done = 0
-    for piece in sorted(pieces, key=lambda each: each.start):
-        found.append(table.slice(done, piece.start - done))
-        done = piece.start + piece.rows
-        found.append(_piece(table.slice(piece.start, piece.rows), *piece.partition, unsealing))
+    for start, rows, partition in sorted(pieces):
+        found.append(table.slice(done, start - done))
+        done = start + rows
+        found.append(_piece(table.slice(start, rows), *partition, unsealing))
     return pa.concat_tables([*found, table.slice(done)])
 
 

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chappe.errors import ChappeError, UsageError
 from chappe.reading.selection import escaped
 from chappe.spark.options import Options, SinkOptions
-from chappe.spark.pipeline.model import RECORD_COLUMNS, Input, Output, Pipeline, PipelineInvalid, Place, Problem, Query
+from chappe.spark.pipeline.model import (
+    RECORD_COLUMNS,
+    Input,
+    Output,
+    Pipeline,
+    PipelineInvalid,
+    PipelineQuery,
+    Problem,
+    StorePlace,
+)
 from chappe.spark.pipeline.reading import FUNCTION
 from chappe.spark.sentences import line_in_sql, sentence
 
@@ -31,7 +40,7 @@ T = TypeVar("T")
 class Prepared:
     """A query with its rows and, for a topic or table, the records that they become; the same where they do not."""
 
-    query: Query
+    query: PipelineQuery
     rows: DataFrame
     records: DataFrame
 
@@ -133,7 +142,7 @@ def _typed(frame: DataFrame, schema: str, key: Sequence[str]) -> DataFrame:
     return parsed.select(*columns, *names.values())
 
 
-def _sql(spark: SparkSession, query: Query) -> DataFrame:
+def _sql(spark: SparkSession, query: PipelineQuery) -> DataFrame:
     """The rows of a SQL query. In parentheses, so that nothing but a query passes: commands would run at once."""
     assert query.sql is not None
     try:
@@ -198,7 +207,7 @@ def _is_frame(value: object) -> bool:
     return hasattr(value, "writeStream") and hasattr(value, "schema")
 
 
-def _checked(query: Query, rows: DataFrame) -> DataFrame:
+def _checked(query: PipelineQuery, rows: DataFrame) -> DataFrame:
     if not rows.isStreaming:
         raise UsageError(f"query {query.name} reads no input of the pipeline: it would end at once and never again")
     names = [name.lower() for name in rows.columns]
@@ -207,9 +216,9 @@ def _checked(query: Query, rows: DataFrame) -> DataFrame:
         raise UsageError(f"query {query.name} has two columns named `{doubled}`; give one another name with AS")
     records = _records(query.output, rows)
     if query.output.kind in ("topic", "table"):
-        from chappe.spark.columns import Columns
+        from chappe.spark.columns import RecordColumns
 
-        Columns.find(records.schema, query.output.topic)
+        RecordColumns.find(records.schema, query.output.topic)
     _check_mode(records, query)
     return records
 
@@ -281,7 +290,7 @@ def _key(rows: DataFrame, name: str) -> Any:
     return column if isinstance(kind, t.BinaryType) else column.cast("string")
 
 
-def _check_mode(records: DataFrame, query: Query) -> None:
+def _check_mode(records: DataFrame, query: PipelineQuery) -> None:
     """What Spark would say only when the query starts: whether it can be run in this output mode at all."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
@@ -322,7 +331,7 @@ def option_problems(pipeline: Pipeline, towers: str) -> Iterator[Problem]:
                 yield pipeline.problem((*query.at, "output"), f"output of {query.name}: {error}")
 
 
-def _place(place: Place, towers: str) -> dict[str, str]:
+def _place(place: StorePlace, towers: str) -> dict[str, str]:
     if place.stores:
         return {"stores": ",".join(place.stores)}
     return {"towers": ",".join(place.towers) or towers}

@@ -50,7 +50,7 @@ class PipelineInvalid(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """The stores to read from or write to: their query endpoints, or towers that know them. Empty: the default."""
 
     stores: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Input:
     name: str
     topics: tuple[str, ...]
     prefix: str | None
-    place: Place
+    place: StorePlace
     schema: str | None
     watermark: Watermark | None
     starting: Mapping[str, str]  # as options of the source
@@ -92,7 +92,7 @@ class Output:
     topic: str | None
     path: str | None
     key: tuple[str, ...]
-    place: Place
+    place: StorePlace
     options: Mapping[str, str]
     chain: str | None = None
 
@@ -115,7 +115,7 @@ class Sql:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PipelineQuery:
     """One streaming query. ``sql`` is None in a Python file; ``at`` are the keys of its section."""
 
     name: str
@@ -136,7 +136,7 @@ class Pipeline:
     master: str
     settings: Mapping[str, str]
     inputs: tuple[Input, ...]
-    queries: tuple[Query, ...]
+    queries: tuple[PipelineQuery, ...]
     lines: TomlLines = field(repr=False, compare=False)
 
     def problem(self, keys: Keys, text: str) -> Problem:

@@ -15,7 +15,7 @@ from typing import Final, cast
 from chappe.errors import UsageError
 from chappe.spark.pipeline import model
 from chappe.spark.pipeline.model import PipelineInvalid, Problem
-from chappe.spark.pipeline.tables import Complaints, Table
+from chappe.spark.pipeline.tables import FileComplaints, TomlTable
 from chappe.spark.session import check_master
 from chappe.system.toml import TomlLines, toml_problem
 
@@ -62,8 +62,8 @@ def read_pipeline(file: Path) -> model.Pipeline:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         line, problem = toml_problem(str(error), block)
         raise PipelineInvalid([Problem(file, line, f"not TOML: {problem}")]) from error
-    complaints = Complaints(file, TomlLines(block))
-    pipeline = _Reader(file, python, complaints).read(values)
+    complaints = FileComplaints(file, TomlLines(block))
+    pipeline = _PipelineReader(file, python, complaints).read(values)
     if python:
         complaints.found += _function_problems(file, text, pipeline)
     if complaints.found:
@@ -121,24 +121,24 @@ def _function_problems(file: Path, text: str, pipeline: model.Pipeline) -> Itera
             yield Problem(file, functions[-1].lineno, f"parameter `{name}` is not an input of the pipeline: {known}")
 
 
-class _Reader:
-    def __init__(self, file: Path, python: bool, complaints: Complaints) -> None:
+class _PipelineReader:
+    def __init__(self, file: Path, python: bool, complaints: FileComplaints) -> None:
         self._file = file
         self._folder = file.absolute().parent
         self._python = python
         self._complaints = complaints
 
     def read(self, values: Mapping[str, object]) -> model.Pipeline:
-        top = Table(values, (), self._complaints)
+        top = TomlTable(values, (), self._complaints)
         top.allow(_TOP)
         name = top.text("name") or self._file.stem
         if not _NAME.fullmatch(name):
             top.complain(
                 "name", f"{name!r} cannot be a pipeline's name: letters, digits, dot, underscore and dash, at most 64"
             )
-        spark = top.table("spark") or Table({}, ("spark",), self._complaints)
+        spark = top.table("spark") or TomlTable({}, ("spark",), self._complaints)
         spark.allow(("master", "settings"))
-        place = self._place(top, model.Place())
+        place = self._place(top, model.StorePlace())
         inputs = tuple(self._input(key, table, place) for key, table in top.tables("inputs"))
         if not inputs and not self._python:
             top.complain("", "no [inputs.NAME]: say which topics the pipeline reads")
@@ -153,7 +153,7 @@ class _Reader:
             lines=self._complaints.lines,
         )
 
-    def _master(self, spark: Table) -> str:
+    def _master(self, spark: TomlTable) -> str:
         value = spark.text("master")
         try:
             return check_master(value or "local[*]")
@@ -161,7 +161,7 @@ class _Reader:
             spark.complain("master", str(error))
             return "local[*]"
 
-    def _settings(self, spark: Table) -> dict[str, str]:
+    def _settings(self, spark: TomlTable) -> dict[str, str]:
         found = spark.settings("settings")
         for name in found:
             if not name.startswith("spark."):  # Spark would ignore it
@@ -169,13 +169,13 @@ class _Reader:
                 self._complaints.add((*spark.keys, "settings", name), text)
         return found
 
-    def _place(self, table: Table, default: model.Place) -> model.Place:
+    def _place(self, table: TomlTable, default: model.StorePlace) -> model.StorePlace:
         stores, towers = table.texts("stores"), table.texts("towers")
         if stores and towers:
             table.complain("towers", "give `stores` or `towers`, not both")
-        return model.Place(stores, towers) if stores or towers else default
+        return model.StorePlace(stores, towers) if stores or towers else default
 
-    def _input(self, name: str, table: Table, place: model.Place) -> model.Input:
+    def _input(self, name: str, table: TomlTable, place: model.StorePlace) -> model.Input:
         table.allow(_INPUT)
         if not _VIEW.fullmatch(name):
             table.complain("", f"{name!r} cannot be an input's name: letters, digits and underscores, as SQL needs it")
@@ -204,7 +204,7 @@ class _Reader:
             keyed,
         )
 
-    def _starting(self, table: Table) -> dict[str, str]:
+    def _starting(self, table: TomlTable) -> dict[str, str]:
         value = table.values.get("starting", "earliest")
         if value in ("earliest", "latest"):
             return {"startingOffsets": str(value)}
@@ -218,7 +218,7 @@ class _Reader:
         table.complain("starting", f"`{table.path('starting')}` is earliest, latest or a time such as 2026-01-31T12:00")
         return {}
 
-    def _queries(self, top: Table, name: str, place: model.Place) -> Iterator[model.Query]:
+    def _queries(self, top: TomlTable, name: str, place: model.StorePlace) -> Iterator[model.PipelineQuery]:
         tables = top.array("queries")
         if tables and any(each in top for each in _QUERY):
             top.complain("queries", "with [[queries]], `sql`, `sql_file` and `output` belong into each of them")
@@ -239,14 +239,14 @@ class _Reader:
             seen.add(own)
             yield self._query(table, own, f"{name}/{own}", place)
 
-    def _query(self, table: Table, name: str, directory: str, place: model.Place) -> model.Query:
+    def _query(self, table: TomlTable, name: str, directory: str, place: model.StorePlace) -> model.PipelineQuery:
         sql = self._sql(table)
         out = table.table("output")
         if out is None and "output" not in table:
             table.complain("", "no [output]: say where the rows go")
-        out = out or Table({"kind": "console"}, (*table.keys, "output"), self._complaints)
+        out = out or TomlTable({"kind": "console"}, (*table.keys, "output"), self._complaints)
         checkpoint = self._path(out.text("checkpoint") or f"{DIRECTORY}/{directory}")
-        return model.Query(
+        return model.PipelineQuery(
             name,
             sql,
             self._output(out, place),
@@ -255,7 +255,7 @@ class _Reader:
             table.keys,
         )
 
-    def _sql(self, table: Table) -> model.Sql | None:
+    def _sql(self, table: TomlTable) -> model.Sql | None:
         given = [each for each in ("sql", "sql_file") if each in table]
         if self._python:
             for each in given:
@@ -277,7 +277,7 @@ class _Reader:
             table.complain("sql_file", f"{value}: {error.problems[0].text}")
             return None
 
-    def _output(self, table: Table, place: model.Place) -> model.Output:
+    def _output(self, table: TomlTable, place: model.StorePlace) -> model.Output:
         table.allow(_OUTPUT)
         kind = table.choice("kind", model.KINDS)
         if "kind" not in table:
@@ -314,7 +314,7 @@ class _Reader:
             self._path(chain) if chain else None,
         )
 
-    def _output_options(self, table: Table, kind: str) -> dict[str, str]:
+    def _output_options(self, table: TomlTable, kind: str) -> dict[str, str]:
         """Check Parquet options, of which Spark ignores unknown ones; the sink checks options of a topic."""
         options = table.settings("options")
         known = {each.lower(): each for each in _PARQUET}

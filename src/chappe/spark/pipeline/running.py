@@ -41,7 +41,7 @@ class PipelineFailed(ChappeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ConsoleRows:
     """A batch of rows for the console, one JSON object each; ``more`` were left out."""
 
     query: str
@@ -49,10 +49,10 @@ class Rows:
     more: int
 
 
-Event: TypeAlias = Numbers | Rows  # the former: a query has done a batch, or has had nothing to do for a while
+Event: TypeAlias = Numbers | ConsoleRows  # the former: a query has done a batch, or has had nothing to do for a while
 
 
-class Running:
+class RunningPipeline:
     """A pipeline that runs. ``events`` are for one reader; the other members may be read at any time.
 
     Args:
@@ -205,7 +205,7 @@ class Running:
         rows = [row[0] for row in batch.select(f.to_json(f.struct("*"))).take(ROWS_MAX + 1)]
         more = batch.count() - ROWS_MAX if len(rows) > ROWS_MAX else 0
         if rows:
-            self.events.put(Rows(query, rows[:ROWS_MAX], more))
+            self.events.put(ConsoleRows(query, rows[:ROWS_MAX], more))
 
     def _watch(self, started: Mapping[str, tuple[Prepared, StreamingQuery]]) -> None:
         while not self._stop.wait(LOOK_S):
@@ -260,7 +260,7 @@ class Running:
         self._ended.add(run_id)
 
 
-def _listener(running: Running) -> Any:
+def _listener(running: RunningPipeline) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     # what Spark Connect says when a process ends that had a listener

@@ -37,7 +37,7 @@ class PipelineNotRunning(ChappeError):
 
 
 @dataclass(slots=True)
-class State:
+class PipelineState:
     """How a running pipeline is.
 
     ``queries`` are ``Numbers.as_dict()``, ``started`` is when the process was started, ``began`` and ``updated`` are
@@ -76,7 +76,7 @@ class States:
         self.directory = directory or users("state") / "pipelines"
 
     @contextmanager
-    def claim(self, state: State) -> Iterator[None]:
+    def claim(self, state: PipelineState) -> Iterator[None]:
         """Be the one running pipeline of this name while the context lasts.
 
         Raises:
@@ -114,7 +114,7 @@ class States:
                         found.append(given)
         return found
 
-    def write(self, state: State) -> None:
+    def write(self, state: PipelineState) -> None:
         """Replace a pipeline's file in one step: readers see the old one or the new one."""
         self._replace(self._path(state.name), asdict(state))
 
@@ -129,7 +129,7 @@ class States:
                 os.unlink(name)
             raise
 
-    def running(self) -> list[State]:
+    def running(self) -> list[PipelineState]:
         """All pipelines that run, by name; what others left behind is removed."""
         if not self.directory.is_dir():
             return []
@@ -137,7 +137,7 @@ class States:
             found = [self._load(path) for path in sorted(self.directory.glob("*.json"))]
         return [each for each in found if each is not None]
 
-    def find(self, name: str) -> State:
+    def find(self, name: str) -> PipelineState:
         """The running pipeline of this name; raises PipelineNotRunning."""
         running = self.running()
         for each in running:
@@ -174,12 +174,12 @@ class States:
     def _locked(self) -> FileLock:
         return FileLock(self.directory / "lock", wait=True)
 
-    def _load(self, path: Path) -> State | None:
+    def _load(self, path: Path) -> PipelineState | None:
         """A file's state if its process lives; else the file is removed."""
         try:
             if path.stat().st_size <= STATE_BYTES_MAX:
                 given = json.loads(path.read_bytes())
-                state = State(**given) if isinstance(given, Mapping) else None
+                state = PipelineState(**given) if isinstance(given, Mapping) else None
                 if state is not None and _alive(int(state.pid), float(state.started)):
                     return state
         except FileNotFoundError:

@@ -18,7 +18,7 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
-class Complaints:
+class FileComplaints:
     """What is wrong with one file."""
 
     def __init__(self, file: Path, lines: TomlLines) -> None:
@@ -31,10 +31,10 @@ class Complaints:
         self.found.append(Problem(self.file, self.lines.of(keys), text))
 
 
-class Table:
+class TomlTable:
     """One table of the file. A getter returns None, or nothing, for what is missing or wrong; the latter is noted."""
 
-    def __init__(self, values: Mapping[str, Any], keys: Keys, complaints: Complaints) -> None:
+    def __init__(self, values: Mapping[str, Any], keys: Keys, complaints: FileComplaints) -> None:
         self.values = values
         self.keys = keys
         self.complaints = complaints
@@ -108,7 +108,7 @@ class Table:
                 table.complain(key, f"`{table.path(key)}` is text, a number, true or false{hint}")
         return found
 
-    def table(self, name: str) -> Table | None:
+    def table(self, name: str) -> TomlTable | None:
         """A table inside this one."""
         value = self.values.get(name)
         if value is None:
@@ -116,9 +116,9 @@ class Table:
         if not isinstance(value, dict):
             self._expected(name, "a table", value)
             return None
-        return Table(value, (*self.keys, name), self.complaints)
+        return TomlTable(value, (*self.keys, name), self.complaints)
 
-    def tables(self, name: str) -> Iterator[tuple[str, Table]]:
+    def tables(self, name: str) -> Iterator[tuple[str, TomlTable]]:
         """The tables in a table of tables, by name."""
         outer = self.table(name)
         for key in outer.values if outer else ():
@@ -127,7 +127,7 @@ class Table:
             if inner is not None:
                 yield key, inner
 
-    def array(self, name: str) -> list[Table]:
+    def array(self, name: str) -> list[TomlTable]:
         """An array of tables."""
         value = self.values.get(name)
         if value is None:
@@ -135,7 +135,7 @@ class Table:
         if not isinstance(value, list) or not value or not all(isinstance(each, dict) for each in value):
             self.complain(name, f"`{self.path(name)}` is made of sections [[{self.path(name)}]]")
             return []
-        return [Table(each, (*self.keys, name, n), self.complaints) for n, each in enumerate(value)]
+        return [TomlTable(each, (*self.keys, name, n), self.complaints) for n, each in enumerate(value)]
 
     def parsed(self, name: str, parse: Callable[[str], T]) -> T | None:
         """A text that ``parse`` understands; its UsageError becomes a complaint."""

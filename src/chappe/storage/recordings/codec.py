@@ -36,7 +36,7 @@ _MORE: Final = 128  # a byte of a length behind which others follow
 _ENTRY: Final = Struct(">BH")
 
 
-class Entry(NamedTuple):
+class RecordedMessage(NamedTuple):
     """One message; ``kind`` is DATA or COMMAND."""
 
     topic: bytes
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
         return bytes(made)
 
 
-class Encoder:
+class RecordingEncoder:
     """The entries of one file."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Encoder:
         return bytes(made)
 
 
-def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[Entry]:
+def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[RecordedMessage]:
     """The messages of a file.
 
     Args:
@@ -116,7 +116,7 @@ def entries(raw: bytes, torn: Callable[[str], None] | None = None) -> Iterator[E
             torn(text)
             return
         if kind != NEW_TOPIC:
-            yield Entry(topics[number], kind, raw[pos:end])
+            yield RecordedMessage(topics[number], kind, raw[pos:end])
         pos = end
 
 

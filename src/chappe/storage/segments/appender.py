@@ -34,7 +34,7 @@ from chappe.storage.segments.files import Buffer, encode_name, logged
 from chappe.storage.segments.index import Summary, encode_index
 from chappe.storage.segments.index_files import forget_index, load_index, note_begun, save_index
 from chappe.storage.segments.manifest import Mark
-from chappe.storage.segments.table import Row, Table
+from chappe.storage.segments.table import BlockRow, BlockTable
 
 logger: Final = logging.getLogger(__name__)
 PINS_FILE: Final = "partitions"
@@ -51,7 +51,7 @@ class Appender:
     is appended.
     """
 
-    def __init__(self, folder: TopicFolder, table: Table, sealed: list[Summary], indexed: bool) -> None:
+    def __init__(self, folder: TopicFolder, table: BlockTable, sealed: list[Summary], indexed: bool) -> None:
         self.folder = folder
         self.table = table
         self.sealed = sealed
@@ -62,7 +62,7 @@ class Appender:
         self._exists = os.path.exists(folder.segment(table.number))
         self._must_seal = False
         self._new_entry = False  # the folder must be synced before the commit counts
-        self._staged: list[Row] = []
+        self._staged: list[BlockRow] = []
 
     @property
     def oldest(self) -> int:
@@ -92,7 +92,7 @@ class Appender:
             buffers += (header, each.body)
             size = len(header) + len(each.body)
             self._staged.append(
-                Row(name, each.base, each.count, position, size, each.timestamp_min, each.timestamp_max, each.heal)
+                BlockRow(name, each.base, each.count, position, size, each.timestamp_min, each.timestamp_max, each.heal)
             )
             position += size
         self._ops.write_all(self.fd, buffers, self.table.length)
@@ -157,7 +157,7 @@ class Appender:
         self._must_seal = False
         self.release()
         self.sealed.append(Summary(table.number, table.length, table.records, *table.times))
-        self.table = Table(table.number + 1)
+        self.table = BlockTable(table.number + 1)
         self._seed = self.folder.seed(self.table.number)
         self._indexed = self._exists = False
         return table.number

@@ -46,7 +46,7 @@ from chappe.defaults import BATCH_BYTES_MAX, KIB, MIB
 from chappe.log.storage import Append
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import FileOps
-from chappe.storage.segments.table import Lost, Row, Table
+from chappe.storage.segments.table import BlockRow, BlockTable, LostOffsets
 
 logger: Final = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Scanned:
     was read, so that nothing may be appended; what was not known to be durable before is left out.
     """
 
-    table: Table
+    table: BlockTable
     size: int
     rotten: bool
     readable: bool
@@ -242,7 +242,7 @@ class Scanned:
 class _Sorting:
     """Takes the blocks of a scan; ``acknowledged`` is the number of bytes known to have been."""
 
-    def __init__(self, table: Table, path: str, acknowledged: int) -> None:
+    def __init__(self, table: BlockTable, path: str, acknowledged: int) -> None:
         self.rotten = False
         self._table = table
         self._path = path
@@ -295,7 +295,7 @@ def scan_segment(folder: TopicFolder, number: int, *, acknowledged: int | None) 
     path = folder.segment(number)
     with folder.ops.opened(path) as fd:
         size = os.fstat(fd).st_size
-        table = Table(number)
+        table = BlockTable(number)
         synced = acknowledged is None or _sync(folder.ops, fd, path, acknowledged, size)
         sorting = _Sorting(table, path, size if acknowledged is None else acknowledged)
         blocks = Scan(folder, number, fd, size)
@@ -335,12 +335,12 @@ def owns(folder: TopicFolder, number: int) -> bool | None:
         return found or (None if blocks.unreadable else False)
 
 
-def _enter(table: Table, block: Block) -> None:
+def _enter(table: BlockTable, block: Block) -> None:
     partition = decode_topic(block.address)
     if not block.sound:
-        table.lost.append(Lost(partition, block.base, block.base + block.records))
+        table.lost.append(LostOffsets(partition, block.base, block.base + block.records))
         return
     if block.start < block.base and table.start(partition) is None and not block.heal:
-        table.lost.append(Lost(partition, block.start, block.base))
+        table.lost.append(LostOffsets(partition, block.start, block.base))
     place = block.position, block.size, block.timestamp_min, block.timestamp_max
-    table.append(Row(partition, block.base, block.records, *place, block.heal))
+    table.append(BlockRow(partition, block.base, block.records, *place, block.heal))

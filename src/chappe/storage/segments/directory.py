@@ -158,7 +158,7 @@ def topic_of(ops: FileOps, path: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class StoreIdentity:
     """The content of one file; ``checked`` if its checksum is right."""
 
     format: int
@@ -171,7 +171,7 @@ def exists(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE))
 
 
-def load_identity(ops: FileOps, path: str) -> Identity:
+def load_identity(ops: FileOps, path: str) -> StoreIdentity:
     """The identity of the store in ``path``.
 
     Raises:
@@ -206,7 +206,7 @@ def _encode(store_id: str) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
-def _parse(ops: FileOps, path: str) -> Identity | None:
+def _parse(ops: FileOps, path: str) -> StoreIdentity | None:
     try:
         found = json.loads(ops.read_file(path))
         format_, store_id = int(found["format"]), str(found["store_id"])
@@ -215,7 +215,7 @@ def _parse(ops: FileOps, path: str) -> Identity | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         logger.error("%s cannot be read as a store's identity", path)
         return None
-    return Identity(format_, store_id, found.get("checksum") == checksum(f"{format_} {store_id}"))
+    return StoreIdentity(format_, store_id, found.get("checksum") == checksum(f"{format_} {store_id}"))
 
 
 class StoreDirectory:

@@ -33,7 +33,7 @@ from chappe.data.topic import decode_topic
 from chappe.errors import Damaged
 from chappe.storage.segments.blocks import HEADER_BYTES
 from chappe.storage.segments.files import encode_name
-from chappe.storage.segments.table import Lost, Row, Table
+from chappe.storage.segments.table import BlockRow, BlockTable, LostOffsets
 
 _MAGIC: Final = 0x0A31_5844_4950_4843  # "CHPIDX1\n" where the machine is little endian
 _HEADER: Final = struct.Struct("=12q")
@@ -46,7 +46,7 @@ _ENTRY: Final = ("entry_base", "entry_position", "entry_size", "entry_timestamp"
 _COLUMNS: Final = ("name_at", "name_extents", *_EXTENT, *_LOST, *_ENTRY)
 
 
-class Piece(NamedTuple):
+class BlockPiece(NamedTuple):
     """Offsets ``first`` <= n < ``next``, to be found in the block at ``position``."""
 
     first: int
@@ -68,7 +68,7 @@ class Summary(NamedTuple):
 Span = tuple[int, int, int]  # first, next, row
 
 
-def _resolve(table: Table, spans: list[Span]) -> list[Span]:
+def _resolve(table: BlockTable, spans: list[Span]) -> list[Span]:
     """What each of a few overlapping blocks contributes: heals first, then the oldest."""
     taken: list[Span] = []
     for low, high, row in sorted(spans, key=lambda span: (not table.heal[span[2]], span[2])):
@@ -81,7 +81,7 @@ def _resolve(table: Table, spans: list[Span]) -> list[Span]:
     return taken
 
 
-def _disjoint(table: Table, rows: list[int]) -> list[Span]:
+def _disjoint(table: BlockTable, rows: list[int]) -> list[Span]:
     """What each of a partition's rows, sorted by offset, contributes."""
     spans = [(table.base[row], table.base[row] + table.count[row], row) for row in rows]
     if all(a[1] <= b[0] for a, b in pairwise(spans)):
@@ -98,7 +98,7 @@ def _disjoint(table: Table, rows: list[int]) -> list[Span]:
     return found + _resolve(table, cluster)
 
 
-def encode_index(table: Table) -> bytes:
+def encode_index(table: BlockTable) -> bytes:
     """The index file of a segment; rows known to be damaged are left out and listed as lost."""
     rows: list[list[int]] = [[] for _ in table.names]
     lost = list(table.lost)
@@ -106,7 +106,7 @@ def encode_index(table: Table) -> bytes:
     for row, partition in enumerate(table.partition):
         if row in damaged:
             base = table.base[row]
-            lost.append(Lost(table.names[partition], base, base + table.count[row]))
+            lost.append(LostOffsets(table.names[partition], base, base + table.count[row]))
         else:
             rows[partition].append(row)
     raw_names = {name: encode_name(name) for name in (*table.names, *(each.partition for each in lost))}
@@ -134,7 +134,7 @@ def encode_index(table: Table) -> bytes:
     return struct.pack("=qq", _MAGIC, crc32c(body)) + body
 
 
-def _add_rows(columns: dict[str, array[int]], table: Table, rows: list[int], overhead: int) -> None:
+def _add_rows(columns: dict[str, array[int]], table: BlockTable, rows: list[int], overhead: int) -> None:
     """The extents and entries of one partition; ``overhead`` is what a block has besides its batch."""
     extent: list[int] = []  # as the columns of extents are
     top = 0
@@ -228,7 +228,7 @@ class Index:
             after += 1
         return range(found, after)
 
-    def pieces(self, partition: str, offset: int) -> Iterator[Piece]:
+    def pieces(self, partition: str, offset: int) -> Iterator[BlockPiece]:
         """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
         columns = self._columns
         bases, positions, sizes = columns["entry_base"], columns["entry_position"], columns["entry_size"]
@@ -237,9 +237,9 @@ class Index:
             last = columns["extent_next"][extent]
             for entry in range(max(bisect_right(bases, offset, low, high) - 1, low), high):
                 next_ = bases[entry + 1] if entry + 1 < high else last
-                yield Piece(bases[entry], next_, positions[entry], sizes[entry])
+                yield BlockPiece(bases[entry], next_, positions[entry], sizes[entry])
 
-    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+    def within(self, first: int, end: int) -> Iterator[tuple[str, BlockPiece]]:
         """Partition and place of every block that has a byte in ``first`` <= n < ``end``."""
         columns = self._columns
         bounds, names = columns["extent_entry"], columns["name_extents"]
@@ -248,7 +248,10 @@ class Index:
             if position < end and position + sizes[entry] > first:
                 extent = bisect_right(bounds, entry) - 1
                 next_ = bases[entry + 1] if entry + 1 < bounds[extent + 1] else columns["extent_next"][extent]
-                yield self.name(bisect_right(names, extent) - 1), Piece(bases[entry], next_, position, sizes[entry])
+                yield (
+                    self.name(bisect_right(names, extent) - 1),
+                    BlockPiece(bases[entry], next_, position, sizes[entry]),
+                )
 
     def at_time(self, partition: str, first: int, next_: int, timestamp: int) -> int | None:
         """The first offset in ``first`` <= n < ``next_`` whose block ends at or after ``timestamp``.
@@ -267,21 +270,21 @@ class Index:
                 return None if bases[entry] >= next_ else max(bases[entry], first)
         return None
 
-    def table(self) -> Table:
+    def table(self) -> BlockTable:
         """The segment's table again, good enough to be appended to and sealed once more."""
-        table = Table(self.summary.number)
+        table = BlockTable(self.summary.number)
         table.length = self.summary.length
         bounds = self._columns["extent_entry"]
         bases, positions, sizes, stamps = (self._columns[each].tolist() for each in _ENTRY[:4])
-        rows: list[Row] = []
+        rows: list[BlockRow] = []
         for index, (name, _, next_, _, low, _, heal) in enumerate(self.extents()):
             start, end = bounds[index], bounds[index + 1]
             ends = [*bases[start + 1 : end], next_]
             for entry, after in zip(range(start, end), ends, strict=True):
                 base = bases[entry]
                 size = after - base
-                rows.append(Row(name, base, size, positions[entry], sizes[entry], low, stamps[entry], bool(heal)))
+                rows.append(BlockRow(name, base, size, positions[entry], sizes[entry], low, stamps[entry], bool(heal)))
         for row in sorted(rows, key=lambda row: row.position):
             table.append(row)
-        table.lost = [Lost(*each) for each in self.lost()]
+        table.lost = [LostOffsets(*each) for each in self.lost()]
         return table

@@ -55,14 +55,14 @@ class Mark(NamedTuple):
     spans: Spans
 
 
-class Known(NamedTuple):
+class KnownTopic(NamedTuple):
     """What the manifest says of a topic: its oldest segment, and the newest one with blocks."""
 
     oldest: int
     mark: Mark
 
 
-class Manifest:
+class StoreManifest:
     """The manifest of the store in the directory ``path``; belongs to the thread that writes.
 
     ``load`` or ``renew`` comes first.
@@ -80,7 +80,7 @@ class Manifest:
         self._unsynced = False
         self._broken = True  # nothing can be appended
 
-    def load(self) -> dict[str, Known] | None:
+    def load(self) -> dict[str, KnownTopic] | None:
         """What it says of each topic; None if there is none that can be read. Raises OSError if it cannot be opened.
 
         If its end is not right it has to be renewed.
@@ -95,7 +95,7 @@ class Manifest:
         if magic != _MAGIC or crc != self._crc(number):
             logger.error("%s is damaged; what it said of the last writes is lost", self.path)
             return None
-        known: dict[str, Known] = {}
+        known: dict[str, KnownTopic] = {}
         self._seed, self._length = crc, _HEAD.size
         for topic, oldest, segment, length, spans in self._entries(raw):
             _merge(known, decode_topic(topic), oldest, segment, length, spans)
@@ -122,7 +122,7 @@ class Manifest:
         """Whether it was read to its end, and can be appended to."""
         return not self._broken
 
-    def renew(self, topics: Iterable[tuple[str, Known]]) -> None:
+    def renew(self, topics: Iterable[tuple[str, KnownTopic]]) -> None:
         """Begin a new file that says this, durably; raises OSError, and the old one is still there."""
         number = int.from_bytes(os.urandom(4), "little")
         crc = self._crc(number)
@@ -190,7 +190,7 @@ def _encode(marks: Sequence[tuple[str, int, Mark]], seed: int) -> bytes:
     return _ENTRY.pack(len(body), crc32c(body, seed)) + body
 
 
-def _merge(known: dict[str, Known], topic: str, oldest: int, segment: int, length: int, spans: _RawSpans) -> None:
+def _merge(known: dict[str, KnownTopic], topic: str, oldest: int, segment: int, length: int, spans: _RawSpans) -> None:
     before = known.get(topic)
     if before is not None and before.mark.segment == segment:
         mark = before.mark._replace(length=max(length, before.mark.length))
@@ -200,4 +200,4 @@ def _merge(known: dict[str, Known], topic: str, oldest: int, segment: int, lengt
         widen(mark.spans, decode_topic(raw), first, next_)
     if oldest < 0:
         oldest = segment if before is None else before.oldest
-    known[topic] = Known(oldest, mark)
+    known[topic] = KnownTopic(oldest, mark)

@@ -34,8 +34,8 @@ from chappe.storage.segments.directory import (
 from chappe.storage.segments.files import FileOps
 from chappe.storage.segments.index import Index, Summary, encode_index
 from chappe.storage.segments.index_files import find_index, forget_index, load_index, try_to_save_index
-from chappe.storage.segments.manifest import Known, Mark
-from chappe.storage.segments.table import Lost, Table
+from chappe.storage.segments.manifest import KnownTopic, Mark
+from chappe.storage.segments.table import BlockTable, LostOffsets
 
 logger: Final = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ logger: Final = logging.getLogger(__name__)
 class Folders:
     """The folders of a store's topics; ``known`` is what the manifest says of each, None if there is none."""
 
-    def __init__(self, ops: FileOps, directory: StoreDirectory, known: Mapping[str, Known] | None) -> None:
+    def __init__(self, ops: FileOps, directory: StoreDirectory, known: Mapping[str, KnownTopic] | None) -> None:
         self._ops = ops
         self._directory = directory
         self._known = known
@@ -162,7 +162,7 @@ class TopicOpener:
     """
 
     def __init__(
-        self, folder: TopicFolder, aside: Aside, known: Known | None, segment_bytes: int, segment_entries: int
+        self, folder: TopicFolder, aside: Aside, known: KnownTopic | None, segment_bytes: int, segment_entries: int
     ) -> None:
         self.newest_us = 0  # when a segment was last written, microseconds since 1970
         self.missing: set[int] = set()  # segments of which only the index is left
@@ -174,10 +174,10 @@ class TopicOpener:
         self._segment_bytes = segment_bytes
         self._segment_entries = segment_entries
         self._sealed: list[Summary] = []
-        self._table: Table | None = None  # to go on with
+        self._table: BlockTable | None = None  # to go on with
         self._indexed = False
 
-    def segments(self) -> Iterator[Index | Table]:
+    def segments(self) -> Iterator[Index | BlockTable]:
         """The sealed segments' indexes, then the table of the one to go on with, if that has anything.
 
         Raises OSError: one cannot be read or mended.
@@ -199,7 +199,7 @@ class TopicOpener:
                 yield index
             else:
                 yield self._newest(number, mark)
-        table = Table(last + 1) if self._table is None else self._table
+        table = BlockTable(last + 1) if self._table is None else self._table
         self.appender = Appender(self._folder, table, self._sealed, self._indexed)
 
     def _numbers(self) -> tuple[set[int], set[int]]:
@@ -220,7 +220,7 @@ class TopicOpener:
         path = self._folder.segment(number)
         index, _ = find_index(self._folder, number)
         if mark is not None and (index is None or index.summary.length < mark.length):
-            table = Table(number) if index is None else index.table()
+            table = BlockTable(number) if index is None else index.table()
             _lose(table, mark)
             raw = encode_index(table)
             try_to_save_index(self._folder, number, raw)
@@ -234,7 +234,7 @@ class TopicOpener:
         self._sealed.append(Summary(number, 0, 0, index.summary.timestamp_min, index.summary.timestamp_max))
         return index
 
-    def _newest(self, number: int, mark: Mark | None) -> Index | Table:
+    def _newest(self, number: int, mark: Mark | None) -> Index | BlockTable:
         index, unreadable = find_index(self._folder, number)
         if index is not None and mark is not None and index.summary.length < mark.length:
             logger.error("the index of %s is older than the segment; not used", self._folder.segment(number))
@@ -248,7 +248,7 @@ class TopicOpener:
         self._sealed.append(index.summary)
         return index
 
-    def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | Table:
+    def _scanned(self, number: int, mark: Mark | None, unreadable: bool) -> Index | BlockTable:
         """Read the segment that was being written to; ``unreadable`` if it has an index that cannot be read now."""
         acknowledged = 0 if mark is None else mark.length
         scanned = scan_segment(self._folder, number, acknowledged=acknowledged)
@@ -263,14 +263,14 @@ class TopicOpener:
         whole = scanned.synced and readable and not scanned.rotten
         if whole and not len(table) and scanned.size > len(SEGMENT_HEADER):
             self._aside.take(self._folder.segment(number))
-            self._table = Table(number)
+            self._table = BlockTable(number)
         elif whole and self._cut(number, table.length):
             self._table = table
         else:
             return self._shelve(table, readable)
         return self._table
 
-    def _shelve(self, table: Table, readable: bool) -> Index:
+    def _shelve(self, table: BlockTable, readable: bool) -> Index:
         """Write no more to a segment: it ends at its table's length, whatever else the file holds."""
         table.length = max(table.length, len(SEGMENT_HEADER))
         raw = encode_index(table)
@@ -303,6 +303,6 @@ class TopicOpener:
         return True
 
 
-def _lose(table: Table, mark: Mark) -> None:
+def _lose(table: BlockTable, mark: Mark) -> None:
     """What was acknowledged of the segment and is not in the table is lost."""
-    table.lost += [Lost(name, first, next_) for name, (first, next_) in mark.spans.items()]
+    table.lost += [LostOffsets(name, first, next_) for name, (first, next_) in mark.spans.items()]

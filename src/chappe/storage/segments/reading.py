@@ -19,7 +19,7 @@ from chappe.errors import Damaged
 from chappe.log.batch import CRC_AT, Batch
 from chappe.storage.segments.blocks import HEADER_BYTES, body_is_sound, header_is_sound
 from chappe.storage.segments.files import FileOps, encode_name, storage_error
-from chappe.storage.segments.index import Piece
+from chappe.storage.segments.index import BlockPiece
 from chappe.storage.segments.index_files import Handles
 from chappe.storage.segments.scrub import Suspicion
 from chappe.storage.segments.slots import Extent, Slot
@@ -30,14 +30,14 @@ _BASE_COUNT: Final = struct.Struct("<QI")  # of a batch, behind its checksum
 _GONE: Final = frozenset({errno.EIO, errno.ENOENT})  # what cannot be read; other errors are those of the process
 
 
-class Reader:
+class SegmentReader:
     """Belongs to the thread that reads; ``touch`` is told of partitions that changed."""
 
     def __init__(self, ops: FileOps, touch: Callable[[TopicIndex, list[Slot]], None]) -> None:
         self.handles = Handles(ops)
         self._ops = ops
         self._touch = touch
-        self._suspects: deque[Iterator[tuple[TopicIndex, Slot, Extent, Piece]]] = deque()
+        self._suspects: deque[Iterator[tuple[TopicIndex, Slot, Extent, BlockPiece]]] = deque()
 
     def bodies(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
         """Batches from ``offset`` on up to the first hole, with the offsets behind them.
@@ -92,7 +92,7 @@ class Reader:
             return 0
         return offset if size else 0
 
-    def _read(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece) -> bytes | None:
+    def _read(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes | None:
         """The batch of a piece; None if that is a hole from now on. Raises OSError if the file cannot be had."""
         try:
             return self._body(slot, index, extent, piece)
@@ -107,7 +107,7 @@ class Reader:
         self._touch(index, [slot])
         return None
 
-    def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: Piece) -> bytes:
+    def _body(self, slot: Slot, index: TopicIndex, extent: Extent, piece: BlockPiece) -> bytes:
         """The batch of a piece, clipped to the extent.
 
         Raises:
@@ -131,7 +131,7 @@ class Reader:
             return body
         return Batch.parse(body, check=False).slice(first, next_)
 
-    def _sound_body(self, fd: int, slot: Slot, piece: Piece, seed: int) -> bytes | None:
+    def _sound_body(self, fd: int, slot: Slot, piece: BlockPiece, seed: int) -> bytes | None:
         """A batch as it is in the file; None if it is not what was written."""
         head_size = HEADER_BYTES + len(encode_name(slot.name))
         head = self._ops.read_some(fd, head_size, piece.position)

@@ -23,7 +23,7 @@ from chappe.storage.segments.directory import TopicFolder, load_identity
 from chappe.storage.segments.files import FileOps, encode_name, logged
 from chappe.storage.segments.index import Index
 from chappe.storage.segments.index_files import find_index, save_copy
-from chappe.storage.segments.topics import Unread
+from chappe.storage.segments.topics import UnreadBlock
 from chappe.system import time
 
 logger: Final = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ SCRUB_FILE: Final = "scrub"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrubTarget:
     """A segment to be read, up to ``length``."""
 
     folder: TopicFolder
@@ -52,12 +52,12 @@ class Suspicion:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScrubStep:
     """What one call of ``Scrubber.read`` has done; ``ended`` if a round did, ``idle`` if the next one is not due."""
 
     bytes: int = 0
     suspicions: tuple[Suspicion, ...] = ()
-    readable: tuple[Unread, ...] = ()
+    readable: tuple[UnreadBlock, ...] = ()
     ended: bool = False
     idle: bool = False
     total: int = 0  # bytes of the round that ended, as far as this process has read them
@@ -72,8 +72,8 @@ class Scrubber:
         ops: FileOps,
         path: str,
         topics: Callable[[], Sequence[str]],
-        targets: Callable[[str], Sequence[Target]],
-        unread: Callable[[], Sequence[Unread]],
+        targets: Callable[[str], Sequence[ScrubTarget]],
+        unread: Callable[[], Sequence[UnreadBlock]],
     ) -> None:
         self.ended_us = 0  # when the last round ended, microseconds since 1970; 0 if none did
         self._ops = ops
@@ -93,12 +93,12 @@ class Scrubber:
         """Whether a round has begun and not ended."""
         return self._at is not None
 
-    def read(self) -> Piece:
+    def read(self) -> ScrubStep:
         """Read on, at most about ``SCRUB_PIECE_BYTES`` and ``SCRUB_PIECE_BLOCKS``."""
         if self._round is None:
             now_us = time.time_ns() // 1000
             if self._at is None and 0 <= now_us - self._began_us < SCRUB_ROUND_S * 1_000_000:
-                return Piece(readable=tuple(each for each in self._unread() if self._can_read(each)), idle=True)
+                return ScrubStep(readable=tuple(each for each in self._unread() if self._can_read(each)), idle=True)
             if self._at is None:
                 self._began_us = now_us
             self._total = 0
@@ -112,16 +112,16 @@ class Scrubber:
                 self.ended_us = time.time_ns() // 1000
                 self.save()
                 took_s = (self.ended_us - self._began_us) / 1_000_000
-                return Piece(size, tuple(suspicions), ended=True, total=self._total, took_s=took_s)
+                return ScrubStep(size, tuple(suspicions), ended=True, total=self._total, took_s=took_s)
             size += found[0]
             self._total += found[0]
             if found[1] is not None:
                 suspicions.append(found[1])
             if size >= SCRUB_PIECE_BYTES:
                 break
-        return Piece(size, tuple(suspicions))
+        return ScrubStep(size, tuple(suspicions))
 
-    def _can_read(self, unread: Unread) -> bool:
+    def _can_read(self, unread: UnreadBlock) -> bool:
         """Whether what could not be read can be read again."""
         folder = next((each.folder for each in self._targets(unread.topic)), None)
         if folder is None:
@@ -151,7 +151,7 @@ class Scrubber:
                 if time.monotonic() - self._saved > SCRUB_SAVE_S:
                     self.save()
 
-    def _segment(self, target: Target) -> Iterator[tuple[int, Suspicion | None]]:
+    def _segment(self, target: ScrubTarget) -> Iterator[tuple[int, Suspicion | None]]:
         path = target.folder.segment(target.number)
         try:
             fd = self._ops.open(path, os.O_RDONLY)
@@ -173,7 +173,7 @@ class Scrubber:
         if target.sealed:
             yield self._check_indexes(target), None
 
-    def _blocks(self, target: Target, fd: int) -> Iterator[tuple[int, Suspicion | None]]:
+    def _blocks(self, target: ScrubTarget, fd: int) -> Iterator[tuple[int, Suspicion | None]]:
         at = len(SEGMENT_HEADER)
         scan = Scan(target.folder, target.number, fd, target.length, window_bytes=SCRUB_PIECE_BYTES, fresh=True)
         for block in scan:
@@ -186,7 +186,7 @@ class Scrubber:
         if at < target.length:
             yield target.length - at, Suspicion(target.folder.topic, target.number, at, target.length)
 
-    def _check_indexes(self, target: Target) -> int:
+    def _check_indexes(self, target: ScrubTarget) -> int:
         """See that both copies of an index are sound; returns the bytes read."""
         size = 0
         sound: list[bytes | None] = []

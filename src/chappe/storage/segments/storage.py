@@ -23,13 +23,13 @@ from chappe.storage.segments.directory import ASIDE, MANIFEST, StoreDirectory, T
 from chappe.storage.segments.files import FileOps, descriptors, file_ops, logged, storage_error, trying
 from chappe.storage.segments.index import encode_index
 from chappe.storage.segments.index_files import load_index, save_index
-from chappe.storage.segments.manifest import Known, Manifest, Mark
+from chappe.storage.segments.manifest import KnownTopic, Mark, StoreManifest
 from chappe.storage.segments.opening import Folders, TopicOpener, owned
-from chappe.storage.segments.reading import Reader
-from chappe.storage.segments.scrub import Piece, Scrubber, Target
+from chappe.storage.segments.reading import SegmentReader
+from chappe.storage.segments.scrub import Scrubber, ScrubStep, ScrubTarget
 from chappe.storage.segments.slots import Slot
-from chappe.storage.segments.table import Table
-from chappe.storage.segments.topics import TopicIndex, Unread
+from chappe.storage.segments.table import BlockTable
+from chappe.storage.segments.topics import TopicIndex, UnreadBlock
 from chappe.system import time
 from chappe.system.forking import own
 
@@ -38,11 +38,11 @@ APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
 
 
 @dataclass(slots=True)
-class _Written:
+class _CommittedWrite:
     """What ``publish`` and ``forget`` need to know."""
 
     sealed: list[tuple[str, int]] = field(default_factory=list)
-    rows: list[tuple[str, Table, int, int]] = field(default_factory=list)
+    rows: list[tuple[str, BlockTable, int, int]] = field(default_factory=list)
     removed: list[tuple[str, set[int], Pins]] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ class SegmentStorage:
         self._directory = StoreDirectory(os.fspath(directory), self._ops, create=create)
         self.store_id = self._directory.store_id
         # read side
-        self._reader = Reader(self._ops, self._touch)
+        self._reader = SegmentReader(self._ops, self._touch)
         self._index: dict[str, TopicIndex] = {}
         self._sorted: list[str] = []
         self.version = 0  # of the newest change
@@ -87,7 +87,7 @@ class SegmentStorage:
         self._appenders: dict[str, Appender] = {}
         self._opened: OrderedDict[str, Appender] = OrderedDict()
         self._open_max = descriptors(APPENDERS_OPEN_MAX)
-        self._manifest = Manifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
+        self._manifest = StoreManifest(self._ops, os.path.join(self._directory.path, MANIFEST), self.store_id)
         self._sealed: list[tuple[str, int]] = []  # not yet told to the read side, as are ...
         self._removed: list[tuple[str, set[int], Pins]] = []
         # from the read side to the write side
@@ -115,7 +115,7 @@ class SegmentStorage:
             opener = TopicOpener(folder, aside, of_topic, self._segment_bytes, self._segment_entries)
             index = self._add_topic(folder)
             for segment in opener.segments():
-                if isinstance(segment, Table):
+                if isinstance(segment, BlockTable):
                     index.load_table(segment)
                 else:
                     index.load_index(segment, missing=segment.summary.number in opener.missing)
@@ -140,11 +140,11 @@ class SegmentStorage:
         with logged("cannot write %s", self._manifest.path):
             self._manifest.renew(self._known())
 
-    def _known(self) -> Iterator[tuple[str, Known]]:
+    def _known(self) -> Iterator[tuple[str, KnownTopic]]:
         """All that the manifest has to say."""
         for topic, appender in self._appenders.items():
             table = appender.table
-            yield topic, Known(appender.oldest, Mark(table.number, table.length, table.spans()))
+            yield topic, KnownTopic(appender.oldest, Mark(table.number, table.length, table.spans()))
 
     def close(self) -> None:
         """Write what makes the next start quick, and release the directory."""
@@ -213,7 +213,7 @@ class SegmentStorage:
             if isinstance(error, OSError):
                 raise storage_error(error, f"write to the store in {self._directory.path}") from error
             raise
-        written = _Written(sealed=self._sealed)
+        written = _CommittedWrite(sealed=self._sealed)
         self._sealed = []
         for appender in touched:
             table = appender.table
@@ -252,7 +252,7 @@ class SegmentStorage:
         elif os.path.basename(folder.path) not in os.listdir(self._directory.topics):
             raise StorageError(f"topic {topic!r} differs only in case from another one, which this disk cannot hold")
         number = max(set().union(*segment_numbers(folder.path)), default=0) + 1  # one without its name may have some
-        return Appender(folder, Table(number), [], indexed=False)
+        return Appender(folder, BlockTable(number), [], indexed=False)
 
     def retain(self, policies: Sequence[tuple[str, Retention]], now_us: int) -> object:
         with trying(f"apply retention in {self._directory.path}"):
@@ -272,7 +272,7 @@ class SegmentStorage:
                     firsts = remove_first(appender, remove)
                     self._removed.append((topic, {each.number for each in remove}, firsts))
             self._tend_manifest()
-        retained = _Written(sealed=self._sealed, removed=self._removed)
+        retained = _CommittedWrite(sealed=self._sealed, removed=self._removed)
         self._sealed, self._removed = [], []
         return retained
 
@@ -291,7 +291,7 @@ class SegmentStorage:
     # -- the reading thread: changes -------------------------------------------------------------
 
     def publish(self, written: object) -> None:
-        assert isinstance(written, _Written)
+        assert isinstance(written, _CommittedWrite)
         for topic, number in written.sealed:
             self._topic(topic).seal(number)
         for topic, table, start, end in written.rows:
@@ -299,7 +299,7 @@ class SegmentStorage:
             self._touch(index, index.publish(table, start, end))
 
     def forget(self, retained: object) -> None:
-        assert isinstance(retained, _Written)
+        assert isinstance(retained, _CommittedWrite)
         for topic, number in retained.sealed:
             self._topic(topic).seal(number)
         for topic, numbers, firsts in retained.removed:
@@ -335,20 +335,20 @@ class SegmentStorage:
         piece = self._scrubber.read()
         return Scrubbed(piece.bytes, piece.idle, piece.ended or bool(piece.suspicions or piece.readable), piece)
 
-    def _targets(self, topic: str) -> list[Target]:
+    def _targets(self, topic: str) -> list[ScrubTarget]:
         appender = self._appenders[topic]
         table = appender.table
         sealed = [(each.number, each.length, True) for each in list(appender.sealed)]
         known = [each for each in (*sealed, (table.number, table.length, False)) if each[1] > len(SEGMENT_HEADER)]
-        return [Target(appender.folder, *each) for each in known]
+        return [ScrubTarget(appender.folder, *each) for each in known]
 
-    def _unread(self) -> list[Unread]:
+    def _unread(self) -> list[UnreadBlock]:
         some = [each for index in list(self._index.values()) for each in list(index.unread.values())]
         return list(itertools.chain.from_iterable(some))
 
     def scrubbed(self, found: Scrubbed) -> ScrubEnded | None:
         piece = found.detail
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, ScrubStep)
         for unread in piece.readable:
             index = self._index[unread.topic]
             index.take_back(unread)

@@ -20,7 +20,7 @@ def widen(spans: Spans, name: str, first: int, next_: int) -> None:
     spans[name] = min(low, first), max(high, next_)
 
 
-class Row(NamedTuple):
+class BlockRow(NamedTuple):
     """A block on its way into a table."""
 
     partition: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     heal: bool
 
 
-class Lost(NamedTuple):
+class LostOffsets(NamedTuple):
     """Offsets ``first`` <= n < ``next`` that this segment once had and damage took."""
 
     partition: str
@@ -41,7 +41,7 @@ class Lost(NamedTuple):
     next: int
 
 
-class Table:
+class BlockTable:
     """All blocks of segment ``number``; ``length`` is the size of the file's good part in bytes."""
 
     def __init__(self, number: int) -> None:
@@ -55,7 +55,7 @@ class Table:
         self.timestamp_min, self.timestamp_max = array("q"), array("q")
         self.heal = bytearray()
         self.damaged: set[int] = set()  # rows whose bytes turned out bad; added to by the reading thread
-        self.lost: list[Lost] = []
+        self.lost: list[LostOffsets] = []
 
     @property
     def times(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class Table:
             widen(spans, *lost)
         return spans
 
-    def append(self, row: Row) -> None:
+    def append(self, row: BlockRow) -> None:
         """Add a block that is on disk."""
         known = self.ids.get(row.partition)
         if known is None:

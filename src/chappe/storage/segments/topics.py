@@ -17,14 +17,14 @@ from chappe.log.storage import Hole
 from chappe.storage.segments.appender import Pins
 from chappe.storage.segments.blocks import HEADER_BYTES
 from chappe.storage.segments.directory import TopicFolder
-from chappe.storage.segments.index import Index, Piece
+from chappe.storage.segments.index import BlockPiece, Index
 from chappe.storage.segments.index_files import Handles
 from chappe.storage.segments.slots import LOST, UNREADABLE, ChangeLog, Extent, Slot
-from chappe.storage.segments.table import Table
+from chappe.storage.segments.table import BlockTable
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadBlock:
     """Offsets that could not be read; on disk they stay what they were, and are tried again.
 
     ``position`` and ``size`` say where in the segment they are; 0 and 0 if all of it could not be read.
@@ -37,7 +37,7 @@ class Unread:
     size: int
 
 
-class _Rows(NamedTuple):
+class _RowPieces(NamedTuple):
     """The pieces of one partition in a segment that is being written, sorted, without overlap."""
 
     first: array[int]
@@ -50,15 +50,15 @@ class ActiveIndex:
 
     __slots__ = ("_partitions", "table")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: BlockTable) -> None:
         self.table = table
-        self._partitions: dict[str, _Rows] = {}
+        self._partitions: dict[str, _RowPieces] = {}
 
     def add(self, partition: str, first: int, next_: int, row: int) -> None:
         """Offsets ``first`` <= n < ``next_``, none of which is there yet, are in ``row``."""
         rows = self._partitions.get(partition)
         if rows is None:
-            rows = self._partitions[partition] = _Rows(array("q"), array("q"), array("q"))
+            rows = self._partitions[partition] = _RowPieces(array("q"), array("q"), array("q"))
         if not rows.first or first > rows.first[-1]:
             rows.first.append(first)
             rows.next.append(next_)
@@ -85,7 +85,7 @@ class ActiveIndex:
         if row < len(self.table) and self.table.position[row] == position:
             self.table.damaged.add(row)
 
-    def pieces(self, partition: str, offset: int) -> Iterator[Piece]:
+    def pieces(self, partition: str, offset: int) -> Iterator[BlockPiece]:
         """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
         rows = self._partitions.get(partition)
         if rows is None:
@@ -94,16 +94,16 @@ class ActiveIndex:
         end = rows.first[at] if at >= 0 and offset < rows.next[at] else -1
         while 0 <= at < len(rows.first) and rows.first[at] == end:
             row, end = rows.row[at], rows.next[at]
-            yield Piece(rows.first[at], end, self.table.position[row], self.table.size[row])
+            yield BlockPiece(rows.first[at], end, self.table.position[row], self.table.size[row])
             at += 1
 
-    def within(self, first: int, end: int) -> Iterator[tuple[str, Piece]]:
+    def within(self, first: int, end: int) -> Iterator[tuple[str, BlockPiece]]:
         """Partition and place of every block that has a byte in ``first`` <= n < ``end``, readable or not."""
         table = self.table
         row = max(bisect_right(table.position, first) - 1, 0)
         while row < len(table) and table.position[row] < end:
             base = table.base[row]
-            place = Piece(base, base + table.count[row], table.position[row], table.size[row])
+            place = BlockPiece(base, base + table.count[row], table.position[row], table.size[row])
             if place.position + place.size > first:
                 yield table.names[table.partition[row]], place
             row += 1
@@ -130,7 +130,7 @@ class TopicIndex:
         self.slots: dict[str, Slot] = {}
         self.changes = ChangeLog()
         self.holed: dict[str, Slot] = {}  # partitions with holes
-        self.unread: dict[str, list[Unread]] = {}  # by partition, what the disk refuses to give at present
+        self.unread: dict[str, list[UnreadBlock]] = {}  # by partition, what the disk refuses to give at present
         self.damaged: dict[int, set[int]] = {}  # sealed segment -> positions of bad blocks its index still lists
         self._handles = handles
         self._active: dict[int, ActiveIndex] = {}
@@ -149,7 +149,7 @@ class TopicIndex:
                 self._insert(slot, first, next_, number, size, low, high, heal=bool(heal))
         self._load_lost(index.lost())
 
-    def load_table(self, table: Table) -> None:
+    def load_table(self, table: BlockTable) -> None:
         """Take over the segment that is to be written to."""
         self.publish(table, 0, len(table), loading=True)
         self._load_lost(table.lost)
@@ -190,7 +190,7 @@ class TopicIndex:
         self._active.pop(number, None)
         self._sealed_before = max(self._sealed_before, number)
 
-    def publish(self, table: Table, start: int, end: int, *, loading: bool = False) -> list[Slot]:
+    def publish(self, table: BlockTable, start: int, end: int, *, loading: bool = False) -> list[Slot]:
         """Make rows ``start`` <= n < ``end`` readable; return the partitions that changed."""
         active = None
         if table.number > self._sealed_before:
@@ -252,7 +252,7 @@ class TopicIndex:
         """Where the blocks of a segment are; raises OSError or Damaged."""
         return self._active.get(number) or self._handles.index(self.folder, number)
 
-    def lose(self, slot: Slot, extent: Extent, piece: Piece) -> None:
+    def lose(self, slot: Slot, extent: Extent, piece: BlockPiece) -> None:
         """A block of an extent, believed readable, is damaged."""
         slot.cut(max(piece.first, extent.first), min(piece.next, extent.next))
         active = self._active.get(extent.segment)
@@ -263,7 +263,7 @@ class TopicIndex:
             self.damaged.setdefault(extent.segment, set()).add(piece.position)
         self._note_holes(slot)
 
-    def set_aside(self, slot: Slot, extent: Extent, piece: Piece | None) -> None:
+    def set_aside(self, slot: Slot, extent: Extent, piece: BlockPiece | None) -> None:
         """A block of an extent, or all of it, cannot be read at present: a hole until it is healed, or can be read."""
         position, size = 0, 0
         if piece is not None:
@@ -271,10 +271,10 @@ class TopicIndex:
             first, next_ = max(extent.first, piece.first), min(extent.next, piece.next)
             extent = extent._replace(first=first, next=next_, bytes=size)
         slot.cut(extent.first, extent.next)
-        self.unread.setdefault(slot.name, []).append(Unread(self.topic, slot, extent, position, size))
+        self.unread.setdefault(slot.name, []).append(UnreadBlock(self.topic, slot, extent, position, size))
         self._note_holes(slot)
 
-    def take_back(self, unread: Unread) -> None:
+    def take_back(self, unread: UnreadBlock) -> None:
         """Count on offsets again: reading them says what is the matter."""
         if unread not in self.unread.get(unread.slot.name, ()):
             return
@@ -284,14 +284,14 @@ class TopicIndex:
             slot.fill(max(extent.first, slot.first), *extent[1:])
         self._note_holes(slot)
 
-    def _forget_unread(self, unread: Unread) -> None:
+    def _forget_unread(self, unread: UnreadBlock) -> None:
         left = [each for each in self.unread[unread.slot.name] if each is not unread]
         if left:
             self.unread[unread.slot.name] = left
         else:
             del self.unread[unread.slot.name]
 
-    def parts_within(self, number: int, first: int, end: int) -> Iterator[tuple[Slot, Extent, Piece]]:
+    def parts_within(self, number: int, first: int, end: int) -> Iterator[tuple[Slot, Extent, BlockPiece]]:
         """What is read from blocks that have a byte in ``first`` <= n < ``end`` of a segment.
 
         Raises:
