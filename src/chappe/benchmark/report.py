@@ -67,7 +67,7 @@ class BenchmarkReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was sent and came, and nothing else did."""
+        """True if everything was sent and came, and nothing else did."""
         return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
 
     def received_by_step(self, node: NodeOutcome, steps: int, seconds: float) -> list[float]:

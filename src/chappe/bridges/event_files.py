@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
 from chappe.api.mesh.endpoint import Endpoint
-from chappe.api.pace import SHOW_S
 from chappe.arrow import pyarrow
 from chappe.bridges.keeping import LOOK_S
-from chappe.bridges.recorder import Recorded
+from chappe.bridges.recorder import MeshRecording, Recorded
 from chappe.defaults import MIB
 from chappe.errors import Closed, StorageError, StorageFull, UsageError
 from chappe.system import time
@@ -32,7 +30,7 @@ NAME_MAX: Final = 150  # characters of an event's name that a folder is called b
 NO_EVENT: Final = "%values"  # the folder of values that are no events: no name becomes that
 
 
-class EventFiles:
+class EventFiles(MeshRecording):
     """Makes rows of Parquet of every event whose topic in the mesh starts with one of some prefixes; a context.
 
     Files are ``EVENT/TIME-NUMBER-TOKEN.parquet``, with the columns that ``Subscriber.read_arrow`` has. What came within
@@ -60,16 +58,13 @@ class EventFiles:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _cannot(self._directory, error) from None
-        self._subscriber = endpoint.subscribe(*topics, on_full="block")
+        super().__init__(endpoint.subscribe(*topics, on_full="block"))
         self._held: dict[tuple[str | None, Any], list[pa.RecordBatch]] = {}  # by event and schema
         self._held_rows = self._held_bytes = 0
         self._held_since = 0.0
         self._files = 0
         self._token = uuid4().hex[:8]  # of this run: several may write into one directory
         self._records = self._stored = self._bytes = 0
-        self._began = self._shown_at = time.monotonic()
-        self._stopping = False
-        self.show: Callable[[Recorded], None] = lambda recorded: None
 
     def run(self) -> None:
         """Record until ``stop`` is called, by a signal handler or another thread.
@@ -82,14 +77,7 @@ class EventFiles:
             self._hold(self._subscriber.read_arrow(LOOK_S))
             if self._held and self._is_due():
                 self._write()
-            now = time.monotonic()
-            if now - self._shown_at >= SHOW_S:
-                self._shown_at = now
-                self.show(self.progress())
-
-    def stop(self) -> None:
-        """Have ``run`` return soon."""
-        self._stopping = True
+            self._show()
 
     def finish(self) -> Recorded:
         """Make files of what has come until now, and leave; returns the account. Raises as ``run``."""
@@ -115,15 +103,6 @@ class EventFiles:
     def malformed(self) -> int:
         """How many messages are in no file, as they cannot be decoded."""
         return self._subscriber.malformed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self._subscriber.close()
 
     # -- inside -----------------------------------------------------------------------------------------
 

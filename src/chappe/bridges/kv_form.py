@@ -66,7 +66,7 @@ def row_of(key: Value, value: Value, version: int, *, gone: bool = False, expire
 
 
 def fits(row: StoreRow) -> bool:
-    """Whether it is small enough for a record."""
+    """True if it is small enough for a record."""
     return row.size <= RECORD_BYTES_MAX
 
 
@@ -104,5 +104,5 @@ def _number(raw: bytes | None) -> int | None:
 
 
 def is_mark(key: object) -> bool:
-    """Whether an entry is not data, but says how far something was written into its store."""
+    """True if an entry is not data, but says how far something was written into its store."""
     return type(key) is tuple and len(key) > 1 and (key[0] == POSITION or key[0] == QUERY)

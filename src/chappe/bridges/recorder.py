@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from chappe.api.mesh.endpoint import Endpoint
+from chappe.api.mesh.subscriber import Subscriber
 from chappe.api.pace import SHOW_S
 from chappe.bridges.form import fits, pack
 from chappe.bridges.keeping import LOOK_S, Sender
@@ -39,7 +41,47 @@ class Recorded:
     seconds: float = 0.0  # since it began
 
 
-class Recorder:
+class MeshRecording(ABC):
+    """Takes the messages of one subscriber until it is stopped, and calls ``show`` now and then; a context."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+        self._began = self._shown_at = time.monotonic()
+        self._stopping = False
+        self.show: Callable[[Recorded], None] = lambda recorded: None
+
+    @abstractmethod
+    def progress(self) -> Recorded:
+        """How far it is."""
+
+    @abstractmethod
+    def finish(self) -> Recorded:
+        """Keep what has come until now, and leave; returns the account."""
+
+    def stop(self) -> None:
+        """Have ``run`` return soon; for signal handlers and other threads."""
+        self._stopping = True
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= SHOW_S:
+            self._shown_at = now
+            self.show(self.progress())
+
+    def _abandon(self) -> None:
+        self._subscriber.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self._abandon()
+
+
+class Recorder(MeshRecording):
     """Makes a record of every message whose topic in the mesh starts with one of some prefixes; a context.
 
     What it has taken is in a journal on disk before it is sent to stores, and is sent again after a restart until they
@@ -89,8 +131,8 @@ class Recorder:
         self._sender = Sender(to, tower, listen, min_acks, name, directory, security)
         self._producer = self._sender.producer
         try:
-            self._subscriber = endpoint.subscribe(
-                *topics, on_full="block", messages_max=messages_max, bytes_max=bytes_max
+            super().__init__(
+                endpoint.subscribe(*topics, on_full="block", messages_max=messages_max, bytes_max=bytes_max)
             )
         except BaseException:
             self._producer.close(0.0)
@@ -98,9 +140,6 @@ class Recorder:
         self._taken: list[Message] = []  # from the subscriber, no records yet
         self._too_large = 0
         self._bytes = 0
-        self._began = self._shown_at = time.monotonic()
-        self._stopping = False
-        self.show: Callable[[Recorded], None] = lambda recorded: None
 
     def run(self) -> None:
         """Record until ``stop`` is called, by a signal handler or another thread.
@@ -113,10 +152,6 @@ class Recorder:
             while self._taken and not self._stopping:
                 self._record()
             self._show()
-
-    def stop(self) -> None:
-        """Have ``run`` return soon."""
-        self._stopping = True
 
     def finish(self, timeout: float | None = 10.0) -> Recorded:
         """Record what has come until now, wait until it is stored, and leave; returns the account.
@@ -153,15 +188,9 @@ class Recorder:
         """The partition of the log's topic that records go to."""
         return self._producer.partition
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self._subscriber.close()
-            self._sender.leave()
+    def _abandon(self) -> None:
+        super()._abandon()
+        self._sender.leave()
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -188,9 +217,3 @@ class Recorder:
                 done += count
         finally:
             del taken[:done]
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        if now - self._shown_at >= SHOW_S:
-            self._shown_at = now
-            self.show(self.progress())

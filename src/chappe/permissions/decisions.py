@@ -30,7 +30,7 @@ class Decisions:
         self._somewhere: dict[tuple[str, Verbs, str], bool] = {}
 
     def may(self, who: str, verbs: Verbs, topic: str) -> bool:
-        """Whether somebody may do one of these with a topic."""
+        """True if somebody may do one of these with a topic."""
         key = (who, verbs, topic)
         found = self._may.get(key)
         if found is None:
@@ -43,7 +43,7 @@ class Decisions:
         return found
 
     def may_somewhere(self, who: str, verbs: Verbs, prefix: str = "") -> bool:
-        """Whether there may be a topic that begins so with which somebody may do one of these."""
+        """True if there may be a topic that begins so with which somebody may do one of these."""
         key = (who, verbs, prefix)
         found = self._somewhere.get(key)
         if found is None:
@@ -69,7 +69,7 @@ class Decisions:
         return found
 
     def may_all(self, who: str, verbs: Verbs, prefix: str) -> bool:
-        """Whether somebody may do one of these with all topics that begin so."""
+        """True if somebody may do one of these with all topics that begin so."""
         return self.scopes(who, verbs, prefix) == ((prefix, False),)
 
     def why_not(self, who: str, verb: str, topic: str) -> str:

@@ -89,13 +89,13 @@ class Rule:
     line: int = 0
 
     def concerns(self, identity: Identity, verb: str) -> bool:
-        """Whether it is about what this identity does there."""
+        """True if it is about what this identity does there."""
         if verb not in self.verbs and EVERYTHING not in self.verbs:
             return False
         return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
 
     def covers(self, topic: str, subtree: bool = False) -> bool:
-        """Whether it is about this topic, or if ``subtree`` about all that begin so."""
+        """True if it is about this topic, or if ``subtree`` about all that begin so."""
         for pattern in self.topics:
             if pattern.endswith("*"):
                 if topic.startswith(pattern[:-1]):
@@ -114,7 +114,7 @@ class Rule:
         )
 
     def touches(self, prefix: str) -> bool:
-        """Whether it is about some topic that begins so."""
+        """True if it is about some topic that begins so."""
         return self.covers(prefix, subtree=True) or any(
             pattern.removesuffix("*").startswith(prefix) for pattern in self.topics
         )
@@ -130,13 +130,13 @@ class Group:
     names: frozenset[str]
 
     def has(self, identity: Identity) -> bool:
-        """Whether it belongs to the group, if it is anybody at all."""
+        """True if it belongs to the group, if it is anybody at all."""
         if identity.revoked is not None:
             return False
         return EVERYBODY in self.names or identity.name in self.names or identity.role in self.roles
 
     def covers(self, topic: str) -> bool:
-        """Whether it is about this topic."""
+        """True if it is about this topic."""
         return any(topic.startswith(each[:-1]) if each.endswith("*") else each == topic for each in self.topics)
 
 
@@ -249,7 +249,7 @@ class Permissions:
         return min([each.expires for each in self.identities.values() if each.expires > now] + [self.expires])
 
     def may_somewhere(self, identity: Identity, verb: str, prefix: str = "") -> bool:
-        """Whether there may be a topic that begins so with which it may do this.
+        """True if there may be a topic that begins so with which it may do this.
 
         Without a prefix that is what the role of a server is told by.
         """

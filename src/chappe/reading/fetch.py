@@ -163,7 +163,7 @@ def _runs(task: Task, batches: list[Batch]) -> Iterator[tuple[list[Batch], bool]
 
 
 def _bulky(columns: tuple[str, ...], batch: Batch) -> bool:
-    """Whether an Arrow batch that points into this one is large, and does not keep much that nobody wants."""
+    """True if an Arrow batch that points into this one is large, and does not keep much that nobody wants."""
     size = len(batch.raw)
     values = None if size < APART_BYTES or "value" not in columns else batch.column("values")
     return values is not None and 2 * len(values.data) >= size

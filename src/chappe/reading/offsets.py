@@ -132,7 +132,7 @@ def check_offsets(offsets: object) -> None:
 
 
 def is_symbolic(start: Offsets) -> bool:
-    """Whether something in it still has to be replaced by numbers."""
+    """True if something in it still has to be replaced by numbers."""
     return SYMBOLS in start or any(AT_LATEST in each.values() for each in start.values())
 
 

@@ -84,7 +84,7 @@ class Pattern:
             raise self._wrong(problem + hint) from None
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches."""
+        """True if the whole name matches."""
         return bool(self.matching([name]))
 
     def matching(self, names: Iterable[str]) -> set[str]:
@@ -208,7 +208,7 @@ class Selection:
         return cls(tuple(Filter.parse(topic) for topic in sorted({topic for topic, _ in found})), partitions=found)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether anything of the topic may be read."""
+        """True if anything of the topic may be read."""
         return bool(self.topics_of([topic]))
 
     def topics_of(self, topics: Collection[str]) -> set[str]:
@@ -218,7 +218,7 @@ class Selection:
         return {topic for topic in topics if any(each.matches(topic) for each in self.filters)}
 
     def has(self, topic: str, partition: str) -> bool:
-        """Whether the partition is read."""
+        """True if the partition is read."""
         return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
     def missing(self, topics: Collection[str]) -> str | None:

@@ -88,7 +88,7 @@ class StoresView:
 
     @property
     def whole(self) -> bool:
-        """Whether everybody answers, and no fewer stores than there once were: nobody else has what these lack."""
+        """True if everybody answers, and no fewer stores than there once were: nobody else has what these lack."""
         return not self.away and len(self._stores) >= self._most
 
     def meet(self, endpoints: Iterable[str]) -> None:

@@ -77,7 +77,7 @@ class GroupKeys:
         return self.epochs[at] if 0 <= at < len(self.epochs) else None
 
     def has(self, name: str, number: int) -> bool:
-        """Whether somebody is a member in an epoch."""
+        """True if somebody is a member in an epoch."""
         at = number - self.epochs[0].number
         while 0 <= at < len(self.epochs):
             if name in self.epochs[at].keys:

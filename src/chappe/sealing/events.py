@@ -29,7 +29,7 @@ def wrap(raw: bytes) -> bytes:
 
 
 def is_sealed(payload: bytes) -> bool:
-    """Whether a payload is, or says that it is, what was sealed."""
+    """True if a payload is, or says that it is, what was sealed."""
     return payload.startswith(BEGIN)
 
 

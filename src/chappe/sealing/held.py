@@ -72,12 +72,12 @@ class HeldGroups:
         return self._rings.get(group)
 
     def within(self, group: Group) -> bool:
-        """Whether the identity is of a group."""
+        """True if the identity is of a group."""
         who = self.permissions.identities.get(self.name)
         return who is not None and group.has(who)
 
     def belongs(self, group: Group) -> bool:
-        """Whether the identity is of a group, and can sign."""
+        """True if the identity is of a group, and can sign."""
         return self.within(group) and bool(self.permissions.identities[self.name].signs)
 
     def refusal(self, group: Group) -> str:

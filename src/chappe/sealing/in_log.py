@@ -40,11 +40,11 @@ class RecordSealing:
         self._secrets: dict[str, EpochSecret] = {}  # by group, of the epoch to seal in
 
     def seals(self, topic: str) -> bool:
-        """Whether a topic is sealed, as far as is known now."""
+        """True if a topic is sealed, as far as is known now."""
         return self._held.group(topic) is not None
 
     def may_come(self, topic: str) -> bool:
-        """Whether it is keys alone that are missing, or too old: others may hand on newer ones."""
+        """True if it is keys alone that are missing, or too old: others may hand on newer ones."""
         group = self._held.group(topic)
         return group is not None and self._held.belongs(group)
 
@@ -133,7 +133,7 @@ class RecordOpening:
 
     @property
     def passed(self) -> bool:
-        """Whether something was passed over that may be for this reader after all."""
+        """True if something was passed over that may be for this reader after all."""
         return bool(self._passed)
 
     def again(self) -> list[tuple[str, str, int]]:

@@ -74,7 +74,7 @@ class MeshSealing:
     # -- sealing --------------------------------------------------------------------------------------
 
     def seals(self, topic: bytes) -> bool:
-        """Whether a topic is sealed, as far as is known now."""
+        """True if a topic is sealed, as far as is known now."""
         return self._group(topic) is not None
 
     def seal(self, topic: bytes, payload: bytes, kind: int = DATA, receiver: bytes = NOBODY) -> bytes:
@@ -155,7 +155,7 @@ class MeshSealing:
 
     @property
     def waits(self) -> bool:
-        """Whether something is kept, as its keys are not there yet."""
+        """True if something is kept, as its keys are not there yet."""
         return bool(self._kept)
 
     def look(self) -> list[Message]:

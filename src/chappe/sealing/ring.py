@@ -61,7 +61,7 @@ class Ring:
         return None
 
     def accepts(self, number: int, sealed_at: datetime, sender: str) -> bool:
-        """Whether somebody may have sealed then in this epoch: since it was made, and until all had the next.
+        """True if somebody may have sealed then in this epoch: since it was made, and until all had the next.
 
         Who is a member still may also be late: nobody had to hand newer keys to its machine. Whoever had to leave may
         not, though it has the keys.

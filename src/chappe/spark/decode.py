@@ -372,6 +372,6 @@ def _senders(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _is_recorded(column: pa.Array) -> bool:
-    """Whether each row has the one header that a recorder writes."""
+    """True if each row has the one header that a recorder writes."""
     one_each = column.null_count == 0 and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
     return bool(one_each and pc.all(pc.equal(column.flatten().field(0), SENDER)).as_py())

@@ -152,7 +152,7 @@ def worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _ended(held: list[bytes]) -> bool:
-    """Whether each traceback has had its last line, the first that is not indented."""
+    """True if each traceback has had its last line, the first that is not indented."""
     begun = sum(line.startswith(_TRACEBACK) for line in held)
     return 0 < begun <= len(_last_lines(held))
 

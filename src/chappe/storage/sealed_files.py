@@ -94,7 +94,7 @@ class WatchedGroups:
         return {each.name: self._shelf.version(each.name) for each in self._permissions.permissions.sealed}
 
     def wanted(self, group: str, name: str) -> bool:
-        """Whether an identity is of a group, by the permissions."""
+        """True if an identity is of a group, by the permissions."""
         permissions = self._permissions.permissions
         who = permissions.identities.get(name)
         return who is not None and any(each.name == group and each.has(who) for each in permissions.sealed)

@@ -29,15 +29,10 @@ TEXT_SHOWN: Final = 1000
 
 def main() -> int:
     """Work until the input ends."""
-    out = int(sys.argv[1])
-    os.set_inheritable(out, False)
-    source = os.fdopen(os.dup(0), "rb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)  # what the function reads is not meant for us
-    os.close(nothing)
+    out, source = work.take_pipes()
     work.inside = True
     threading.Thread(target=_end_with_reader, args=(out,), name="chappe-orphan", daemon=True).start()
-    read = source.read
+    read = os.fdopen(source, "rb").read
     first = _frame(read)
     if first is None:
         return 0

@@ -16,19 +16,14 @@ from typing import Any, Final
 
 from chappe.subscribers.readers import LINE_MAX, TELL_S, facts_of, line_of
 from chappe.subscribers.sharded import Progress, ShardedConsumer
-from chappe.subscribers.work import FunctionWork
+from chappe.subscribers.work import FunctionWork, take_pipes
 
 TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def main() -> int:
     """Do what the first line of standard input says, until that ends."""
-    out = int(sys.argv[1])
-    os.set_inheritable(out, False)
-    source = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    out, source = take_pipes()
     order = _order(source)
     sys.path[:] = order["path"]
     counts = Progress()

@@ -101,7 +101,7 @@ class Shares:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be read: so workers that are slow hold back the reader."""
+        """True if nothing more should be read: so workers that are slow hold back the reader."""
         return self.records >= self._ahead or self.bytes >= self._ahead_bytes
 
     def add(self, portions: Mapping[int, list[Record]], size: int) -> None:
@@ -115,7 +115,7 @@ class Shares:
         self.read += count
 
     def waits(self, number: int) -> bool:
-        """Whether anything of a share is to be sent, and may be."""
+        """True if anything of a share is to be sent, and may be."""
         share = self._shares[number]
         return bool(share.waiting) and (
             not share.sent or (2 * share.records <= self._window_of(share) and share.bytes < WINDOW_BYTES)

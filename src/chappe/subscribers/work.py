@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import shutil
 import struct
 import sys
@@ -100,7 +101,7 @@ class Work(Protocol):
 
     @property
     def own_pipe(self) -> bool:
-        """Whether it tells by a pipe of its own, and standard output is the user's."""
+        """True if it tells by a pipe of its own, and standard output is the user's."""
 
     def hello(self) -> bytes:
         """What it is told first."""
@@ -220,6 +221,20 @@ class ProgramWork:
     def ear(self) -> Ear:
         """See ``Work``."""
         return _Lines()
+
+
+def take_pipes() -> tuple[int, int]:
+    """Take the pipes that a process of a reader was started with: the one to tell on, and its input.
+
+    Standard input is empty from then on: what a user's function reads is not meant for us.
+    """
+    out = int(sys.argv[1])
+    os.set_inheritable(out, False)
+    source = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return out, source
 
 
 def work_of(

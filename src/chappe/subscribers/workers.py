@@ -79,12 +79,12 @@ class _Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether it has started, as far as anybody can tell."""
+        """True if it has started, as far as anybody can tell."""
         return self._ear.ready
 
     @property
     def to_write(self) -> bool:
-        """Whether its pipe was full."""
+        """True if its pipe was full."""
         return bool(self._left)
 
     def send(self, data: bytes) -> None:

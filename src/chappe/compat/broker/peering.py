@@ -110,7 +110,7 @@ class Version:
 
     @staticmethod
     def compatible(version: int) -> bool:
-        """Whether a peer of that protocol version can be talked to."""
+        """True if a peer of that protocol version can be talked to."""
         return version == Version.PROTOCOL
 
     @staticmethod

@@ -66,11 +66,11 @@ class Address(_Wrapper[scalars.Address]):
         return True
 
     def is_v4(self) -> bool:
-        """Whether it is an IPv4 address."""
+        """True if it is an IPv4 address."""
         return self._held.is_v4
 
     def is_v6(self) -> bool:
-        """Whether it is an IPv6 address."""
+        """True if it is an IPv6 address."""
         return not self._held.is_v4
 
     def bytes(self) -> bytes:
@@ -168,7 +168,7 @@ class Subnet(_Wrapper[scalars.Subnet]):
         self._held = scalars.Subnet(network._held, length)
 
     def contains(self, address: Address) -> bool:
-        """Whether the address lies in it."""
+        """True if the address lies in it."""
         return self._held.contains(address._held)
 
     def network(self) -> Address:

@@ -41,7 +41,7 @@ class Event:
         self._value = (FORMAT, EVENT, content)
 
     def valid(self) -> bool:
-        """Whether it is an event at all."""
+        """True if it is an event at all."""
         return _content(self._value) is not None
 
     def name(self) -> str:

@@ -91,7 +91,7 @@ class RunningPipeline:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if it has not ended yet."""
         return not self._done.is_set()
 
     def join(self, timeout_s: float) -> None:
@@ -222,13 +222,13 @@ class RunningPipeline:
         self._look(started)  # a batch may have failed meanwhile
 
     def _in_batch(self, name: str, running: StreamingQuery, batches: int) -> bool:
-        """Whether a query still does the batch that it did when ``batches`` were done."""
+        """True if a query still does the batch that it did when ``batches`` were done."""
         if self._trackers[name].numbers.batches > batches or not running.isActive:
             return False
         return bool(running.status["isTriggerActive"])
 
     def _look(self, started: Mapping[str, tuple[Prepared, StreamingQuery]]) -> bool:
-        """Whether any query runs; raises PipelineFailed if one has failed."""
+        """True if any query runs; raises PipelineFailed if one has failed."""
         active = False
         for name, (prepared, running) in started.items():
             if running.isActive:

@@ -70,7 +70,7 @@ class Appender:
         return self.sealed[0].number if self.sealed else self.table.number
 
     def is_over(self, segment_bytes: int, segment_entries: int) -> bool:
-        """Whether the segment must be sealed before the next write."""
+        """True if the segment must be sealed before the next write."""
         return self._must_seal or self.table.length >= segment_bytes or len(self.table) >= segment_entries
 
     def write(self, appends: Sequence[Append]) -> None:

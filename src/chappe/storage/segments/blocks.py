@@ -99,14 +99,14 @@ def encode_header(seed: int, position: int, address: bytes, append: Append, star
 
 
 def body_is_sound(body: bytes | memoryview) -> bool:
-    """Whether a batch's own checksum is right."""
+    """True if a batch's own checksum is right."""
     if len(body) < COVERED_BYTES:
         return False
     return bool(crc32c(memoryview(body)[COVERED_BYTES:]) == _CRC.unpack_from(body, 4)[0])
 
 
 def header_is_sound(header: bytes, body: bytes, seed: int, position: int) -> bool:
-    """Whether ``header`` (with its address) and ``body`` are those of the block at ``position``."""
+    """True if ``header`` (with its address) and ``body`` are those of the block at ``position``."""
     if header[:4] != MAGIC or len(header) < HEADER_BYTES:
         return False
     crc = crc32c(body[:COVERED_BYTES], crc32c(header[_FIELDS_AT:], (seed + position) & _MASK))
@@ -206,7 +206,7 @@ class Scan:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the disk refused to give some of the bytes: what they are is not known."""
+        """True if the disk refused to give some of the bytes: what they are is not known."""
         return self._window.unreadable
 
     def __iter__(self) -> Iterator[Block]:

@@ -167,7 +167,7 @@ class StoreIdentity:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a store in the directory ``path``."""
+    """True if there is a store in the directory ``path``."""
     return any(os.path.exists(os.path.join(path, name)) for name in (STORE_FILE, COPY_FILE))
 
 

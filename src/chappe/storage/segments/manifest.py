@@ -119,7 +119,7 @@ class StoreManifest:
 
     @property
     def whole(self) -> bool:
-        """Whether it was read to its end, and can be appended to."""
+        """True if it was read to its end, and can be appended to."""
         return not self._broken
 
     def renew(self, topics: Iterable[tuple[str, KnownTopic]]) -> None:

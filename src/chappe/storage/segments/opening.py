@@ -282,7 +282,7 @@ class TopicOpener:
         return index
 
     def _has_room(self, index: Index) -> bool:
-        """Whether to go on with a segment that a clean end sealed early."""
+        """True if to go on with a segment that a clean end sealed early."""
         small = 2 * index.summary.length < self._segment_bytes and 2 * index.entries < self._segment_entries
         return small and not any(True for _ in index.lost())
 

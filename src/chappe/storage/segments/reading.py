@@ -143,7 +143,7 @@ class SegmentReader:
 
     @property
     def suspicious(self) -> bool:
-        """Whether something is still to be examined."""
+        """True if something is still to be examined."""
         return bool(self._suspects)
 
     def suspect(self, index: TopicIndex, suspicion: Suspicion) -> None:

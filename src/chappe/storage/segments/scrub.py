@@ -90,7 +90,7 @@ class Scrubber:
 
     @property
     def under_way(self) -> bool:
-        """Whether a round has begun and not ended."""
+        """True if a round has begun and not ended."""
         return self._at is not None
 
     def read(self) -> ScrubStep:
@@ -122,7 +122,7 @@ class Scrubber:
         return ScrubStep(size, tuple(suspicions))
 
     def _can_read(self, unread: UnreadBlock) -> bool:
-        """Whether what could not be read can be read again."""
+        """True if what could not be read can be read again."""
         folder = next((each.folder for each in self._targets(unread.topic)), None)
         if folder is None:
             return False

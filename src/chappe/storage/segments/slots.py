@@ -148,7 +148,7 @@ class Slot:
             self.forget(set())
 
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         extents = self.extents
         there = sum(extents[1::_WIDTH]) - sum(extents[0::_WIDTH])
         if extents and extents[0] < self.first:  # only the first extent may begin below what is readable
