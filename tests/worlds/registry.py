@@ -11,6 +11,7 @@ from tests.worlds.gateways import Gateways
 from tests.worlds.kv.chain_scenario import KvChain
 from tests.worlds.kv.scenario import Kv, KvLossy
 from tests.worlds.log.forwarding import Forward
+from tests.worlds.log.real.scenario import RealLog
 from tests.worlds.log.rules import ForwardRules, Rules
 from tests.worlds.log.scenario import Log, Sink
 from tests.worlds.maps.scenario import Maps
@@ -25,6 +26,7 @@ from chappe.sim.world import World
 
 SCENARIOS: Final[dict[str, type[World]]] = {
     "log": Log,
+    "log-real": RealLog,
     "sink": Sink,
     "forward": Forward,
     "rules": Rules,

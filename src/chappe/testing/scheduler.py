@@ -27,7 +27,6 @@ STEP_S: Final = 1e-6  # what each step takes, so that nothing happens for ever i
 LOOK_S: Final = 0.001  # how often it is looked whether a thread that goes on has come to wait; real seconds
 STUCK_S: Final = 0.2  # one that stands at the same instruction for so long waits for something else; real seconds
 TICK_S: Final = 0.01  # how long no thread waits for chappe until the clock goes as the real one
-ALONE_FROM_S: Final = 1_000.0  # what the steady clock of a world shows at first that one thread plays
 PATIENCE_S: Final = 600.0  # a test that waits so long, on its clock, waits for what never comes
 
 
@@ -69,7 +68,8 @@ class Scheduler:
     Args:
         clock: Of the world.
         readable: Whether a descriptor is.
-        alone: Whether one thread does everything; then time passes only while it waits, from fixed beginnings.
+        alone: Whether one thread does everything; then time passes only while it waits, from fixed beginnings: the
+            steady clock from 0.
     """
 
     def __init__(self, clock: Clock, readable: Callable[[int], bool], *, alone: bool = False) -> None:
@@ -77,7 +77,7 @@ class Scheduler:
         self.outside = frozenset(each.ident for each in threading.enumerate() if each.ident) - {threading.get_ident()}
         self._readable = readable
         self._alone = alone
-        self._began = ALONE_FROM_S if alone else monotonic() - clock.now
+        self._began = 0.0 if alone else monotonic() - clock.now
         self._began_ns = WALL_START_US * 1000 if alone else time_ns() - int(clock.now * 1e9)
         self.patience_s = PATIENCE_S
         self.since = 0.0  # since then the test waits, or something that it has waited for has come

@@ -74,7 +74,7 @@ class Ends(Checker[WatchedLog]):
             for key, had in sought.had.items():
                 if sought.end is not None and sought.end.get(key, 0) < had and not self.world.truth.of(key).lost:
                     self.fail(f"{host.name} is told that {key} ends at {sought.end.get(key, 0)}, its stores had {had}")
-        if sought.end is None or core.lacking(sought.end):
+        if sought.end is None or host.lacking(sought.end):
             return False
         for key, had in sought.had.items():
             waited = host.min_acks > 1  # for so long that a store may have removed it meanwhile

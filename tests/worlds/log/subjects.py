@@ -59,6 +59,10 @@ class ConsumerSubject(Host):
         """Return whether messages wait for it though it has room."""
         return False
 
+    def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
+        """Return what its program has not got of what is in front of an end."""
+        return self.core.lacking(end)
+
     def seek_end(self) -> None:
         """Ask what there is."""
         raise NotImplementedError

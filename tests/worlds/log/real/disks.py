@@ -1,0 +1,124 @@
+"""What the files of a store hold, as checkers read it: through the storage of the store, or a copy of its files."""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.worlds.disk import Block, Part, SimDisk
+
+from chappe.log.batch import Batch
+from chappe.log.storage import Append
+from chappe.storage.segments import SegmentStorage
+from chappe.storage.segments.files import FileOps
+
+READ_BYTES = 1_000_000
+CHANGES_MAX = 100_000
+
+
+class RealDisk(SimDisk):
+    """The directory of a store, over all its lives; ``parts`` are what its files hold."""
+
+    def __init__(self, store_id: str, directory: Path) -> None:
+        super().__init__(store_id)
+        self.directory = directory
+        self.damaged = False  # some of it was broken on purpose
+        self._seen = 0  # the version of the storage that was looked at
+
+    def follow(self, storage: SegmentStorage) -> None:
+        """A store has opened it."""
+        self._seen = 0
+        self.parts.clear()
+        self.look(storage)
+
+    def look(self, storage: SegmentStorage) -> None:
+        """Read what has changed."""
+        if storage.version == self._seen:
+            return
+        for info in storage.changed("", self._seen, CHANGES_MAX):
+            part = Part(info.first, info.next, info.version, info.bytes, info.timestamp_min, info.timestamp_max)
+            part.blocks = _blocks(storage, info.topic, info.partition, info.first, info.next)
+            self.parts[info.topic, info.partition] = part
+        self._seen = storage.version
+
+    def look_at_files(self, scratch: Path) -> None:
+        """Read a copy of the files: nobody has them open."""
+        copy = scratch / "copy"
+        shutil.copytree(self.directory, copy)
+        try:
+            storage = SegmentStorage(copy, ops=FileOps())
+            try:
+                self.follow(storage)
+            finally:
+                storage.close()
+        finally:
+            shutil.rmtree(copy)
+
+    def safe(self, appends: Sequence[Append]) -> None:
+        """The store says that these are on the disk."""
+        self._safe(appends)
+
+    def missing_of_safe(self) -> str | None:
+        """Say what was on the disk once and is no longer; None if all is there."""
+        for key, ever in self.ever.items():
+            part = self.parts.get(key)
+            sound = [] if part is None else part.sound()
+            for offset, flag in enumerate(ever):
+                began = part is not None and offset < part.first
+                if flag and not began and not any(low <= offset < high for low, high in sound):
+                    return f"{self.store_id} has lost {key} offset {offset}, which was on its disk"
+        return None
+
+
+def _blocks(storage: SegmentStorage, topic: str, partition: str, at: int, end: int) -> list[Block]:
+    found: list[Block] = []
+    while at < end:
+        read = storage.read(topic, partition, at, READ_BYTES)
+        if read.hole is not None:
+            at = read.hole.last + 1
+            continue
+        if not read.batches:
+            break
+        for raw in read.batches:
+            batch = Batch.parse(bytes(raw))
+            found.append(Block(batch.base, batch.next, bytes(batch.raw), batch.timestamp_min, batch.timestamp_max))
+            at = batch.next
+    return found
+
+
+class WatchedStorage(SegmentStorage):
+    """The storage of a store, which says what it writes."""
+
+    world: ClassVar[Any] = None  # that is played
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory, **options)
+        self._unpublished: deque[tuple[Append, ...]] = deque()
+        self._disk: RealDisk = self.world.disk_at(directory)
+        self._disk.follow(self)
+
+    def write(self, appends: Sequence[Append]) -> Any:
+        """See ``LogStorage``; what it has written is on the disk."""
+        written = super().write(appends)
+        self._disk.safe(appends)
+        self._unpublished.append(tuple(appends))
+        return written
+
+    def publish(self, written: Any) -> None:
+        """See ``LogStorage``."""
+        self.world.written(self._disk, self._unpublished.popleft())
+        super().publish(written)
+        self._disk.look(self)
+
+    def reset(self, topic: str, partition: str, first: int) -> None:
+        """See ``LogStorage``."""
+        super().reset(topic, partition, first)
+        self._disk.look(self)
+
+    def forget(self, retained: Any) -> None:
+        """See ``LogStorage``."""
+        super().forget(retained)
+        self._disk.look(self)
