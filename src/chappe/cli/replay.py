@@ -170,7 +170,7 @@ def _replay_archive(
     need_packages("pyarrow", "numpy")
     since, until = (_moment(text, option) for text, option in zip(between, ("--start", "--end"), strict=True))
     from chappe.spark.archive.order import EARLIEST_US, LATEST_US
-    from chappe.spark.archive.replay import Replay, ReplayOrder
+    from chappe.spark.archive.replay import Replay, ReplayOrder, ReplayProgress
 
     to = None if what.to is None else options.written_topic(what.to)
     times = (EARLIEST_US if since is None else as_micros(since), LATEST_US if until is None else as_micros(until))
