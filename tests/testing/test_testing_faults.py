@@ -182,3 +182,15 @@ def test_who_waits_for_ever_is_told(chappe_log: Log) -> None:
     chappe_log.world.be_patient(60)
     with Consumer("nothing") as consumer, pytest.raises(NothingHappens):
         next(iter(consumer))
+
+
+def test_a_tower_that_dies_while_it_is_cut_off_is_found_again(chappe_log: Log) -> None:
+    world = chappe_log.world
+    with Producer("readings") as producer:
+        producer.wait_ready()
+        world.cut("test", "tower")
+        world.advance(1)
+        world.kill("tower")
+        world.mend()
+        chappe_log.start_tower()
+        world.wait_until(lambda: chappe_log.tower.nodes() == 2, 60)

@@ -130,8 +130,11 @@ class _Listening(_Socket):
     def leave(self) -> None:
         super().leave()
         links, self.links = self.links, {}
-        for link in links.values():
+        for name, link in links.items():
             link.close()
+            publisher = self.net.publishers.get(name)
+            if isinstance(publisher, _Publishing):
+                publisher.dialled_gone(link)  # also if it was cut off just then, so that nobody was told
 
 
 class _Publishing(_Socket):
@@ -188,8 +191,13 @@ class _Publishing(_Socket):
         self.listeners.pop(link, None)
         for prefix in dict.fromkeys(asked):
             self.on_subscription(link, prefix, False)
+        if link.closed:
+            self.dialled_gone(link)
+
+    def dialled_gone(self, link: Link) -> None:
+        """Who was dialled has closed the connection for good."""
         for port, dialled in self._dials.items():
-            if dialled is link and link.closed:
+            if dialled is link:
                 self._dials[port] = None
                 self._redial(port)
 
