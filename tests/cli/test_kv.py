@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import PATIENCE_S, Shell
@@ -242,3 +245,20 @@ def test_what_cannot_be_is_one_clear_line(shell: Shell, arguments: tuple[str, ..
     assert (done.returncode, done.stdout) == (code, b"")
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dump_that_fails_leaves_the_file_as_it_was(
+    master: DataStore, peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master.put("a", 1)
+    file = tmp_path / "dump.json"
+    file.write_bytes(b"before")
+
+    def full(key: object, value: object) -> bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("chappe.cli.values.entry_as_json", full)
+    done = CliRunner().invoke(app, ["dump", "users", str(file), "--peer", peer])
+    assert isinstance(done.exception, OSError)
+    assert [each.name for each in tmp_path.iterdir()] == ["dump.json"]
+    assert file.read_bytes() == b"before"

@@ -30,6 +30,7 @@ from chappe.data.scalars import Count
 from chappe.defaults import WEBSOCKET_FRAME_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
 from chappe.web import server as module
+from chappe.web.connections import BriefHttp
 from chappe.web.server import WebSocketServer
 
 PATH = "/v1/messages/json"
@@ -358,7 +359,7 @@ def test_with_certificates_a_client_needs_one_too(tmp_path: Path) -> None:
 
 
 def test_who_never_begins_with_tls_is_cut_off_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.web.server.HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("chappe.web.connections.HANDSHAKE_TIMEOUT_S", 0.05)
     make_authority(tmp_path)
     make_certificate(tmp_path, "node")
     with (
@@ -399,7 +400,7 @@ def test_a_connection_that_ends_early_leaves_nothing_in_the_log(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also when its time is over that it had to become a client."""
-    monkeypatch.setattr("chappe.web.server.WEBSOCKET_SPEAK_S", 0.5)
+    monkeypatch.setattr(BriefHttp, "patience_s", 0.5)
     make_authority(tmp_path)
     for name in ("node", "page"):
         make_certificate(tmp_path, name)
@@ -442,7 +443,7 @@ def test_a_client_has_so_long_to_say_what_it_wants(place: Place, monkeypatch: py
 
 
 def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chappe.web.server.WEBSOCKET_SPEAK_S", 0.05)
+    monkeypatch.setattr(BriefHttp, "patience_s", 0.05)
     server = place.serve()
     client = place.join("/a")
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -454,7 +455,7 @@ def test_a_connection_that_never_becomes_a_client_is_closed(place: Place, monkey
 
 
 def test_of_connections_that_say_nothing_the_oldest_gives_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANDSHAKES_MAX", 2)
+    monkeypatch.setattr(BriefHttp, "waiting_max", 2)
     server = place.serve()
     client = place.join("/a")
     with ExitStack() as connections:
