@@ -93,18 +93,25 @@ class Inlet:
     Args:
         sock: Closed with the driver, unless ``unwatch`` comes first.
         link: The name by which ``Ports.hear`` knows it.
-        take: Returns the frames of the next message, or raises ``zmq.Again``; by default they are copied.
+        take: Returns the frames of the next message, or raises ``zmq.Again``; by default the socket's.
+        copied: Frames are bytes; otherwise they are ZeroMQ's, which know who was let in (``gate.sender_of``).
         gathers: The core gathers what it brings, and lets go of it at the end: who waits for it is served first.
     """
 
     __slots__ = ("descriptor", "gathers", "link", "sock", "take")
 
     def __init__(
-        self, sock: zmq.Socket[bytes], link: Any, take: Callable[[], Frames] | None = None, *, gathers: bool = False
+        self,
+        sock: zmq.Socket[bytes],
+        link: Any,
+        take: Callable[[], Frames] | None = None,
+        *,
+        copied: bool = True,
+        gathers: bool = False,
     ) -> None:
         self.sock = sock
         self.link = link
-        self.take = take
+        self.take = take or partial(sock.recv_multipart, _NOBLOCK, copied)
         self.gathers = gathers
         self.descriptor = int(sock.getsockopt(zmq.FD))
 
@@ -468,7 +475,7 @@ class Driver:
     def drain(self, inlet: Inlet) -> bool:
         """Handle what a socket has; returns whether there may be more. ``hear`` may read another socket first so."""
         ports, sock, link = self.ports, inlet.sock, inlet.link
-        take = inlet.take or partial(sock.recv_multipart, _NOBLOCK)
+        take = inlet.take
         size = 0
         try:
             for number in range(DRAIN_MAX):

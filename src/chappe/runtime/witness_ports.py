@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -50,9 +49,7 @@ class WitnessPorts(Ports):
             self.core = WitnessCore(_records(backend.load()))
             driver = Driver(self.core, self, "witness")
             self._router = open_socket(zmq.ROUTER, gate)
-            # Frames that know who was let in.
-            take = None if gate is None else partial(self._router.recv_multipart, _NOBLOCK, copy=False)
-            self._claims = driver.watch(Inlet(self._router, None, take))
+            self._claims = driver.watch(Inlet(self._router, None, copied=gate is None))
             port = bind(self._router, address.host, address.port, gate)
             self.address = MapAddress(address.host, port, "" if gate is None else gate.name)
         except BaseException:
