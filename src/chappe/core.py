@@ -84,7 +84,10 @@ class Flush(Frozen, frozen=True):
 
 
 class Close(Frozen, frozen=True):
-    """End a connection once what was sent on it is written. The core has forgotten it: nothing of it is handed in."""
+    """End a connection once what was sent on it is written. The core has forgotten it: nothing of it is handed in.
+
+    Where members share a socket, what waits for this one is dropped.
+    """
 
     link: Any
     reason: str = ""

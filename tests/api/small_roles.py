@@ -134,7 +134,7 @@ class Net:
         self.taker = Place(self.consumer._node.node)
         self.relay = Place(forwarder._node.node)
         self.asked: list[list[bytes]] = []  # what came to the map's core
-        core = self.map._node.core
+        core = self.map._ports.core
         handle = core.handle_request
 
         def spied(client: bytes, frames: list[bytes], now: float) -> list[Any]:
@@ -273,7 +273,7 @@ class Rogue:
 
     def asks_map(self, sock: zmq.Socket[bytes], frames: list[bytes]) -> str:
         """Whether a request comes to the map's core as it is."""
-        gate = self.net.map._node.gate
+        gate = self.net.map._gate
         assert gate is not None
         fence = next(_fences)
         self.net.refused.clear()

@@ -75,7 +75,7 @@ def test_maps() -> None:
             shared.set("k", b"v", wait=False)
             return shared
 
-        assert "unclosed <SharedMap" in dropped(write, lambda each: each.member.node.turns)
+        assert "unclosed <SharedMap" in dropped(write, lambda each: each.member.driver.turns)
         until(lambda: other.get("k") == b"v", "what it wrote is done")
 
 

@@ -8,12 +8,12 @@ from tests.waiting import until
 from chappe import MapServer, SharedMap
 from chappe.kv.chp.events import MapServerFull
 from chappe.kv.chp.server import MapServerCore
-from chappe.runtime import map_node
+from chappe.runtime import map_ports
 
 
 def test_who_leaves_is_heard_no_more_and_all_others_are_counted() -> None:
     with MapServer("127.0.0.1:0") as server:
-        core = server._node.core
+        core = server._ports.core
         assert isinstance(core, MapServerCore)
         with SharedMap(server.address), SharedMap(server.address), SharedMap(server.address):
             until(lambda: server.status().clients == 3)
@@ -22,7 +22,7 @@ def test_who_leaves_is_heard_no_more_and_all_others_are_counted() -> None:
 
 
 def test_a_server_says_that_it_has_no_descriptors_for_further_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_node, "has_descriptors", lambda: False)
+    monkeypatch.setattr(map_ports, "has_descriptors", lambda: False)
     told: list[object] = []
 
     def heard() -> bool:

@@ -22,6 +22,7 @@ from chappe.errors import AddressInUse, NoMaster, StorageFormat, UsageError
 from chappe.kv.chp.events import MapWritesLost
 from chappe.replication.binary_star.events import Granted, SameRole
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY, Claim, decode_answer, encode_claim
+from chappe.runtime.map_pair_link import LISTENERS
 
 Text = SharedMap[str]
 SERVE = """
@@ -379,8 +380,8 @@ def test_nobody_unsubscribes_the_partner(addresses: tuple[str, str]) -> None:
     host, _, port = one.partition(":")
     with MapServer(one, partner=two, role="primary") as server, zmq.Context() as context:
         for _ in range(3):
-            server._node._on_listener([b"\0*"])  # type: ignore[attr-defined]
-            server._node._on_listener([b"\0"])  # type: ignore[attr-defined]
+            server._ports.hear(LISTENERS, [b"\0*"])
+            server._ports.hear(LISTENERS, [b"\0"])
         for prefix in (b"*", b""):
             with context.socket(zmq.SUB) as sock:
                 sock.setsockopt(zmq.SUBSCRIBE, prefix)

@@ -158,7 +158,7 @@ def test_reading_a_key_waits_for_nobody(shared: Text) -> None:
         found.append((shared["/a"], shared.get("/b"), "/a" in shared, len(shared), shared.pending))
         found.append(shared.state)
 
-    with shared.member.node.lock:  # as while a large change is taken in
+    with shared.member.driver.lock:  # as while a large change is taken in
         thread = threading.Thread(target=read)
         thread.start()
         thread.join(PATIENCE_S)

@@ -7,19 +7,31 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chappe.core import Reply, Report
+from chappe.core import (
+    Ask,
+    Close,
+    Deliver,
+    Dial,
+    Effect,
+    Flush,
+    Persist,
+    Publish,
+    Reply,
+    Report,
+    Resolve,
+    Send,
+    Subscribe,
+)
 from chappe.data.binary import decode
 from chappe.errors import ProtocolError, StorageError
-from chappe.kv.actions import Commit, Resolve
+from chappe.kv.actions import Commit
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, PutRow, WriterRow
-from chappe.kv.chp.actions import Action, Ask, Listen, Offer, Publish, Reopen, Told, Write
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.pair import PairedMapServer
-from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
 from chappe.kv.chp.stream import Step
 from chappe.limits import MAP_LIMITS, MapLimits
-from chappe.replication.binary_star.actions import Ask as AskWitness
-from chappe.replication.binary_star.actions import Tell
+from chappe.replication.binary_star.decisions import PARTNER, WITNESS
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import WitnessCore
 
@@ -39,20 +51,22 @@ class Node:
     def identity(self, place: int) -> bytes:
         return f"{self.name}/{place}/{self.connections[place]}".encode()
 
-    def common(self, action: Action) -> None:
+    def common(self, effect: Effect) -> None:
         rig = self.rig
-        if isinstance(action, Report):
-            self.reports.append(action.event)
-        elif isinstance(action, Ask):
-            rig.ask(self, action.server, action.frames)
-        elif isinstance(action, Reopen):
-            self.connections[action.server] += 1
-        elif isinstance(action, Listen):
-            server = rig.nodes.get(self.servers[action.server])
-            had = self.prefixes[action.server]
-            (had.append if action.on else had.remove)(action.prefix)
+        if isinstance(effect, Report):
+            self.reports.append(effect.event)
+        elif isinstance(effect, Send):
+            rig.ask(self, effect.to, effect.message)
+        elif isinstance(effect, Dial):
+            self.connections[effect.link] += 1
+        elif isinstance(effect, Subscribe):
+            server = rig.nodes.get(self.servers[effect.to])
+            had = self.prefixes[effect.to]
+            (had.append if effect.on else had.remove)(effect.prefix)
             if isinstance(server, Server):
-                rig.post(lambda: server.act(server.core.handle_subscription(action.prefix, action.on, rig.now)))
+                rig.post(lambda: server.act(server.core.handle_subscription(effect.prefix, effect.on, rig.now)))
+        else:
+            raise NotImplementedError(effect)
 
     def published(self, place: int, frames: list[bytes]) -> None:
         raise NotImplementedError
@@ -77,36 +91,36 @@ class Server(Node):
         self.rows: dict[object, Any] = {}  # of a disk that does what it is asked
         self.disk = False
 
-    def act(self, actions: Sequence[Any]) -> None:
+    def act(self, effects: Sequence[Effect]) -> None:
         if not self.up:
             return
         rig = self.rig
-        for action in [*actions, *self.core.flush(rig.now)]:
-            if isinstance(action, Offer):
-                for message in action.messages:
-                    self.sent.append((action.client, message))
-                    rig.answer(self, action.client, message)
-                if action.ask and self.taking:
-                    client = action.client
-                    rig.post(partial(self.take_more, client))
-            elif isinstance(action, Publish):
-                self.on_air.append(action.frames)
-                rig.publish(self, action.frames)
-            elif isinstance(action, Commit):
-                self.commits.append(action)
+        for effect in [*effects, *self.core.flush(rig.now)]:
+            if isinstance(effect, Reply):
+                for message in effect.message:
+                    self.sent.append((effect.to, message))
+                    rig.answer(self, effect.to, message)
+            elif isinstance(effect, Flush):
+                if self.taking:
+                    rig.post(partial(self.take_more, effect.link))
+            elif isinstance(effect, Publish):
+                self.on_air.append(effect.message)
+                rig.publish(self, effect.message)
+            elif isinstance(effect, Persist):
+                self.commits.append(effect.job)
                 if self.disk:
                     rig.post(self.commit_next)
-            elif isinstance(action, Tell):
-                rig.tell(self, action.beat)
-            elif isinstance(action, AskWitness):
-                rig.ask_witness(self, action.payload)
-            else:
-                self.common(action)
+            elif isinstance(effect, Send) and effect.to == PARTNER:
+                rig.tell(self, effect.message.beat)
+            elif isinstance(effect, Ask):
+                rig.ask_witness(self, effect.request)
+            elif not isinstance(effect, Close):  # nothing waits
+                self.common(effect)
 
     def commit(self, error: StorageError | None = None) -> Commit:
         """The disk is done with the oldest commit."""
         commit = self.commits.pop(0)
-        self.act(self.core.handle_committed(commit.number, error, self.rig.now))
+        self.act(self.core.handle_done(commit, error, self.rig.now))
         self.rig.run()
         return commit
 
@@ -125,28 +139,28 @@ class Server(Node):
                 else:
                     assert isinstance(operation, WriterRow)
                     self.rows[operation.entity] = operation
-            self.act(self.core.handle_committed(commit.number, None, self.rig.now))
+            self.act(self.core.handle_done(commit, None, self.rig.now))
 
     def loaded(self) -> Loaded:
         writers = tuple([each for each in self.rows.values() if isinstance(each, WriterRow)])
         return Loaded(tuple([each for each in self.rows.values() if isinstance(each, tuple)]), writers)
 
     def published(self, place: int, frames: list[bytes]) -> None:
-        self.take(lambda: self.core.handle_peer_publication(frames, self.rig.now))
+        self.take(lambda: self.core.handle_message(PEER, frames, self.rig.now))
 
     def answered(self, place: int, frames: list[bytes]) -> None:
-        self.take(lambda: self.core.handle_peer_answer(frames, self.rig.now))
+        self.take(lambda: self.core.handle_answer(PEER, frames, self.rig.now))
 
     def request(self, client: bytes, frames: list[bytes]) -> None:
         self.take(lambda: self.core.handle_request(client, frames, self.rig.now))
 
     def update(self, frames: list[bytes]) -> None:
-        self.take(lambda: self.core.handle_update(frames, self.rig.now))
+        self.take(lambda: self.core.handle_message(UPDATES, frames, self.rig.now))
 
     def take_more(self, client: bytes) -> None:
         self.act(self.core.handle_taken(client, self.rig.now))
 
-    def take(self, handle: Callable[[], list[Action]]) -> None:
+    def take(self, handle: Callable[[], Sequence[Effect]]) -> None:
         try:
             self.act(handle())
         except ProtocolError:
@@ -170,23 +184,23 @@ class Client(Node):
         self.outcomes: dict[int, object] = {}
         self.tickets = 0
 
-    def act(self, actions: list[Action]) -> None:
+    def act(self, effects: Sequence[Effect]) -> None:
         if not self.up:
             return
-        for action in [*actions, *self.core.flush(self.rig.now)]:
-            if isinstance(action, Told):
-                self.told.append((action.key, action.body, action.before))
-            elif isinstance(action, Resolve):
-                self.outcomes[action.ticket] = action.outcome
-            elif isinstance(action, Write):
-                server = self.rig.nodes[self.servers[action.server]]
+        for effect in [*effects, *self.core.flush(self.rig.now)]:
+            if isinstance(effect, Deliver):
+                self.told += [(change.key, change.body, change.before) for change in effect.messages]
+            elif isinstance(effect, Resolve):
+                self.outcomes[effect.ticket] = effect.outcome
+            elif isinstance(effect, Publish):
+                server = self.rig.nodes[self.servers[effect.message.server]]
                 assert isinstance(server, Server)
-                self.rig.post(partial(server.update, action.frames))
+                self.rig.post(partial(server.update, effect.message.frames))
             else:
-                self.common(action)
+                self.common(effect)
 
     def published(self, place: int, frames: list[bytes]) -> None:
-        self.act(self.core.handle_publication(place, frames, self.rig.now))
+        self.act(self.core.handle_message(place, frames, self.rig.now))
 
     def answered(self, place: int, frames: list[bytes]) -> None:
         self.act(self.core.handle_answer(place, frames, self.rig.now))
@@ -220,8 +234,7 @@ class Rig:
     def server(self, name: str = "one", *, peer: str | None = None, loaded: Loaded | None = None) -> Server:
         self._lives += 1
         core = MapServerCore(
-            self.random(), loaded=loaded, limits=self.limits, now=self.now,
-            wall_ns=WALL_NS + int(self.now * 1e9), paired=peer is not None,
+            self.random(), loaded=loaded, limits=self.limits, now=self.now, clock=self, paired=peer is not None,
         )  # fmt: skip
         made = Server(self, name, core, [] if peer is None else [peer])
         self.nodes[name] = made
@@ -238,8 +251,7 @@ class Rig:
         role, peer = (PRIMARY, "two") if name == "one" else (BACKUP, "one")
         core = PairedMapServer(
             role, self.random(), pair=b"pair", loaded=loaded, limits=self.limits,
-            witness="witness" if witness else "", now=self.now,
-            wall_ns=WALL_NS + int(self.now * 1e9),
+            witness="witness" if witness else "", now=self.now, clock=self,
         )  # fmt: skip
         made = Server(self, name, core, [peer])
         made.disk = durable
@@ -258,12 +270,15 @@ class Rig:
 
     def client(self, name: str = "client", servers: tuple[str, ...] = ("one",), subtrees: tuple[bytes, ...] = (b"",),
                *, watched: bool = True) -> Client:  # fmt: skip
-        core = MapClientCore(servers, subtrees, self.random()[:10], limits=self.limits)
+        core = MapClientCore(servers, subtrees, self.random()[:10], self, limits=self.limits)
         core.watched = watched
         made = Client(self, name, core)
         self.nodes[name] = made
         made.act(core.start(self.now))
         return made
+
+    def wall_ns(self) -> int:
+        return WALL_NS + int(self.now * 1e9)
 
     def random(self) -> bytes:
         self._lives += 1
@@ -293,7 +308,7 @@ class Rig:
         def deliver() -> None:
             node = self.nodes.get(name)
             if node is None or not node.up:
-                server.act(server.core.handle_unroutable(identity, self.now))
+                server.act(server.core.handle_gone(identity, self.now))
             elif node.connections[int(place)] == int(number) and not self.lose(server.name, name, frames):
                 node.answered(int(place), frames)
 
@@ -303,7 +318,7 @@ class Rig:
         def deliver() -> None:
             node = self.nodes.get(server.servers[0])
             if isinstance(node, Server) and node.up and not self.lose(server.name, node.name, [beat]):
-                node.take(lambda: node.core.handle_state([beat], self.now))
+                node.take(lambda: node.core.handle_message(PARTNER, [beat], self.now))
 
         self.post(deliver)
 
@@ -311,9 +326,9 @@ class Rig:
         def deliver() -> None:
             if self.witness is None or self.lose(server.name, "witness", [payload]):
                 return
-            for action in self.witness.handle_request(b"", payload, self.now):
-                if isinstance(action, Reply):
-                    server.take(partial(server.core.handle_witness, [action.message], self.now))
+            for effect in self.witness.handle_request(b"", payload, self.now):
+                if isinstance(effect, Reply):
+                    server.take(partial(server.core.handle_answer, WITNESS, [effect.message], self.now))
 
         self.post(deliver)
 

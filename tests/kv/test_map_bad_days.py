@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from tests.kv.map_rig import WALL_NS, Client, Node, Rig, Server
+from tests.kv.map_rig import Client, Node, Rig, Server
 
+from chappe.core import Close, Publish, Reply
 from chappe.defaults import (
     MAP_BEAT_CROWDED_S,
     MAP_BEAT_S,
@@ -23,14 +24,24 @@ from chappe.errors import InvalidOperation, ProtocolError, WriteUnknown
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Offer, Publish, Withdraw
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.events import MapRefused, MapServerFound, MapServerLost
-from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.server import UPDATES, MapServerCore
 from chappe.kv.chp.source import JOIN_S
 from chappe.limits import MAP_LIMITS, MapLimits
 
 SMALL = replace(MAP_LIMITS, piece_bytes=400, window=4, takers_max=3, recent_max=20)
+
+
+class WrongClock:
+    """A host's, which differs from the others' by so many seconds."""
+
+    def __init__(self, rig: Rig, wrong_s: float) -> None:
+        self.rig = rig
+        self.wrong_s = wrong_s
+
+    def wall_ns(self) -> int:
+        return self.rig.wall_ns() + int(self.wrong_s * 1e9)
 
 
 class SlowRig(Rig):
@@ -59,7 +70,7 @@ class SlowRig(Rig):
 
 def fill(server: Server, count: int, body: bytes = b"x") -> None:
     for number in range(count):
-        server.core.handle_update([b"/%d" % number, bytes(8), b"", b"", body], server.rig.now)
+        server.core.handle_message(UPDATES, [b"/%d" % number, bytes(8), b"", b"", body], server.rig.now)
 
 
 def kinds(server: Server, client: str) -> list[int]:
@@ -263,9 +274,9 @@ def beats(server: Server, seconds: float, more: int = 0, step_s: float = 0.005) 
             core.handle_subscription(chp.HUGZ, True, rig.now)
         if core.next_timeout() > rig.now:
             continue
-        for action in core.handle_timeout(rig.now):
-            if isinstance(action, Publish):
-                beat = chp.beat_of(chp.decode_update(action.frames))
+        for effect in core.handle_timeout(rig.now):
+            if isinstance(effect, Publish):
+                beat = chp.beat_of(chp.decode_update(effect.message))
                 assert beat is not None
                 found.append((rig.now, beat.every_ms, hearers))
     return found
@@ -328,10 +339,10 @@ def test_a_server_tells_a_crowd_in_parts_so_that_all_else_comes_in_time() -> Non
     rig = Rig()
     server = rig.server()
     crowd = crowd_of(server, 1_000)
-    server.core.handle_update([b"/a", bytes(8), b"", b"", b"one"], rig.now)
+    server.core.handle_message(UPDATES, [b"/a", bytes(8), b"", b"", b"one"], rig.now)
     goes: list[list[bytes]] = []
     while not goes or server.core.next_timeout() < rig.now:
-        goes.append([action.client for action in server.core.flush(rig.now) if isinstance(action, Offer)])
+        goes.append([effect.to for effect in server.core.flush(rig.now) if isinstance(effect, Reply)])
 
     assert max(map(len, goes)) <= 250
     assert sorted(each for go in goes for each in go) == crowd
@@ -343,8 +354,8 @@ def test_nobody_in_a_crowd_is_passed_over_while_news_come() -> None:
     crowd = crowd_of(server, 750)
     told = Counter[bytes]()
     for number in range(9):
-        server.core.handle_update([b"/a", bytes(8), b"", b"", b"%d" % number], rig.now)
-        told.update(action.client for action in server.core.flush(rig.now) if isinstance(action, Offer))
+        server.core.handle_message(UPDATES, [b"/a", bytes(8), b"", b"", b"%d" % number], rig.now)
+        told.update(effect.to for effect in server.core.flush(rig.now) if isinstance(effect, Reply))
 
     assert [told[each] for each in crowd] == [3] * 750
 
@@ -363,7 +374,7 @@ def test_a_snapshot_in_the_guide_s_way_ends_when_the_client_finds_out_who_serves
         core.handle_request(b"early%d" % number, say.encode(hello), rig.now)
     core.handle_request(b"guide", chp.icanhaz(b""), rig.now)
     rig.now += 0.1
-    taken = [action.client for action in core.handle_timeout(rig.now) if isinstance(action, Offer)]
+    taken = [effect.to for effect in core.handle_timeout(rig.now) if isinstance(effect, Reply)]
 
     assert taken == [b"guide"]
 
@@ -629,7 +640,7 @@ class Tolerant(Client):
     """A client whose runtime counts what is malformed, as the real one does."""
 
     def __init__(self, rig: Rig, name: str, servers: list[str]) -> None:
-        super().__init__(rig, name, MapClientCore(servers, (b"",), rig.random()[:10], limits=rig.limits))
+        super().__init__(rig, name, MapClientCore(servers, (b"",), rig.random()[:10], rig, limits=rig.limits))
         self.malformed = 0
         rig.nodes[name] = self
         self.act(self.core.start(rig.now))
@@ -644,12 +655,12 @@ class Tolerant(Client):
 
 def test_a_server_of_another_map_is_named_and_not_followed() -> None:
     rig = Rig()
-    prices = MapServerCore(bytes(16), limits=rig.limits, now=rig.now, wall_ns=0, name="prices")
+    prices = MapServerCore(bytes(16), limits=rig.limits, now=rig.now, clock=rig, name="prices")
     server = Server(rig, "one", prices, [])
     rig.nodes["one"] = server
     server.update([b"/eur", bytes(8), b"", b"", b"1.08"])
     orders, same, any_ = [
-        Client(rig, f"{place}", MapClientCore(["one"], (b"",), bytes([place]) * 10, name=name))
+        Client(rig, f"{place}", MapClientCore(["one"], (b"",), bytes([place]) * 10, rig, name=name))
         for place, name in enumerate(("orders", "prices", ""))
     ]
     for each in (orders, same, any_):
@@ -854,9 +865,7 @@ def test_a_life_whose_clock_is_wrong_goes_on_where_the_last_one_was(wrong_s: int
     loaded = Loaded(entries, tuple([row for row in rows if isinstance(row, WriterRow)]))
     last = server.core.ledger.sequence
     rig.kill("one")
-    core = MapServerCore(
-        b"2" * 16, loaded=loaded, limits=rig.limits, now=rig.now, wall_ns=WALL_NS + int((rig.now + wrong_s) * 1e9)
-    )
+    core = MapServerCore(b"2" * 16, loaded=loaded, limits=rig.limits, now=rig.now, clock=WrongClock(rig, wrong_s))
     later = Server(rig, "one", core, [])
     rig.nodes["one"] = later
     later.act(core.start(rig.now))
@@ -886,13 +895,13 @@ def test_who_asks_again_and_again_and_takes_nothing_is_not_sent_more_and_more() 
         asked = core.handle_request(rogue, say.encode(say.Hello(number, bytes(10), (b"",), b"", 0, 0)), rig.now)
         asked += core.handle_request(guide, [b"ICANHAZ?", b""], rig.now)
         rig.now += 0.06
-        for action in [*asked, *core.handle_timeout(rig.now), *core.flush(rig.now)]:
-            if isinstance(action, Withdraw):
-                held[action.client] = 0
-            elif isinstance(action, Offer):
-                size = sum(len(frame) for message in action.messages for frame in message)
-                held[action.client] += size
-                sent += size if action.client == rogue else 0
+        for effect in [*asked, *core.handle_timeout(rig.now), *core.flush(rig.now)]:
+            if isinstance(effect, Close):
+                held[effect.link] = 0
+            elif isinstance(effect, Reply):
+                size = sum(len(frame) for message in effect.message for frame in message)
+                held[effect.to] += size
+                sent += size if effect.to == rogue else 0
 
     assert max(held.values()) < 2 * limits.window * limits.piece_bytes  # of what waits for it
     assert sent < 4 * limits.window * limits.piece_bytes  # and may be in a queue of the system
@@ -900,5 +909,5 @@ def test_who_asks_again_and_again_and_takes_nothing_is_not_sent_more_and_more() 
     core.handle_request(rogue, say.encode(say.Taken(100, 1, 0, 0)), rig.now)
     core.flush(rig.now)
     assert [each for each in core._streams._streams.values() if len(each.sizes) > 1]
-    core.handle_unroutable(rogue, rig.now)
+    core.handle_gone(rogue, rig.now)
     assert core.under_way == 0

@@ -23,6 +23,7 @@ from chappe.kv.backend import Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.server import PEER, UPDATES
 from chappe.limits import MAP_LIMITS
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors" / "clone"
@@ -141,20 +142,20 @@ def test_a_server_outlives_whatever_comes(seed: int, kind: str) -> None:
         client = b"rogue%d/0/0" % rng.randrange(4)
         guide, ours = bent(rng, rng.choice(CAPTURED)), bent(rng, of_client(rng, done))
         calls: list[Any] = [
-            partial(core.handle_update, guide, rig.now),
+            partial(core.handle_message, UPDATES, guide, rig.now),
             partial(core.handle_request, client, guide, rig.now),
             *[partial(core.handle_request, client, ours, rig.now)] * 3,
             partial(core.handle_taken, client, rig.now),
-            partial(core.handle_unroutable, client, rig.now),
+            partial(core.handle_gone, client, rig.now),
             partial(core.handle_subscription, rng.randbytes(2), rng.random() < 0.7, rig.now),
             partial(core.handle_timeout, rig.now),
         ]  # fmt: skip
         if kind == "passive" and rng.random() < 0.5:
             told = bent(rng, of_server(rng, core.peer._stream, core.peer._number)) if rng.random() < 0.7 else guide
             calls = [
-                partial(core.handle_peer_answer, told, rig.now),
-                partial(core.handle_peer_publication, guide, rig.now),
-                partial(core.handle_peer_publication, chp.hugz(chp.Beat(bytes(16), 5, 250, True)), rig.now),
+                partial(core.handle_answer, PEER, told, rig.now),
+                partial(core.handle_message, PEER, guide, rig.now),
+                partial(core.handle_message, PEER, chp.hugz(chp.Beat(bytes(16), 5, 250, True)), rig.now),
             ]  # fmt: skip
         try:
             server.act(rng.choice(calls)())
@@ -162,9 +163,7 @@ def test_a_server_outlives_whatever_comes(seed: int, kind: str) -> None:
             refused += 1
         if server.commits and rng.random() < 0.7:
             commit = server.commits.pop(0)
-            server.act(
-                core.handle_committed(commit.number, StorageError("no") if rng.random() < 0.2 else None, rig.now)
-            )
+            server.act(core.handle_done(commit, StorageError("no") if rng.random() < 0.2 else None, rig.now))
         rig._queue.clear()
         assert core.next_timeout() == core.next_timeout()  # no NaN
         assert core.clients <= LIMITS.streams_max + LIMITS.asks_max + LIMITS.takers_max
@@ -194,7 +193,7 @@ def test_a_client_outlives_whatever_comes(seed: int) -> None:
     rng = Random(seed)
     rig = Rig(LIMITS)
     rig.server()  # what it says is lost
-    client = Client(rig, "client", MapClientCore(["one"], (b"",), SESSION, limits=LIMITS))
+    client = Client(rig, "client", MapClientCore(["one"], (b"",), SESSION, rig, limits=LIMITS))
     rig.nodes["client"] = client
     core = client.core
     core.watched = rng.random() < 0.5
@@ -206,8 +205,8 @@ def test_a_client_outlives_whatever_comes(seed: int) -> None:
         ours = bent(rng, of_server(rng, source._stream, source._number))
         beat = chp.hugz(chp.Beat(rng.choice((bytes(16), b"\1" * 16)), rng.choice(NUMBERS), 250, rng.random() < 0.8))
         calls: list[Any] = [
-            partial(core.handle_publication, 0, guide, rig.now),
-            partial(core.handle_publication, 0, beat, rig.now),
+            partial(core.handle_message, 0, guide, rig.now),
+            partial(core.handle_message, 0, beat, rig.now),
             partial(core.handle_answer, 0, ours, rig.now),
             partial(core.handle_answer, 0, ours, rig.now),
             partial(core.handle_answer, 0, guide, rig.now),

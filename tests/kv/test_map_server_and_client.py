@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.kv.map_rig import Client, Rig, Server
 
+from chappe.core import Effect
 from chappe.errors import BackendFailure, StorageError
 from chappe.kv.backend import Loaded, PutRow, WriterRow
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Action
 from chappe.kv.chp.events import MapServerLost
 from chappe.kv.chp.ledger import CONFLICT, INVALID
 from chappe.kv.chp.recent import Recent
@@ -195,7 +195,7 @@ def test_clients_know_how_long_entries_live_and_are_told_nothing_of_it_when_they
     assert left_s("/short") == [pytest.approx(49, abs=0.5)] * 2
     told = len(second.told)
     second.core.position = (b"", 0)  # it does not know any more where it is
-    made: list[Action] = []
+    made: list[Effect] = []
     second.core._current.engage(rig.now, made)
     second.act(made)
     rig.run(1)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.kv.map_rig import Client, Rig, Server
 
+from chappe.core import Effect
 from chappe.defaults import MAP_SESSION_S
 from chappe.errors import InvalidOperation, StorageFull
 from chappe.kv.backend import Loaded
@@ -109,10 +110,10 @@ def test_a_client_that_was_cut_off_for_too_long_is_told_that_its_values_are_gone
 def test_a_client_that_turns_to_another_server_does_not_end_its_session() -> None:
     rig, _, owner, reader = with_a_value()
 
-    actions: list[object] = []
-    owner.core._current.leave(actions)  # type: ignore[arg-type]
-    owner.core._current.engage(rig.now, actions)  # type: ignore[arg-type]
-    owner.act(actions)  # type: ignore[arg-type]
+    effects: list[Effect] = []
+    owner.core._current.leave(effects)
+    owner.core._current.engage(rig.now, effects)
+    owner.act(effects)
     rig.run(3)
 
     assert reader.contents() == {"/here/a": b"1"}

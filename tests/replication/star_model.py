@@ -14,10 +14,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chappe.core import Persist as OnDisk
-from chappe.core import Reply, Report
-from chappe.replication.binary_star.actions import Ask, Confirm, Follow, Lead, Memory, Persist, Rest, Tell
+from chappe.core import Ask, Deliver, Effect, Persist, Reply, Report, Send
 from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.decisions import Confirm, Follow, Heartbeat, Lead, Memory, Rest
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import Held, WitnessCore
 
@@ -132,9 +131,9 @@ class Step:
         elif not self.servers[target.lower()].alive:
             return
         elif link[0] == "w":
-            self.call(target, lambda core: core.handle_witness(thing, self.now))
+            self.call(target, lambda core: core.handle_answer(thing, self.now))
         elif target.islower():
-            self.call(target, lambda core: core.handle_state(thing, self.now))
+            self.call(target, lambda core: core.handle_message(thing, self.now))
         else:
             self._take(target.lower(), *thing)
 
@@ -163,42 +162,43 @@ class Step:
         server = self.servers[name]
         if server.leads and server.core.confirms == "paired":
             self.servers[name] = replace(server, had=-1)
-            self.call(name, lambda core: core.handle_behind(self.now))
+            self.call(name, lambda core: core.fell_behind(self.now))
             life = server.core._peer.life  # type: ignore[union-attr]
             self.send(name.upper(), (server.leads, server.core.life, "all", server.log, life))
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def call(self, name: str, method: Callable[[BinaryStar], list[Any]]) -> None:
+    def call(self, name: str, method: Callable[[BinaryStar], list[Effect]]) -> None:
         core = copy.copy(self.servers[name].core)
         self.servers[name] = replace(self.servers[name], core=core)
-        actions = method(core)
+        effects = method(core)
         found = core.invariants()
         if found:
             raise Broken(found[0])
-        for action in actions:
-            self._do(name, action)
+        for effect in effects:
+            self._do(name, effect)
         self._caught_up(name)
         self.confirm(name)
 
-    def _do(self, name: str, action: Any) -> None:
+    def _do(self, name: str, effect: Effect) -> None:
         server = self.servers[name]
-        match action:
+        match effect:
             case Persist(memory):
                 self.servers[name] = replace(server, memory=memory)
-            case Tell(_, beat):
+                server.core.handle_done(memory, None, self.now)
+            case Send(_, Heartbeat(_, beat)):
                 self.send(name, beat)
-            case Ask(payload):
+            case Ask(_, _, payload):
                 if self.witness is not None:
                     self.links[f"{name}w"] = (*self.links[f"{name}w"], payload)[-KEPT:]
-            case Lead(term):
+            case Deliver(_, Lead(term)):
                 self.servers[name] = replace(server, leads=term, follows=None, had=-1, confirmed=len(server.log))
-            case Follow(term, life):
-                self.servers[name] = replace(server, leads=0, follows=action)
+            case Deliver(_, Follow(term, life) as follows):
+                self.servers[name] = replace(server, leads=0, follows=follows)
                 self.send(name.upper(), (term, life, "begin", server.core.life, 0))
-            case Rest():
+            case Deliver(_, Rest()):
                 self.servers[name] = replace(server, leads=0, follows=None)
-            case Confirm() | Report():
+            case Deliver(_, Confirm()) | Report():
                 pass
 
     def send(self, name: str, thing: Any) -> None:
@@ -216,7 +216,7 @@ class Step:
                 return
             if what == "begin":
                 self.servers[name] = replace(server, had=-1)
-                self.call(name, lambda core: core.handle_behind(self.now))
+                self.call(name, lambda core: core.fell_behind(self.now))
                 self.send(name.upper(), (term, life, "all", self.servers[name].log, place))
             elif place == self.servers[name].core._peer.life:  # type: ignore[union-attr]
                 self.servers[name] = replace(server, had=value)
@@ -238,10 +238,10 @@ class Step:
         peer = server.core._peer
         if server.leads and server.had >= server.confirmed and server.core.confirms != "paired" and peer is not None:
             core = copy.copy(server.core)
-            actions = core.handle_caught_up(peer.life, self.now)
+            effects = core.caught_up(peer.life, self.now)
             self.servers[name] = replace(server, core=core)
-            for action in actions:
-                self._do(name, action)
+            for effect in effects:
+                self._do(name, effect)
 
     def confirm(self, name: str) -> None:
         server = self.servers[name]
@@ -260,11 +260,11 @@ class Step:
     def _claim(self, name: str, frame: bytes) -> None:
         assert self.witness is not None
         core = WitnessCore(dict(self.witness))
-        for action in core.handle_request(b"", frame, 0.0):
-            if isinstance(action, OnDisk):
+        for effect in core.handle_request(b"", frame, 0.0):
+            if isinstance(effect, Persist):
                 self.witness = tuple(sorted(core.records.items()))
-            elif isinstance(action, Reply):
-                self.links[f"w{name}"] = (*self.links[f"w{name}"], action.message)[-KEPT:]
+            elif isinstance(effect, Reply):
+                self.links[f"w{name}"] = (*self.links[f"w{name}"], effect.message)[-KEPT:]
 
     # -- many at once -----------------------------------------------------------------------------------------
 

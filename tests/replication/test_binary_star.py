@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from chappe.core import Persist as OnDisk
-from chappe.core import Reply, Report
+from chappe.core import Deliver, Persist, Reply, Report, Send
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.binary_star import events
-from chappe.replication.binary_star.actions import Confirm, Follow, Lead, Memory, Persist, Rest, Tell
 from chappe.replication.binary_star.core import BELIEVE_S, BinaryStar
+from chappe.replication.binary_star.decisions import OWNER, Confirm, Follow, Heartbeat, Lead, Memory, Rest
 from chappe.replication.binary_star.messages import (
     ACTIVE,
     BACKUP,
@@ -29,13 +28,20 @@ from chappe.replication.binary_star.messages import (
 from chappe.replication.binary_star.witness import Held, PairRecord, WitnessCore
 
 
-def of(kind: type, actions: list[Any]) -> list[Any]:
-    return [each.event if isinstance(each, Report) else each for each in actions
-            if isinstance(each.event if isinstance(each, Report) else each, kind)]  # fmt: skip
+def carried(effect: Any) -> Any:
+    """What an effect brings, where that says more than its class."""
+    match effect:
+        case Report(carries) | Deliver(_, carries) | Send(_, carries):
+            return carries
+    return effect
 
 
-def told(actions: list[Any]) -> list[bytes]:
-    return [each.state for each in of(Tell, actions)]
+def of(kind: type, effects: list[Any]) -> list[Any]:
+    return [each for each in map(carried, effects) if isinstance(each, kind)]
+
+
+def told(effects: list[Any]) -> list[bytes]:
+    return [each.state for each in of(Heartbeat, effects)]
 
 
 class Pair:
@@ -49,13 +55,13 @@ class Pair:
         for role, core in self.cores.items():
             self.take(role, core.start(0.0))
 
-    def take(self, role: int, actions: list[Any]) -> list[Any]:
-        self.done[role] += actions
-        for tell in of(Tell, actions):
+    def take(self, role: int, effects: list[Any]) -> list[Any]:
+        self.done[role] += effects
+        for tell in of(Heartbeat, effects):
             if not self.cut:
                 other = 3 - role
-                self.take(other, self.cores[other].handle_state(tell.beat, self.now))
-        return actions
+                self.take(other, self.cores[other].handle_message(tell.beat, self.now))
+        return effects
 
     def run(self, seconds: float, *roles: int) -> None:
         until = self.now + seconds
@@ -71,7 +77,7 @@ class Pair:
 
     def pair(self) -> None:
         self.run(1.0)
-        self.take(PRIMARY, self.cores[PRIMARY].handle_caught_up(10 + BACKUP, self.now))
+        self.take(PRIMARY, self.cores[PRIMARY].caught_up(10 + BACKUP, self.now))
 
 
 def test_two_that_hear_each_other_need_no_client_and_no_wait() -> None:
@@ -205,7 +211,7 @@ def test_an_active_server_that_a_client_has_seen_replaced_steps_down() -> None:
 
     found = pair.ask(PRIMARY, known=4)
 
-    assert found[0] == Rest()  # before anybody else is told
+    assert found[0] == Deliver(OWNER, Rest())  # before anybody else is told
     assert not pair.cores[PRIMARY].serving
     pair.cut = False
     pair.run(1.0)
@@ -215,8 +221,12 @@ def test_an_active_server_that_a_client_has_seen_replaced_steps_down() -> None:
 def test_a_durable_server_keeps_its_term_before_it_leads() -> None:
     pair = Pair(memory=Memory())
 
-    done = pair.done[PRIMARY]
-    assert done.index(Persist(Memory(1, Record(1, LEADER)))) < done.index(Lead(1)) < done.index(Confirm("alone", 0))
+    done = list(map(carried, pair.done[PRIMARY]))
+    assert (
+        done.index(Persist(Memory(1, Record(1, LEADER)), first=True))
+        < done.index(Lead(1))
+        < done.index(Confirm("alone", 0))
+    )
     again = BinaryStar(PRIMARY, 99, now=0.0, memory=Memory(5, Record(5, LEADER)))
     assert (again.seen, again.record) == (5, Record(5, LEADER))
 
@@ -226,12 +236,12 @@ def test_a_server_whose_disk_refuses_does_not_lead() -> None:
     core.start(0.0)
     for tick in range(1, 10):
         core.handle_timeout(tick * 0.25)
-    assert of(Persist, core.handle_request(0, 2.3))
+    (persist,) = of(Persist, core.handle_request(0, 2.3))
 
-    done = core.handle_not_kept(Memory(), 2.3)
+    done = core.handle_done(persist.job, StorageError("no space left"), 2.3)
 
     assert not core.serving
-    assert Confirm("nothing", 0) in done
+    assert Deliver(OWNER, Confirm("nothing", 0)) in done
     assert of(events.TermNotKept, done)
     assert core.record == Record()
     assert of(Persist, core.handle_request(0, 2.4)) or not core.serving
@@ -240,17 +250,17 @@ def test_a_server_whose_disk_refuses_does_not_lead() -> None:
 def test_both_configured_alike_is_told_and_neither_begins() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0)
     other = BinaryStar(PRIMARY, 2, now=0.0)
-    found = core.handle_state(of(Tell, other.start(0.0))[0].beat, 0.0)
+    found = core.handle_message(of(Heartbeat, other.start(0.0))[0].beat, 0.0)
 
     assert of(events.SameRole, found)
-    assert not of(events.SameRole, core.handle_state(of(Tell, other.handle_timeout(0.25))[0].beat, 0.25))
+    assert not of(events.SameRole, core.handle_message(of(Heartbeat, other.handle_timeout(0.25))[0].beat, 0.25))
 
 
 def test_heartbeats_of_another_pair_are_told_and_ignored() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0, pair=b"one")
     other = BinaryStar(BACKUP, 2, now=0.0, pair=b"two")
 
-    found = core.handle_state(of(Tell, other.start(0.0))[0].beat, 0.0)
+    found = core.handle_message(of(Heartbeat, other.start(0.0))[0].beat, 0.0)
 
     assert of(events.OtherPair, found) == [events.OtherPair(b"two")]
     assert core.partner == "unknown"
@@ -278,12 +288,12 @@ def test_with_an_original_the_table_of_the_guide_holds(role: int, state: int, he
     core = BinaryStar(role, 1, now=0.0)
     core.start(0.0)
     if state == ACTIVE:
-        core.handle_state(b"2", 0.0)
+        core.handle_message(b"2", 0.0)
     elif state == PASSIVE:
-        core.handle_state(b"3", 0.0)
+        core.handle_message(b"3", 0.0)
     assert core.state == state
 
-    core.handle_state(b"%d" % heard, 0.1)
+    core.handle_message(b"%d" % heard, 0.1)
 
     assert core.state == TABLE[role, state, heard]
     assert core.invariants() == []
@@ -292,8 +302,8 @@ def test_with_an_original_the_table_of_the_guide_holds(role: int, state: int, he
 def test_an_original_that_fell_silent_is_active_no_more() -> None:
     core = BinaryStar(BACKUP, 7, now=0.0)
     for tick in range(4):
-        core.handle_state(b"3", tick * 0.25)
-    core.handle_whole(0.8)
+        core.handle_message(b"3", tick * 0.25)
+    core.copied_whole(0.8)
     for tick in range(4, 20):
         core.handle_timeout(tick * 0.25)
     core.handle_request(0, 5.0)
@@ -307,9 +317,9 @@ def test_a_copy_of_an_original_is_used_once_it_is_whole() -> None:
     for whole in (False, True):
         core = BinaryStar(BACKUP, 1, now=0.0)
         core.start(0.0)
-        core.handle_state(b"3", 0.0)
+        core.handle_message(b"3", 0.0)
         if whole:
-            core.handle_whole(0.1)
+            core.copied_whole(0.1)
         for tick in range(1, 10):
             core.handle_timeout(tick * 0.25)
         core.handle_request(0, 2.3)
@@ -319,14 +329,14 @@ def test_a_copy_of_an_original_is_used_once_it_is_whole() -> None:
 def test_the_digits_that_are_sent_are_the_states() -> None:
     core = BinaryStar(BACKUP, 1, now=0.0)
     assert told(core.start(0.0)) == [b"2"]
-    assert told(core.handle_state(b"3", 0.0)) == [b"4"]
-    assert told(core.handle_state(b"1", 0.1)) == [b"3"]
+    assert told(core.handle_message(b"3", 0.0)) == [b"4"]
+    assert told(core.handle_message(b"1", 0.1)) == [b"3"]
 
 
 def test_a_beat_is_sent_in_each_heartbeat() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0)
 
-    assert [len(of(Tell, core.handle_timeout(tick / 8))) for tick in range(8)] == [1, 0, 1, 0, 1, 0, 1, 0]
+    assert [len(of(Heartbeat, core.handle_timeout(tick / 8))) for tick in range(8)] == [1, 0, 1, 0, 1, 0, 1, 0]
 
 
 def test_a_lying_term_does_no_harm() -> None:
@@ -335,7 +345,7 @@ def test_a_lying_term_does_no_harm() -> None:
     core.handle_request(2**63, 0.1)
     assert core.seen == 0
     with pytest.raises(ProtocolError):
-        core.handle_state(encode_beat(Beat(PASSIVE, BACKUP, 250, 2, 0, seen=TERM_MAX + 1), b""), 0.1)
+        core.handle_message(encode_beat(Beat(PASSIVE, BACKUP, 250, 2, 0, seen=TERM_MAX + 1), b""), 0.1)
 
 
 @pytest.mark.parametrize("options", [{"role": 3}, {"life": 0}, {"heartbeat_s": 0.0}, {"pair": b"x" * 256}])
@@ -385,8 +395,8 @@ def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> No
     assert granted(witness, Claim(True, PRIMARY, 1, 1, 1, 0))
 
     def reported(count: int) -> list[object]:
-        actions = witness.handle_request(b"", encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"), 0.0)
-        return of(events.Refused, actions)
+        effects = witness.handle_request(b"", encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"), 0.0)
+        return of(events.Refused, effects)
 
     assert reported(1) == [events.Refused(b"p", BACKUP, 4, 1)]
     assert [reported(count) for count in range(2, 50)] == [[]] * 48
@@ -396,8 +406,8 @@ def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> No
 
 def test_a_grant_is_kept_before_it_is_told_and_taken_back_if_it_cannot_be() -> None:
     witness = WitnessCore({}, pairs_max=1)
-    actions = witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)
-    assert [type(each) for each in actions[:2]] == [OnDisk, Reply]
+    effects = witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)
+    assert [type(each) for each in effects[:2]] == [Persist, Reply]
 
     witness.handle_done(PairRecord(b"p", Held(1, PRIMARY, True, 1, 1, 0)), StorageError("no space left"), 0.0)
 

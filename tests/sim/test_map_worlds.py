@@ -12,8 +12,8 @@ from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
 from chappe.kv.chp.session_values import SessionValues
-from chappe.replication.binary_star.actions import Memory
 from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.decisions import Memory
 from chappe.replication.binary_star.witness import WitnessCore
 from chappe.sim.world import Settings
 

@@ -9,23 +9,37 @@ from math import inf
 from typing import Any, Final
 
 from tests.worlds.backends import SimBackend
-from tests.worlds.clocked import ClockedHost, Deliver
+from tests.worlds.clocked import ClockedHost
+from tests.worlds.clocked import Deliver as Arrive
 
-from chappe.core import Effect, Persist, Reply, Report
+from chappe.core import (
+    Ask,
+    Close,
+    Deliver,
+    Dial,
+    Effect,
+    Flush,
+    Persist,
+    Publish,
+    Reply,
+    Report,
+    Resolve,
+    Send,
+    Subscribe,
+)
 from chappe.errors import ChappeError, StorageError, StorageFull
-from chappe.kv.actions import Commit, Resolve
-from chappe.kv.chp import actions as chp
-from chappe.kv.chp.client import MapClientCore
+from chappe.kv.actions import Commit
+from chappe.kv.chp.client import MapClientCore, PlainWrite
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.server import PEER, UPDATES
 from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
-from chappe.replication.binary_star import actions as star
+from chappe.replication.binary_star.decisions import PARTNER, WITNESS, Heartbeat, Memory
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import PairRecord, WitnessCore
 
 SERVERS: Final = ("server0", "server1")
-WITNESS: Final = "witness"
 PAIR: Final = b"pair"
 SUBSCRIBED_S: Final = 0.05  # so long after a server began its subscribers have found it
 COMMITS_S: Final = (0.000_5, 0.005, 0.05)
@@ -42,7 +56,7 @@ class MapHost(ClockedHost):
         self.servers: tuple[str, ...] = ()
         self.connections: list[int] = []
         self.table = {
-            Report: self._report, chp.Listen: self._listen, chp.Ask: self._ask, chp.Reopen: self._reopen,
+            Report: self._report, Subscribe: self._subscribe, Send: self._send_to, Dial: self._dial,
         }  # fmt: skip
 
     def due(self) -> float:
@@ -73,24 +87,24 @@ class MapHost(ClockedHost):
         self.prefixes = [[] for _ in servers]
         self.connections = [0] * len(servers)
 
-    def _listen(self, action: chp.Listen) -> None:
-        had = self.prefixes[action.server]
-        (had.append if action.on else had.remove)(action.prefix)
-        self._subscribe(self.servers[action.server], action.prefix, action.on)
+    def _subscribe(self, effect: Subscribe) -> None:
+        had = self.prefixes[effect.to]
+        (had.append if effect.on else had.remove)(effect.prefix)
+        self._subscribe_at(self.servers[effect.to], effect.prefix, effect.on)
 
-    def _subscribe(self, server: str, prefix: bytes, on: bool) -> None:
+    def _subscribe_at(self, server: str, prefix: bytes, on: bool) -> None:
         def deliver(host: Any) -> None:
             host.call(host.core.handle_subscription, prefix, on, host.now)
 
-        self.world.lines.send(self.name, server, chp.Listen, deliver)
+        self.world.lines.send(self.name, server, Subscribe, deliver)
 
     def listen_again(self, server: str) -> None:
         """The connection broke by which it listens: the next one says what it wants."""
         for prefix in self.prefixes[self.servers.index(server)]:
-            self._subscribe(server, prefix, True)
+            self._subscribe_at(server, prefix, True)
 
-    def _ask(self, action: chp.Ask) -> None:
-        client, place, frames = self.name, action.server, action.frames
+    def _send_to(self, effect: Send) -> None:
+        client, place, frames = self.name, effect.to, effect.message
         number = self.connections[place]
 
         def deliver(host: Any) -> None:
@@ -98,15 +112,15 @@ class MapHost(ClockedHost):
                 self.world.heard[client] = self.world.now
             host.call(host.core.handle_request, f"{client}/{place}/{number}/{host.life}".encode(), frames, host.now)
 
-        self.world.lines.send(client, self.servers[place], chp.Ask, deliver, kept=True)
+        self.world.lines.send(client, self.servers[place], Send, deliver, kept=True)
 
     def reconnect(self, server: str) -> None:
         """A connection broke, with what was on it: the next one is another client to the server."""
         if server in self.servers:
             self.connections[self.servers.index(server)] += 1
 
-    def _reopen(self, action: chp.Reopen) -> None:
-        self.connections[action.server] += 1
+    def _dial(self, effect: Dial) -> None:
+        self.connections[effect.link] += 1
 
     def published(self, place: int, frames: list[bytes]) -> None:
         """A server has published something."""
@@ -137,12 +151,11 @@ class ServerHost(MapHost):
         self.follow((SERVERS[1 - place],))
         self.core = PairedMapServer(
             (PRIMARY, BACKUP)[place], world.random(16), pair=PAIR, loaded=None if backend is None else backend.load(),
-            limits=world.limits, witness="witness" if world.witnessed else "", now=self.now,
-            wall_ns=world.clock.wall_us * 1000,
+            limits=world.limits, witness=WITNESS if world.witnessed else "", now=self.now, clock=world.clock,
         )  # fmt: skip
         self.table |= {
-            chp.Offer: self._offer, chp.Withdraw: self._withdraw, chp.Publish: self._publish,
-            Commit: self._commit, star.Tell: self._tell, star.Ask: self._claim,
+            Reply: self._reply, Flush: self._flush, Close: self._close, Publish: self._publish,
+            Persist: self._commit, Ask: self._claim,
         }  # fmt: skip
 
     def start(self) -> None:
@@ -168,15 +181,21 @@ class ServerHost(MapHost):
                 for prefix in host.prefixes[place] if server == self.name else ():
                     self.call(self.core.handle_subscription, prefix, True, self.now)
 
-    def _offer(self, action: chp.Offer) -> None:
-        box = self._boxes.setdefault(action.client, _Box())
-        box.messages += action.messages
-        box.ask |= action.ask
+    def _reply(self, effect: Reply) -> None:
+        box = self._boxes.setdefault(effect.to, _Box())
+        box.messages += effect.message
         if not box.waits:
-            self._send(action.client, box)
+            self._send(effect.to, box)
 
-    def _withdraw(self, action: chp.Withdraw) -> None:
-        self._boxes.pop(action.client, None)
+    def _flush(self, effect: Flush) -> None:
+        box = self._boxes.get(effect.link)
+        if box is not None:
+            box.ask = True
+        else:
+            self.world.clock.after(0.001, self._call_soon, "handle_taken", effect.link)
+
+    def _close(self, effect: Close) -> None:
+        self._boxes.pop(effect.link, None)
 
     def _send(self, client: bytes, box: _Box) -> None:
         """Send what waits for a client, unless it takes nothing just now."""
@@ -184,19 +203,19 @@ class ServerHost(MapHost):
             return
         name, place, number, life = client.decode().split("/")
         if int(life) != self.life or name not in self.world.hosts or not self.world.hosts[name].alive:
-            self.world.failed[chp.Offer] += 1
+            self.world.failed[Reply] += 1
             del self._boxes[client]
-            self.world.clock.after(0.0, self._call_soon, "handle_unroutable", client)
+            self.world.clock.after(0.0, self._call_soon, "handle_gone", client)
             return
         until = self.world.stuffed.get((self.name, name), 0.0)
         box.waits = until > self.world.now
         if box.waits:
-            self.world.failed[chp.Offer] += 1
+            self.world.failed[Reply] += 1
             self.world.clock.at(until, self._send, client, box)
             return
         del self._boxes[client]
         for frames in box.messages:
-            self.world.lines.send(self.name, name, chp.Offer, self._answer(int(place), int(number), frames))
+            self.world.lines.send(self.name, name, Reply, self._answer(int(place), int(number), frames))
         if box.ask:
             self.world.clock.after(0.001, self._call_soon, "handle_taken", client)
 
@@ -204,7 +223,7 @@ class ServerHost(MapHost):
         if self.alive:
             self.take(lambda host: host.call(getattr(host.core, method), client, host.now))
 
-    def _answer(self, place: int, number: int, frames: list[bytes]) -> Deliver:
+    def _answer(self, place: int, number: int, frames: list[bytes]) -> Arrive:
         life = self.life
 
         def deliver(host: Any) -> None:
@@ -214,58 +233,61 @@ class ServerHost(MapHost):
 
         return deliver
 
-    def _publish(self, action: chp.Publish) -> None:
-        frames = action.frames
+    def _publish(self, effect: Publish) -> None:
+        frames = effect.message
         for host in self.world.alive(MapHost):
             for place, server in enumerate(host.servers):
                 if server == self.name and any(frames[0].startswith(each) for each in host.prefixes[place]):
-                    self.world.lines.send(self.name, host.name, chp.Publish, _publication(place, frames))
+                    self.world.lines.send(self.name, host.name, Publish, _publication(place, frames))
 
-    def _tell(self, action: star.Tell) -> None:
-        beat = action.beat
+    def _send_to(self, effect: Send) -> None:
+        if effect.to != PARTNER:
+            super()._send_to(effect)
+            return
+        beat = effect.message.beat
 
         def deliver(host: Any) -> None:
-            host.call(host.core.handle_state, [beat], host.now)
+            host.call(host.core.handle_message, PARTNER, [beat], host.now)
 
-        self.world.lines.send(self.name, self.servers[0], star.Tell, deliver)
+        self.world.lines.send(self.name, self.servers[0], Heartbeat, deliver)
 
-    def _claim(self, action: star.Ask) -> None:
-        source, life, payload = self.name, self.life, action.payload
-        self.world.lines.send(source, WITNESS, star.Ask, lambda host: host.claim(source, life, payload), kept=True)
+    def _claim(self, effect: Ask) -> None:
+        source, life, payload = self.name, self.life, effect.request
+        self.world.lines.send(source, WITNESS, Ask, lambda host: host.claim(source, life, payload), kept=True)
 
-    def _commit(self, action: Commit) -> None:
-        self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, action)
+    def _commit(self, effect: Persist) -> None:
+        self.world.clock.after(self.world.commit_s * self.world.rng.random(), self._committed, effect.job)
 
-    def _committed(self, action: Commit) -> None:
+    def _committed(self, commit: Commit) -> None:
         if not self.alive:
             return
         until = self.world.stalled.get(self.name, 0.0)
         if self.world.now < until:
-            self.world.clock.at(until, self._committed, action)
+            self.world.clock.at(until, self._committed, commit)
             return
         assert self.backend is not None
         error: StorageError | None = None
         try:
-            self.backend.commit(action.operations)
+            self.backend.commit(commit.operations)
         except StorageFull as problem:
             error = problem
-            self.world.failed[Commit if action.number > 0 else star.Persist] += 1
+            self.world.failed[Commit if commit.number > 0 else Memory] += 1
 
         def deliver(host: Any) -> None:
-            host.call(host.core.handle_committed, action.number, error, host.now)
+            host.call(host.core.handle_done, commit, error, host.now)
 
         self.take(deliver)
 
     def published(self, place: int, frames: list[bytes]) -> None:
         """The other server has published something."""
-        self.call(self.core.handle_peer_publication, frames, self.now)
+        self.call(self.core.handle_message, PEER, frames, self.now)
 
     def answered(self, place: int, frames: list[bytes]) -> None:
         """The other server has answered."""
-        self.call(self.core.handle_peer_answer, frames, self.now)
+        self.call(self.core.handle_answer, PEER, frames, self.now)
 
 
-def _publication(place: int, frames: list[bytes]) -> Deliver:
+def _publication(place: int, frames: list[bytes]) -> Arrive:
     return lambda host: host.published(place, frames)
 
 
@@ -334,7 +356,7 @@ class WitnessHost(MapHost):
     def _reply(self, server: str, life: int, payload: bytes) -> None:
         def deliver(host: Any) -> None:
             if host.life == life:
-                host.call(host.core.handle_witness, [payload], host.now)
+                host.call(host.core.handle_answer, WITNESS, [payload], host.now)
 
         self.world.lines.send(self.name, server, Reply, deliver)
 
@@ -357,14 +379,14 @@ class ClientHost(MapHost):
         super().__init__(world, name)
         self.life = world.next_life()
         self.follow(SERVERS)
-        self.core = MapClientCore(SERVERS, (b"",), world.random(10), limits=world.limits)
+        self.core = MapClientCore(SERVERS, (b"",), world.random(10), world.clock, limits=world.limits)
         self.core.watched = True
         self.shown: dict[bytes, bytes] = {}  # what who watches has been told
         self.written: dict[int, Written] = {}
         self.session_keys: set[bytes] = set()  # that were confirmed
         self._session_writes: dict[int, bytes] = {}
         self._tickets = 0
-        self.table |= {Resolve: self._resolve, chp.Told: self._told, chp.Write: self._write}
+        self.table |= {Resolve: self._resolve, Deliver: self._told, Publish: self._write}
 
     def start(self) -> None:
         """Begin."""
@@ -389,40 +411,41 @@ class ClientHost(MapHost):
         self._session_writes[self._tickets] = key
         self.call(self.core.write, Step(((key, b"here", 0, SESSION),)), self._tickets, self.now)
 
-    def _resolve(self, action: Resolve) -> None:
-        key = self._session_writes.pop(action.ticket, None)
+    def _resolve(self, effect: Resolve) -> None:
+        key = self._session_writes.pop(effect.ticket, None)
         if key is not None:
-            if action.outcome is True:
+            if effect.outcome is True:
                 self.session_keys.add(key)
             return
-        written = self.written.pop(action.ticket)
-        written.outcome = action.outcome  # type: ignore[assignment]
+        written = self.written.pop(effect.ticket)
+        written.outcome = effect.outcome
         self.world.see("on_outcome", self, written)
 
-    def _write(self, action: chp.Write) -> None:
+    def _write(self, effect: Publish) -> None:
         """It has not heard that its server is one of chappe: it writes as the Guide's clients do, to both."""
-        frames = action.frames
+        frames = effect.message.frames
         for written in self.written.values():
             if (written.key, written.value) == (frames[0], frames[4]):
                 written.plain = True
 
         def deliver(host: Any) -> None:
-            host.call(host.core.handle_update, frames, host.now)
+            host.call(host.core.handle_message, UPDATES, frames, host.now)
 
         for server in self.servers:
-            self.world.lines.send(self.name, server, chp.Write, deliver)
+            self.world.lines.send(self.name, server, PlainWrite, deliver)
 
-    def _told(self, action: chp.Told) -> None:
-        if self.shown.get(action.key, b"") != action.before:
-            self.world.fail("watches", f"{self.name} is told {action}, and knew {self.shown.get(action.key)!r}")
-        if action.body:
-            self.shown[action.key] = action.body
-        else:
-            del self.shown[action.key]
+    def _told(self, effect: Deliver) -> None:
+        for change in effect.messages:
+            if self.shown.get(change.key, b"") != change.before:
+                self.world.fail("watches", f"{self.name} is told {change}, and knew {self.shown.get(change.key)!r}")
+            if change.body:
+                self.shown[change.key] = change.body
+            else:
+                del self.shown[change.key]
 
     def published(self, place: int, frames: list[bytes]) -> None:
         """A server has published something."""
-        self.call(self.core.handle_publication, place, frames, self.now)
+        self.call(self.core.handle_message, place, frames, self.now)
 
     def answered(self, place: int, frames: list[bytes]) -> None:
         """A server has answered."""

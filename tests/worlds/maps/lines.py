@@ -1,6 +1,6 @@
 """Connections between the hosts of a map: in order, cut in one direction or both, late or lost.
 
-Each class of actions that sends something is a kind of socket with an order of its own.
+Each class of effects, or of what they carry, is a kind of socket with an order of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.worlds.clocked import Deliver
 
-from chappe.kv.chp import actions as chp
+from chappe.core import Reply, Send, Subscribe
 from chappe.sim.world import World
 
 QUEUE_MAX: Final = 100  # messages that a socket keeps for a server that is not there
@@ -42,11 +42,11 @@ class Lines:
         if until > world.now:
             if lost:
                 world.failed[kind] += 1
-                if kind is chp.Ask:
+                if kind is Send:
                     world.hosts[source].reconnect(target)
-                elif kind is chp.Offer and target in world.hosts:
+                elif kind is Reply and target in world.hosts:
                     world.hosts[target].reconnect(source)
-                elif kind is chp.Listen:  # the next connection says it again
+                elif kind is Subscribe:  # the next connection says it again
                     world.clock.at(until, self._listen_again, source, target)
                 return
             at = until + self._base_s

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from tests.worlds.maps.hosts import (
     SERVERS,
-    WITNESS,
     ClientHost,
     GuideHost,
     MapHost,
@@ -26,6 +25,7 @@ from tests.worlds.maps.world import MapWorld
 
 from chappe.errors import WriteUnknown
 from chappe.kv.chp.messages import SESSION_BYTES
+from chappe.replication.binary_star.decisions import WITNESS
 from chappe.replication.binary_star.messages import PASSIVE
 from chappe.sim.host import Member
 from chappe.sim.world import Checker

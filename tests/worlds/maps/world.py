@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from tests.worlds.backends import SimBackend
 from tests.worlds.faults import Schedule
-from tests.worlds.maps.hosts import COMMITS_S, SERVERS, WITNESS, ClientHost, ServerHost
+from tests.worlds.maps.hosts import COMMITS_S, SERVERS, ClientHost, ServerHost
 from tests.worlds.maps.lines import Lines
 
 from chappe.limits import MAP_LIMITS
+from chappe.replication.binary_star.decisions import WITNESS
 from chappe.replication.binary_star.witness import Held
 from chappe.sim.host import Member
 from chappe.sim.world import Settings, World

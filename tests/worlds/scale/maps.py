@@ -21,15 +21,14 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
-from chappe.core import Report
+from chappe.core import Close, Dial, Effect, Publish, Reply, Report, Resolve, Send, Subscribe
 from chappe.errors import ProtocolError
-from chappe.kv.actions import Resolve
-from chappe.kv.chp.actions import Ask, Listen, Offer, Publish, Reopen, Withdraw
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.messages import HUGZ, session_of
 from chappe.kv.chp.pair import PairedMapServer
+from chappe.kv.chp.server import PEER
 from chappe.kv.chp.stream import MARK, Step
-from chappe.replication.binary_star.actions import Tell
+from chappe.replication.binary_star.decisions import PARTNER
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 
 CLIENTS: Final = 30_000
@@ -54,8 +53,7 @@ class Server:
         self._free_at = 0.0  # what it does now is done then
         self._turn_at = inf
         self.core = PairedMapServer(
-            (PRIMARY, BACKUP)[place], world.random(16), pair=b"", now=world.now,
-            wall_ns=_WALL_NS + int(world.now * 1e9),
+            (PRIMARY, BACKUP)[place], world.random(16), pair=b"", now=world.now, clock=world,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -95,26 +93,26 @@ class Server:
         self._free_at = world.now + world.message_s * (took + sent)
         self.wake(self._free_at if self._inbox else core.next_timeout())
 
-    def _carry_out(self, actions: Sequence[Any]) -> int:
+    def _carry_out(self, effects: Sequence[Effect]) -> int:
         """Do these; how many messages that are sent."""
         world, sent = self.world, 0
-        for action in actions:
-            if isinstance(action, Offer):
-                sent += len(action.messages)
-                for frames in action.messages:
+        for effect in effects:
+            if isinstance(effect, Reply):
+                sent += len(effect.message)
+                for frames in effect.message:
                     self.offered[frames[1][:2] if frames[0] == MARK else b""] += 1
-                world.answer(self, action.client, action.messages)
-            elif isinstance(action, Publish):
+                world.answer(self, effect.to, effect.message)
+            elif isinstance(effect, Publish):
                 sent += 1  # one, for all subscribers: the rest is done by ZeroMQ's thread
-                world.publish(self, action.frames)
-            elif isinstance(action, Tell):
-                world.tell(1 - self.place, action.beat)
-            elif isinstance(action, Report):
-                world.told[type(action.event).__name__] += 1
-            elif isinstance(action, (Ask, Listen, Reopen)):
-                world.ask(action, self)
-            elif not isinstance(action, Withdraw):
-                world.faults.append(f"a server wants {action!r}")
+                world.publish(self, effect.message)
+            elif isinstance(effect, Send) and effect.to == PARTNER:
+                world.tell(1 - self.place, effect.message.beat)
+            elif isinstance(effect, Report):
+                world.told[type(effect.event).__name__] += 1
+            elif isinstance(effect, (Send, Subscribe, Dial)):
+                world.ask(effect, self)
+            elif not isinstance(effect, Close):
+                world.faults.append(f"a server wants {effect!r}")
         return sent
 
 
@@ -128,22 +126,22 @@ class Client:
         self.confirmed = 0  # writes
         self._due_at = inf
         session = session_of(number.to_bytes(10, "big"))
-        self.core = MapClientCore(SERVERS, (b"",), session)
+        self.core = MapClientCore(SERVERS, (b"",), session, world)
 
     def start(self) -> None:
         """Begin."""
         self.act(self.core.start(self.world.now))
 
-    def act(self, actions: Sequence[Any]) -> None:
-        """Carry out actions, and what follows from them."""
+    def act(self, effects: Sequence[Effect]) -> None:
+        """Carry out effects, and what follows from them."""
         world = self.world
-        for action in (*actions, *self.core.flush(world.now)):
-            if isinstance(action, (Ask, Listen, Reopen)):
-                world.ask(action, self)
-            elif isinstance(action, Resolve):
-                self.confirmed += action.outcome is True
-            elif isinstance(action, Report):
-                name = type(action.event).__name__
+        for effect in (*effects, *self.core.flush(world.now)):
+            if isinstance(effect, (Send, Subscribe, Dial)):
+                world.ask(effect, self)
+            elif isinstance(effect, Resolve):
+                self.confirmed += effect.outcome is True
+            elif isinstance(effect, Report):
+                name = type(effect.event).__name__
                 world.told[name] += 1
                 self.lost += name == "MapServerLost"
         due = self.core.next_timeout()
@@ -194,6 +192,10 @@ class World:
             each.start()
         self.run(lambda: self.servers[0].core.active, LATENCY_S)
 
+    def wall_ns(self) -> int:
+        """As ``core.Clock``."""
+        return _WALL_NS + int(self.now * 1e9)
+
     def random(self, size: int) -> bytes:
         """Bytes that come only once."""
         return next(self._numbers).to_bytes(size, "big")
@@ -222,18 +224,20 @@ class World:
     def _later(self, do: Callable[[], None]) -> None:
         self.at(self.now + LATENCY_S, do)
 
-    def ask(self, action: Ask | Listen | Reopen, source: Client | Server) -> None:
+    def ask(self, effect: Send | Subscribe | Dial, source: Client | Server) -> None:
         """A client, or a passive server, says something to a server."""
-        place = action.server if isinstance(source, Client) else 1 - source.place
+        if isinstance(effect, Dial):
+            return
+        place = effect.to if isinstance(source, Client) else 1 - source.place
         server = self.servers[place]
         name = source.number.to_bytes(4, "big") if isinstance(source, Client) else b"peer"
-        if isinstance(action, Listen):
+        if isinstance(effect, Subscribe):
             prefixes = self._subscribers[place].setdefault(source, set())
-            (prefixes.add if action.on else prefixes.discard)(action.prefix)
-            prefix, on = action.prefix, action.on
+            (prefixes.add if effect.on else prefixes.discard)(effect.prefix)
+            prefix, on = effect.prefix, effect.on
             self._later(lambda: server.take(lambda: server.core.handle_subscription(prefix, on, self.now)))
-        elif isinstance(action, Ask):
-            frames = action.frames
+        else:
+            frames = effect.message
             self._later(lambda: server.take(lambda: server.core.handle_request(name, frames, self.now)))
 
     def answer(self, server: Server, name: bytes, messages: Sequence[list[bytes]]) -> None:
@@ -261,22 +265,22 @@ class World:
                 if (key in prefixes or b"" in prefixes) if key == HUGZ else any(map(key.startswith, prefixes)):
                     self.heard += 1
                     if isinstance(each, Client):
-                        each.act(each.core.handle_publication(place, frames, self.now))
+                        each.act(each.core.handle_message(place, frames, self.now))
                     else:
                         each.take(partial(self._peer_publication, each, frames))
 
         self._later(deliver)
 
     def _peer_answer(self, server: Server, frames: list[bytes]) -> Sequence[Any]:
-        return server.core.handle_peer_answer(frames, self.now)
+        return server.core.handle_answer(PEER, frames, self.now)
 
     def _peer_publication(self, server: Server, frames: list[bytes]) -> Sequence[Any]:
-        return server.core.handle_peer_publication(frames, self.now)
+        return server.core.handle_message(PEER, frames, self.now)
 
     def tell(self, place: int, beat: bytes) -> None:
         """A server tells the other one of itself."""
         server = self.servers[place]
-        self._later(lambda: server.take(lambda: server.core.handle_state([beat], self.now)))
+        self._later(lambda: server.take(lambda: server.core.handle_message(PARTNER, [beat], self.now)))
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

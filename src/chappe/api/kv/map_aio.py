@@ -34,7 +34,7 @@ class AsyncSharedMap(AsyncCloseable, ReadableMap[V]):
     def __init__(self, *servers: str, values: Any = bytes, **options: Unpack[MapOptions]) -> None:
         own(self)
         self.member = MapMember(servers, values, **options)
-        self._watch = Watch(self.member.node.turns, "AsyncSharedMap")
+        self._watch = Watch(self.member.driver.turns, "AsyncSharedMap")
 
     async def __aenter__(self) -> AsyncSharedMap[V]:
         try:

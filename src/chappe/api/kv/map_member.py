@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Generic
 
 from chappe.api import at_exit
-from chappe.api.faces import Seconds, Steps, happened, weakly
+from chappe.api.faces import Seconds, Steps, happened
 from chappe.api.kv.map_sealing import NOTHING_LIKE_IT, MapSealing
 from chappe.api.kv.map_values import (
     Codec,
@@ -26,12 +26,11 @@ from chappe.api.kv.map_values import (
 )
 from chappe.api.kv.map_watch import MapWatch, Watching
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
+from chappe.core import Deliver, Resolve
 from chappe.data.given import as_text, pairs, two
 from chappe.defaults import MAP_STEP_BYTES_MAX, MAP_SUBTREE_BYTES_MAX
 from chappe.errors import BufferFull, Closed, InvalidData, NoMaster, NotPermitted, RecordTooLarge, Sealed, UsageError
-from chappe.kv.actions import Resolve
-from chappe.kv.chp.actions import Told
-from chappe.kv.chp.client import MapClientCore
+from chappe.kv.chp.client import KeyChanged, MapClientCore
 from chappe.kv.chp.events import MapServerFound
 from chappe.kv.chp.ledger import key_of, raw_key
 from chappe.kv.chp.messages import SESSION_BYTES, Beat, properties_of
@@ -41,7 +40,8 @@ from chappe.kv.chp.streams import SUBTREES_BYTES_MAX, SUBTREES_MAX
 from chappe.kv.engine import Entry, index_of
 from chappe.limits import MAP_LIMITS
 from chappe.log.events import ConnectionRefused
-from chappe.runtime.map_node import MapClientNode
+from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.map_ports import MapClientPorts
 from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
@@ -86,28 +86,21 @@ class MapMember(at_exit.Collectable, Generic[V]):
             raise UsageError(f"a map has at most {SUBTREES_MAX:,} subtrees, of {SUBTREES_BYTES_MAX:,} bytes together")
         self.codec: Codec[V] = Codec(values)
         self.core = MapClientCore(
-            [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), name=check_name(name),
-            day_ns=time.time_ns() - round(time.monotonic() * 1e9), shown=partial(_shown, self.sealing),
+            [str(each) for each in addresses], subtrees, os.urandom(SESSION_BYTES), SYSTEM_CLOCK,
+            name=check_name(name), shown=partial(_shown, self.sealing),
         )  # fmt: skip
-        self.node = MapClientNode(
-            addresses,
-            self.core,
-            published=(model or (5 if len(addresses) == 1 else 6)) == 6,
-            on_resolve=weakly(self._resolved),
-            on_told=weakly(self._told),
-            on_report=weakly(self._reported),
-            gate=gate,
-        )
-        # why nobody answers, as far as that is known
-        self.refusal = ""
-        self._turns = self.node.turns
-        self._lock = self.node.lock
+        self.refusal = ""  # why nobody answers, as far as that is known
         self._asked: dict[int, Asked] = {}
         self._tickets = itertools.count(1)
         self._watches: dict[Watching, None] = {}
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
+        published = (model or (5 if len(addresses) == 1 else 6)) == 6
+        self._ports = MapClientPorts(addresses, self.core, published=published, user=self, gate=gate)
+        self.driver = self._ports.driver
+        self._turns = self.driver.turns
+        self._lock = self.driver.lock
         at_exit.add(self)
-        self.node.start()
+        self.driver.start(self.core.start(time.monotonic()))
 
     @property
     def _sealed(self) -> MapSealing | None:
@@ -190,7 +183,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
     def _key(self, entry: Entry) -> str:
         return decode_key(entry.key if self._sealed is None else key_of(self._raw_key(raw_key(entry.key))))
 
-    def change(self, told: Told) -> MapChange[V]:
+    def change(self, told: KeyChanged) -> MapChange[V]:
         """What a core told, for users. Raises InvalidData for a value that is not of the map's type."""
         key = decode_key(key_of(self._raw_key(told.key)))
         value = before = None
@@ -407,12 +400,12 @@ class MapMember(at_exit.Collectable, Generic[V]):
         with self._lock:
             self.check()
             ticket = next(self._tickets) if wait else None
-            actions = self.core.write(step, ticket, time.monotonic())
+            effects = self.core.write(step, ticket, time.monotonic())
             asked = None if ticket is None else Asked(self._turns, self._asked, ticket)
             if wait:
-                self.node.do(actions)
+                self.driver.do(effects)
             else:
-                self.node.look_at(0.0)  # others may follow: they leave together
+                self.driver.look_at(0.0)  # others may follow: they leave together
             self._turns.tell()
             return asked
 
@@ -425,7 +418,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
             written = self.core.write_all(steps, ticket)
             if written:
                 asked = Asked(self._turns, self._asked, ticket)
-                self.node.do(())
+                self.driver.do(())
                 self._turns.tell()
         self._turns.serve()  # what has come meanwhile; else it would wait until there is no room
         return asked, written
@@ -464,23 +457,27 @@ class MapMember(at_exit.Collectable, Generic[V]):
         self._watches.pop(watch, None)
         self.core.watched = bool(self._watches)
 
-    # -- the core's, with the lock held --------------------------------------------------------------------------------
+    # -- as a ``MapUser``, with the lock held --------------------------------------------------------------------------
 
-    def _resolved(self, action: Resolve) -> None:
-        asked = self._asked.get(action.ticket)
+    def resolved(self, effect: Resolve) -> None:
+        """A write is done, or has failed."""
+        asked = self._asked.get(effect.ticket)
         if asked is not None:
-            asked.answer(action.outcome)
+            asked.answer(effect.outcome)
 
-    def _told(self, action: Told) -> None:
+    def changed(self, effect: Deliver) -> None:
+        """Keys have changed: tell the watches."""
+        changes: Sequence[KeyChanged] = effect.messages
         for watch in self._watches:
-            watch.told(action)
+            for change in changes:
+                watch.told(change)
 
-    def _reported(self, event: object) -> None:
+    def reported(self, event: object) -> None:
+        """Something has happened."""
         if isinstance(event, ConnectionRefused):
             self.refusal = f"; {event}"
         logger.log(logging.INFO if isinstance(event, MapServerFound) else logging.WARNING, "%s", event)
         self._events.append(event)
-        self._turns.news = True
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -499,7 +496,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         left = self.core.pending
         for watch in list(self._watches):
             watch.close()
-        self.node.close()
+        self._ports.close()
         return [f"{left:,} writes to a shared map were not confirmed, and may be lost"] if left else []
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from chappe.api.faces import weakly
 from chappe.api.kv.attaching import open_backend
@@ -22,8 +22,9 @@ from chappe.kv.chp.server import MapServerCore
 from chappe.kv.chp.star_rows import is_of_a_pair
 from chappe.replication.binary_star.events import BecameActive, BecamePassive, Paired, PartnerFound
 from chappe.replication.binary_star.messages import BACKUP, NAME_BYTES_MAX, PRIMARY
-from chappe.runtime.map_node import MapServerNode
-from chappe.runtime.map_pair_node import PairedServerNode
+from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.map_pair_link import PairAddresses
+from chappe.runtime.map_ports import MapServerPorts
 from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.transports.gate import Gate, check_listening, gate_of, keys_of
@@ -77,7 +78,6 @@ class MapServer(NodeHost):
     """
 
     _good = (MapActive, MapPassive, MapCopied, BecameActive, BecamePassive, PartnerFound, Paired)
-    _node: MapServerNode
 
     def __init__(
         self,
@@ -102,54 +102,45 @@ class MapServer(NodeHost):
         self._gate = gate = gate_of(keys_of(security))
         paired = _paired(address, partner, role, pair, witness, link, gate)
         opened = open_backend(backend, {} if path is None else {"path": path})
+        now, epoch = time.monotonic(), os.urandom(UUID_BYTES)
+        core: MapServerCore | PairedMapServer
         try:
             loaded = None if opened is None else opened.load()
             if paired is not None:
                 core = PairedMapServer(
-                    PRIMARY if role == "primary" else BACKUP, os.urandom(UUID_BYTES), pair=pair.encode(), loaded=loaded,
-                    witness="" if paired[1] is None else str(paired[1]),
-                    now=time.monotonic(), wall_ns=time.time_ns(), name=check_name(name),
+                    PRIMARY if role == "primary" else BACKUP, epoch, pair=pair.encode(), loaded=loaded,
+                    witness="" if paired.witness is None else str(paired.witness), now=now, clock=SYSTEM_CLOCK,
+                    name=check_name(name),
                 )  # fmt: skip
             else:
                 if loaded is not None and is_of_a_pair(loaded):
                     raise UsageError(
                         f"{path} is the map of a server of a pair, whose partner may have more: give partner= and role="
                     )
-                single = MapServerCore(
-                    os.urandom(UUID_BYTES), loaded=loaded, now=time.monotonic(), wall_ns=time.time_ns(),
-                    name=check_name(name),
-                )  # fmt: skip
+                core = MapServerCore(epoch, loaded=loaded, now=now, clock=SYSTEM_CLOCK, name=check_name(name))
         except BaseException:
             if opened is not None:
                 opened.close()
             raise
-        if paired is None:
-            self._node = MapServerNode(
-                address,
-                single,
-                backend=opened,
-                published=model == 6,
-                name=name,
-                gate=gate,
-                on_report=weakly(self._report),
-            )
-        else:
-            peer, asked, links = paired
-            self._node = PairedServerNode(
-                address, core, backend=opened, peer=peer, link=links, witness=asked, published=model != 5,
-                name=name, gate=gate, on_report=weakly(self._report),
-            )  # fmt: skip
+        published = model == 6 if paired is None else model != 5
+        self._ports = MapServerPorts(
+            address, core, backend=opened, pair=paired, published=published, name=name, gate=gate,
+            on_report=weakly(self._report),
+        )  # fmt: skip
+        self._node = self._ports.driver
+        with self._node.lock:
+            self._node.perform(core.start(time.monotonic()))
         self._begin()
 
     @property
     def address(self) -> str:
         """What clients are given."""
-        return str(self._node.address)
+        return str(self._ports.address)
 
     def status(self) -> MapServerStatus:
         """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
         self._node.turns.check()
-        core = self._node.core
+        core = self._ports.core
         with self._node.lock:
             return MapServerStatus(
                 self.address,
@@ -167,11 +158,8 @@ class MapServer(NodeHost):
         return f"<MapServer {self.address}>"
 
 
-_Pair: TypeAlias = tuple[MapAddress, MapAddress | None, tuple[MapAddress, MapAddress]]
-
-
 def _paired(address: MapAddress, partner: str | None, role: str | None, pair: str, witness: str | None,
-            link: tuple[str, str] | None, gate: Gate | None) -> _Pair | None:  # fmt: skip
+            link: tuple[str, str] | None, gate: Gate | None) -> PairAddresses | None:  # fmt: skip
     """The addresses of a pair: of the partner, the witness, and of what the two tell each other. Raises UsageError."""
     if partner is None:
         if role is not None or pair or witness is not None or link is not None:
@@ -192,4 +180,4 @@ def _paired(address: MapAddress, partner: str | None, role: str | None, pair: st
     else:
         own, other = (MapAddress.parse(each) for each in link)
         other.check_dialled()
-    return peer, asked, (own, replace(other, name=peer.name))
+    return PairAddresses(peer, own, replace(other, name=peer.name), asked)

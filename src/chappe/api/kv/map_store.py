@@ -32,7 +32,7 @@ from chappe.data.json import dumps_plain, loads_plain
 from chappe.data.values import Value
 from chappe.defaults import STORE_CHANGES_BYTES_MAX, STORE_CHANGES_MAX
 from chappe.errors import Closed, InvalidData, RecordTooLarge, StaleData, UnsupportedValue, UsageError
-from chappe.kv.chp.actions import Told
+from chappe.kv.chp.client import KeyChanged
 from chappe.kv.chp.stream import Step
 from chappe.kv.engine import Change, Entry
 from chappe.system import time
@@ -65,7 +65,7 @@ class MapStore:
         if self._member.sealing is not None and self._member.sealing.active:
             raise UsageError("a sealed map cannot be bridged: read and write it as a SharedMap")
         self._codec: Codec[Any] = shared.member.codec
-        self.turns = shared.member.node.turns
+        self.turns = shared.member.driver.turns
         core = shared.member.core
         self.name = ", ".join([*core.servers, *(each.decode("utf-8", "replace") for each in core.subtrees if each)])
         self._feed: _Feed | None = None
@@ -73,7 +73,7 @@ class MapStore:
 
     def follow(self) -> None:
         """Remember changes from now on, for ``changes_since``."""
-        with self._member.node.lock:
+        with self._member.driver.lock:
             if self._feed is None:
                 made = _Feed(self._member.core.engine.version)
                 self._member.add_watch(made)
@@ -82,7 +82,7 @@ class MapStore:
     def leave(self) -> None:
         """Remember no more."""
         if self._feed is not None:
-            with self._member.node.lock:
+            with self._member.driver.lock:
                 self._member.forget_watch(self._feed)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class MapStore:
         """All changes after ``version``; None if they are not remembered any more: take a ``snapshot`` then."""
         self._member.check()
         assert self._feed is not None
-        with self._member.node.lock:
+        with self._member.driver.lock:
             told = self._feed.since(version)
         if told is None:
             return None
@@ -224,20 +224,20 @@ class _Feed:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self._told: deque[tuple[int, Told]] = deque(maxlen=STORE_CHANGES_MAX)
+        self._told: deque[tuple[int, KeyChanged]] = deque(maxlen=STORE_CHANGES_MAX)
         self._bytes = 0
 
-    def told(self, action: Told) -> None:
+    def told(self, change: KeyChanged) -> None:
         """A key has changed; the lock is held."""
         self.version += 1
         if len(self._told) == STORE_CHANGES_MAX:
             self._forget()
-        self._told.append((self.version, action))
-        self._bytes += _size(action)
+        self._told.append((self.version, change))
+        self._bytes += _size(change)
         while self._bytes > STORE_CHANGES_BYTES_MAX:
             self._forget()
 
-    def since(self, version: int) -> list[tuple[int, Told]] | None:
+    def since(self, version: int) -> list[tuple[int, KeyChanged]] | None:
         """Those after ``version``, which is not asked for again; None if some are forgotten. The lock is held."""
         while self._told and self._told[0][0] <= version:
             self._forget()
@@ -251,8 +251,8 @@ class _Feed:
         self._bytes -= _size(self._told.popleft()[1])
 
 
-def _size(action: Told) -> int:
-    return len(action.key) + len(action.body) + len(action.before)
+def _size(change: KeyChanged) -> int:
+    return len(change.key) + len(change.body) + len(change.before)
 
 
 def _raw(text: str | bytes) -> bytes:

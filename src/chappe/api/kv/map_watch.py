@@ -9,14 +9,14 @@ from chappe.api.faces import Seconds
 from chappe.api.kv.map_values import MapChange, V
 from chappe.api.mesh.source import Queued
 from chappe.errors import BufferFull, InvalidData
-from chappe.kv.chp.actions import Told
-from chappe.runtime.map_node import MapClientNode
+from chappe.kv.chp.client import KeyChanged
+from chappe.runtime.driver import Driver
 
 
 class Watching(Protocol):
     """What is told of changes, with the lock held."""
 
-    def told(self, action: Told) -> None:
+    def told(self, change: KeyChanged) -> None:
         """A key has changed."""
 
     def close(self) -> None:
@@ -26,9 +26,9 @@ class Watching(Protocol):
 class Watched(Protocol[V]):
     """What is watched: a client of a map."""
 
-    node: MapClientNode
+    driver: Driver
 
-    def change(self, told: Told) -> MapChange[V]:
+    def change(self, told: KeyChanged) -> MapChange[V]:
         """What a core told, for users."""
 
     def forget_watch(self, watch: Any) -> None:
@@ -45,7 +45,7 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
     def __init__(
         self, member: Watched[V], wanted: Callable[[bytes], bool], messages_max: int, *, disconnect: bool
     ) -> None:
-        super().__init__(member.node)
+        super().__init__(member.driver)
         self.dropped = 0
         self._member = member
         self._wanted = wanted
@@ -77,9 +77,9 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
         """A thread calls ``function`` with each; for the maker of this."""
         self._waiting.call_back(self.get, function, "chappe-map-watch")
 
-    def told(self, action: Told) -> None:
+    def told(self, change: KeyChanged) -> None:
         """A key has changed; the lock is held."""
-        if not self._wanted(action.key) or (self._disconnect and self.dropped):
+        if not self._wanted(change.key) or (self._disconnect and self.dropped):
             return
         if len(self._queue) >= self._messages_max:
             self.dropped += 1
@@ -87,7 +87,7 @@ class MapWatch(Queued[MapChange[V]], Generic[V]):
                 self._node.turns.news = True
                 return
             self._queue.popleft()
-        self._queue.append(action)
+        self._queue.append(change)
         self._waiting.changed()
 
     def ready(self) -> bool:

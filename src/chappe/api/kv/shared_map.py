@@ -158,7 +158,7 @@ class SharedMap(Closeable, ReadableMap[V], MutableMapping[str, V]):
     ) -> None:
         own(self)
         self.member = MapMember(servers, values, subtree=subtree, model=model, name=name, security=security)
-        self._turns = self.member.node.turns
+        self._turns = self.member.driver.turns
         if timeout != 0:
             try:
                 self.wait_ready(timeout)

@@ -17,12 +17,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from chappe.core import Report
+from chappe.core import Clock, Deliver, Effect, Publish, Report, Resolve
 from chappe.errors import BackendFailure, BufferFull, ChappeError, InvalidOperation, NotPermitted, WriteUnknown
-from chappe.kv.actions import Resolve
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Action, Told, Write
 from chappe.kv.chp.events import (
     KEYS_TOLD_MAX,
     MapDenied,
@@ -43,6 +41,21 @@ NS: Final = 1_000_000_000
 PLAIN_WINDOW: Final = 256  # writes to it at once: its queues hold 1000 messages, and drop what is more
 
 MapState = Literal["connecting", "synchronising", "active"]
+
+
+class KeyChanged(msgspec.Struct, frozen=True):
+    """For those who watch: a key has changed; its body now and before, empty where there is nothing."""
+
+    key: bytes
+    body: bytes
+    before: bytes
+
+
+class PlainWrite(msgspec.Struct, frozen=True):
+    """An update for the collector of a server of other programs, or of all that take what is published to them."""
+
+    server: int
+    frames: list[bytes]
 
 
 class _Written:
@@ -66,15 +79,15 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class MapClientCore:
-    """See the module. Every input takes ``now`` and returns its actions; call ``flush`` after one or several of them.
+    """See the module. Call ``flush`` after one or several inputs.
 
     Args:
-        servers: How each is called in events; ``Listen`` and others have their places.
+        servers: How each is called in events; effects have their places.
         subtrees: How the keys begin that are wanted.
         session: Ten random bytes, of this life (``messages.session_of``).
+        clock: Asked once: servers of other programs tell moments by the time of day.
         name: Of the map that it is to be, if it has a name.
         shown: What a key is called in events.
-        day_ns: What its clock, ``now``, lacks of the time of day; servers of other programs tell moments in that.
     """
 
     def __init__(
@@ -82,14 +95,15 @@ class MapClientCore:
         servers: Sequence[str],
         subtrees: tuple[bytes, ...],
         session: bytes,
+        clock: Clock,
         *,
         limits: MapLimits = MAP_LIMITS,
         name: str = "",
-        day_ns: int = 0,
         shown: Callable[[bytes], str] = lambda key: key.decode("utf-8", "replace"),
     ) -> None:
         self.engine = Engine(changes_max=0)
-        self._day_ns = day_ns
+        self._clock = clock
+        self._day_ns = 0  # what ``now`` lacks of the time of day
         self.position = (b"", 0)
         self.ready = False  # it has had a snapshot
         self.watched = False  # changes are to be told
@@ -115,19 +129,20 @@ class MapClientCore:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin."""
-        actions: list[Action] = []
+        self._day_ns = self._clock.wall_ns() - round(now * NS)
+        effects: list[Effect] = []
         for source in self.sources:
-            source.listen(actions)
-        self._current.engage(now, actions)
-        return actions
+            source.listen(effects)
+        self._current.engage(now, effects)
+        return effects
 
-    def close(self) -> list[Action]:
+    def close(self) -> list[Effect]:
         """Leave."""
-        actions: list[Action] = []
-        self._current.leave(actions, ends=True)
-        return actions
+        effects: list[Effect] = []
+        self._current.leave(effects, ends=True)
+        return effects
 
     @property
     def state(self) -> MapState:
@@ -182,7 +197,7 @@ class MapClientCore:
 
     # -- the application ---------------------------------------------------------------------------------------------
 
-    def write(self, step: say.Step, ticket: int | None, now: float) -> list[Action]:
+    def write(self, step: say.Step, ticket: int | None, now: float) -> list[Effect]:
         """Write; ``Resolve`` answers the ticket with True, False (something else than expected was there) or an error.
 
         Raises:
@@ -224,46 +239,46 @@ class MapClientCore:
 
     # -- the world ---------------------------------------------------------------------------------------------------
 
-    def handle_publication(self, server: int, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_message(self, server: int, frames: Sequence[bytes], now: float) -> list[Effect]:
         """A server has published something. Raises ProtocolError."""
-        actions: list[Action] = []
-        self.sources[server].handle_publication(frames, now, actions)
-        self._reconsider(now, actions)
-        return actions
+        effects: list[Effect] = []
+        self.sources[server].take_publication(frames, now, effects)
+        self._reconsider(now, effects)
+        return effects
 
-    def handle_answer(self, server: int, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_answer(self, server: int, frames: Sequence[bytes], now: float) -> list[Effect]:
         """A server has sent something to us alone. Raises ProtocolError."""
-        actions: list[Action] = []
-        self.sources[server].handle_answer(frames, now, actions)
-        self._reconsider(now, actions)
-        return actions
+        effects: list[Effect] = []
+        self.sources[server].take_answer(frames, now, effects)
+        self._reconsider(now, effects)
+        return effects
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is to be called."""
         due = self._current.next_timeout()
         return min(due, next(iter(self._echoes.values()))) if self._echoes else due
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
-        actions: list[Action] = []
-        reason = self._current.handle_timeout(now, actions)
+        effects: list[Effect] = []
+        reason = self._current.expire(now, effects)
         if reason:
-            self._lose(reason, now, actions)
-            self._switch(self._other(now), now, actions)
+            self._lose(reason, now, effects)
+            self._switch(self._other(now), now, effects)
         while self._echoes and (late := next(iter(self._echoes.items())))[1] <= now:
-            self._resolve(late[0], WriteUnknown("the write did not come back from the server"), actions)
-        return actions
+            self._resolve(late[0], WriteUnknown("the write did not come back from the server"), effects)
+        return effects
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """Send what is written, and say how far we are."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self._pending and self._current.state in ("taking", "following"):
             if self._current.chappe:
-                self._send(actions)
+                self._send(effects)
             elif self._current.state == "following":
-                self._send_plain(now, actions)
-        self._current.flush(now, actions)
-        return actions
+                self._send_plain(now, effects)
+        self._current.flush(now, effects)
+        return effects
 
     # -- as a Target -------------------------------------------------------------------------------------------------
 
@@ -271,22 +286,24 @@ class MapClientCore:
         """See ``Target``: here it is only known; the server decides what expires."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         applied, self._applied_there = self._applied_there, None
         changes = self.engine.replace(staged, tell=self.watched or applied is not None)
         if applied is not None:
-            self._tell_lost(changes, applied, actions)
+            self._tell_lost(changes, applied, effects)
         if self.watched:
-            actions += [_told(change) for change in changes if _differs(change)]
+            _deliver([_told(change) for change in changes if _differs(change)], effects)
 
-    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+    def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         engine = self.engine
         own = self.session if self._echoes else b""
         if not own and not self.watched and all(entry[1] and not entry[4] for entry in entries):
             engine.put_all(pairs_of(entries))
             return
+        told: list[KeyChanged] = []
+        back: list[int] = []  # own writes that come back
         for key, body, uuid, properties, left in entries:
             change: Change | None
             if body:
@@ -294,59 +311,62 @@ class MapClientCore:
             else:
                 change = engine.erase(key_of(key))
             if self.watched and change is not None:
-                actions.append(_told(change))
+                told.append(_told(change))
             if own and uuid.startswith(own):
                 written = chp.writer_of(uuid)
                 assert written is not None
-                self._resolve(written[1], True, actions)
+                back.append(written[1])
+        _deliver(told, effects)
+        for number in back:
+            self._resolve(number, True, effects)
 
-    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+    def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         # It was taken for another program's, as its HUGZ did not come: what was written so must not be sent again.
         for number in list(self._echoes):
-            self._resolve(number, WriteUnknown("the write did not come back from the server"), actions)
+            self._resolve(number, WriteUnknown("the write did not come back from the server"), effects)
         self._next = max(applied, self.done) + 1
         if applied < self.done and self._applied_there is None:  # reported once
             self._applied_there = applied
 
-    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         last = min(applied, self._last)
         if not failed and not self._echoes:
-            self._resolve_all(last, actions)
+            self._resolve_all(last, effects)
             return
         outcomes: dict[int, bool | ChappeError] = {}
         for number, code, text in failed:
             outcomes[number] = False if code == CONFLICT else _error(code, text)
         for number in range(self.done + 1, last + 1):
-            self._resolve(number, outcomes.get(number, True), actions)
+            self._resolve(number, outcomes.get(number, True), effects)
 
-    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
         """See ``Target``: this is for servers."""
 
-    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+    def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         if self.others.get(self.servers[server]) != name:
             self.others[self.servers[server]] = name
-            actions.append(Report(MapRefused(self.servers[server], name)))
+            effects.append(Report(MapRefused(self.servers[server], name)))
 
-    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+    def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.refusals[self.servers[server]] = reason
-        actions.append(Report(MapDenied(self.servers[server], reason)))
+        effects.append(Report(MapDenied(self.servers[server], reason)))
 
-    def following(self, server: int, now: float, actions: list[Action]) -> None:
+    def following(self, server: int, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.ready = True
         self.refusals.clear()
         self.others.pop(self.servers[server], None)
         if self._found is not self._current:
             self._found = self._current
-            actions.append(Report(MapServerFound(self.servers[server], len(self.engine))))
+            effects.append(Report(MapServerFound(self.servers[server], len(self.engine))))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _tell_lost(self, changes: Sequence[Change], applied: int, actions: list[Action]) -> None:
+    def _tell_lost(self, changes: Sequence[Change], applied: int, effects: list[Effect]) -> None:
         """Report which of this client's confirmed steps the new server has not applied, by their keys."""
         gone: list[bytes] = []
         back: list[bytes] = []
@@ -362,7 +382,7 @@ class MapClientCore:
         if gone or back:
             server = self.servers[self._current.server]
             keys, erased = ([self._shown(key) for key in each[:KEYS_TOLD_MAX]] for each in (gone, back))
-            actions.append(Report(MapWritesLost(server, len(gone), tuple(keys), len(back), tuple(erased))))
+            effects.append(Report(MapWritesLost(server, len(gone), tuple(keys), len(back), tuple(erased))))
 
     def _note_erased(self, number: int, step: say.Step) -> None:
         """Remember the keys that a confirmed step has erased: nothing else shows that here."""
@@ -377,7 +397,7 @@ class MapClientCore:
     def _ns(self, now: float) -> int:
         return self._day_ns + round(now * NS)
 
-    def _send(self, actions: list[Action]) -> None:
+    def _send(self, effects: list[Effect]) -> None:
         """Send steps to a server of chappe, several in a message."""
         last = min(self._last, self.done + self._limits.writes_window)
         while self._next <= last:
@@ -391,9 +411,9 @@ class MapClientCore:
                     break
                 steps.append(say.Step(()) if pending is None else pending.step)
                 self._next += 1
-            self._current.send(first, steps, actions)
+            self._current.send(first, steps, effects)
 
-    def _send_plain(self, now: float, actions: list[Action]) -> None:
+    def _send_plain(self, now: float, effects: list[Effect]) -> None:
         if self._current.doubtful:
             return  # a server of chappe would do it, and not say whose it was
         for number in range(self.done + 1, self._last + 1):
@@ -408,7 +428,7 @@ class MapClientCore:
                 problem = InvalidOperation(
                     f"the server at {server} is not one of chappe: it sets one key at a time, without looking at it"
                 )
-                self._resolve(number, problem, actions)
+                self._resolve(number, problem, effects)
                 continue
             key, body, left, properties = step.sets[0]
             if properties.startswith(SESSION):
@@ -416,18 +436,18 @@ class MapClientCore:
                     f"the server at {self.servers[self._current.server]} is not one of chappe: no value ends with its "
                     "client there; give it a ttl, and set it again before that is over"
                 )
-                self._resolve(number, problem, actions)
+                self._resolve(number, problem, effects)
                 continue
             # The Guide's model 5 server may delete what has no ttl at all when something else expires: 0 is for ever.
             ttl = chp.ttl_seconds(left) if left else b"0"
             uuid = chp.uuid_of(self.session, number)
             frames = chp.encode_update(chp.Update(key, 0, uuid, properties, body, ttl))
-            actions.append(Write(self._current.server, frames))
+            effects.append(Publish(PlainWrite(self._current.server, frames)))
             self._echoes[number] = now + ECHO_S
             if not key.startswith(self.subtrees):
-                self._resolve(number, True, actions)  # it does not come back
+                self._resolve(number, True, effects)  # it does not come back
 
-    def _resolve_all(self, last: int, actions: list[Action]) -> None:
+    def _resolve_all(self, last: int, effects: list[Effect]) -> None:
         """All steps up to there are done."""
         pending = self._pending
         for number in range(self.done + 1, last + 1):
@@ -440,11 +460,11 @@ class MapClientCore:
             asked = found.asked
             asked.left -= 1
             if not asked.left and asked.ticket is not None:
-                actions.append(Resolve(asked.ticket, asked.outcome))
+                effects.append(Resolve(asked.ticket, asked.outcome))
         self.done = max(self.done, last)
         self._skip_known()
 
-    def _resolve(self, number: int, outcome: bool | ChappeError, actions: list[Action]) -> None:
+    def _resolve(self, number: int, outcome: bool | ChappeError, effects: list[Effect]) -> None:
         pending = self._pending.pop(number, None)
         if pending is None:
             return
@@ -464,34 +484,34 @@ class MapClientCore:
                 asked.outcome = outcome
             if asked.ticket is None:
                 keys = ", ".join([self._shown(each[0]) for each in pending.step.sets[:5]])
-                actions.append(Report(MapWriteFailed(keys, str(outcome) if outcome else "another value was there")))
+                effects.append(Report(MapWriteFailed(keys, str(outcome) if outcome else "another value was there")))
         if not asked.left and asked.ticket is not None:
-            actions.append(Resolve(asked.ticket, asked.outcome))
+            effects.append(Resolve(asked.ticket, asked.outcome))
 
     def _skip_known(self) -> None:
         while self.done < self._last and self.done + 1 not in self._pending:
             self.done += 1
 
-    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+    def _lose(self, reason: str, now: float, effects: list[Effect]) -> None:
         if self._found is not None:
-            actions.append(Report(MapServerLost(self.servers[self._found.server], reason)))
+            effects.append(Report(MapServerLost(self.servers[self._found.server], reason)))
             self._found = None
         problem = "the server was lost before the write came back"
         for number in list(self._echoes):
-            self._resolve(number, WriteUnknown(problem), actions)
+            self._resolve(number, WriteUnknown(problem), effects)
 
-    def _reconsider(self, now: float, actions: list[Action]) -> None:
+    def _reconsider(self, now: float, effects: list[Effect]) -> None:
         """Turn to the server that says it is active, if the current one does not serve us."""
         current = self._current
         if current.state == "following":
             return
         if self._found is not None and current.refused == "passive":
-            self._lose("it is passive now", now, actions)
+            self._lose("it is passive now", now, effects)
         if current.beat is not None and current.beat.active and current.alive(now):
             return
         for source in self.sources:
             if source is not current and source.beat is not None and source.beat.active and source.alive(now):
-                self._switch(source, now, actions)
+                self._switch(source, now, effects)
                 return
 
     def _other(self, now: float) -> Source:
@@ -500,10 +520,15 @@ class MapClientCore:
         others = [*self.sources[place + 1 :], *self.sources[: place + 1]]
         return next((each for each in others if each.alive(now)), others[0])
 
-    def _switch(self, source: Source, now: float, actions: list[Action]) -> None:
-        self._current.leave(actions)
+    def _switch(self, source: Source, now: float, effects: list[Effect]) -> None:
+        self._current.leave(effects)
         self._current = source
-        source.engage(now, actions)
+        source.engage(now, effects)
+
+
+def _deliver(told: list[KeyChanged], effects: list[Effect]) -> None:
+    if told:
+        effects.append(Deliver(None, told))
 
 
 def _differs(change: Change) -> bool:
@@ -511,9 +536,9 @@ def _differs(change: Change) -> bool:
     return change.entry is None or change.before is None or change.entry.value != change.before.value
 
 
-def _told(change: Change) -> Told:
+def _told(change: Change) -> KeyChanged:
     entry, before = change.entry, change.before
-    return Told(
+    return KeyChanged(
         raw_key(change.key),
         b"" if entry is None else entry.value[0],  # type: ignore[index, arg-type]
         b"" if before is None else before.value[0],  # type: ignore[index, arg-type]

@@ -15,13 +15,13 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from chappe.core import Clock, Effect, Persist, Publish
 from chappe.data.values import Value
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_STEP_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
-from chappe.kv.chp.actions import Action, Publish
 from chappe.kv.chp.recent import Recent
 from chappe.kv.chp.session_values import SessionValues
 from chappe.kv.chp.sessions import Session, shorten_some
@@ -100,10 +100,10 @@ class Ledger:
 
     Args:
         loaded: What the backend has; None without one.
-        wall_ns: The time of day now; from then on only ``now`` counts.
+        clock: Asked now; from then on only ``now`` counts.
     """
 
-    def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, wall_ns: int) -> None:
+    def __init__(self, epoch: bytes, loaded: Loaded | None, limits: MapLimits, now: float, clock: Clock) -> None:
         self.epoch = epoch
         self.past: OrderedDict[bytes, int] = OrderedDict()  # epochs before, and up to which sequence they are contained
         self.engine = Engine(changes_max=0)
@@ -112,7 +112,8 @@ class Ledger:
         self.recent = Recent(limits)
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self.session_values = SessionValues(limits, now)
-        self.sequence = wall_ns // 1000
+        self._origin = (now, clock.wall_ns())
+        self.sequence = self._origin[1] // 1000
         self.alone = True  # steps are confirmed that no other server has
         self.serving = True
         self.followed = False  # ``sequence`` is one of the other server's, whose order this is
@@ -124,7 +125,6 @@ class Ledger:
         self.listened: tuple[bytes, ...] = ()  # what somebody has subscribed to
         self._limits = limits
         self._remembered = 0  # of writers, since it was looked how much that is
-        self._origin = (now, wall_ns)
         self._own = chp.session_of(epoch[: chp.SESSION_BYTES])
         self._expired = 0
         self._order = 0
@@ -198,7 +198,7 @@ class Ledger:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def do_step(self, name: bytes, number: int, step: Step, now: float, actions: list[Action]) -> None:
+    def do_step(self, name: bytes, number: int, step: Step, now: float, effects: list[Effect]) -> None:
         """The step of a writer of chappe; it was not done yet."""
         session = self.session(name, now)
         session.taken = number
@@ -206,14 +206,14 @@ class Ledger:
         if failure is not None:
             session.fail(number, *failure)  # now, as it goes to the disk with the writer's number
             self._remember(1)
-            self._finish(Doing((), (), name, number, failure, order=self._order), actions)
+            self._finish(Doing((), (), name, number, failure, order=self._order), effects)
             return
         session.do(number)
         uuid = chp.uuid_of(name, number)
         told = tuple([(key, body, uuid, properties, left) for key, body, left, properties in step.sets])
-        self._finish(Doing(self._apply(told, now), told, name, number, order=self._order), actions)
+        self._finish(Doing(self._apply(told, now), told, name, number, order=self._order), effects)
 
-    def do_steps(self, name: bytes, first: int, steps: Sequence[Step], now: float, actions: list[Action]) -> None:
+    def do_steps(self, name: bytes, first: int, steps: Sequence[Step], now: float, effects: list[Effect]) -> None:
         """Steps of a writer of chappe that were not done yet, from this number on."""
         plain: list[Told] = []  # one key each, which cannot fail: most steps of most programs
         reserved, key_max, body_max = chp.RESERVED, MAP_KEY_BYTES_MAX, MAP_BODY_BYTES_MAX
@@ -226,12 +226,12 @@ class Ledger:
                     plain.append((key, body, name + number.to_bytes(chp.NUMBER_BYTES, "big"), b"", 0))
                     continue
             if plain:
-                self._do_plain(plain, now, actions)
+                self._do_plain(plain, now, effects)
                 self._done(name, number - 1, plain, now)
                 plain = []
-            self.do_step(name, number, step, now, actions)
+            self.do_step(name, number, step, now, effects)
         if plain:
-            self._do_plain(plain, now, actions)
+            self._do_plain(plain, now, effects)
             self._done(name, first + len(steps) - 1, plain, now)
 
     def _done(self, name: bytes, number: int, told: Sequence[Told], now: float) -> None:
@@ -243,7 +243,7 @@ class Ledger:
         session.waiting.append((number, self.sequence))
         self._remember(1)
 
-    def _do_plain(self, told: Sequence[Told], now: float, actions: list[Action]) -> None:
+    def _do_plain(self, told: Sequence[Told], now: float, effects: list[Effect]) -> None:
         """Updates, each a step of its own that stays, where nothing is to become durable."""
         self.engine.put_all(pairs_of(told))
         self._note(told, now)
@@ -253,18 +253,18 @@ class Ledger:
             listened = self.listened
             for number, each in enumerate(told, sequence + 1):
                 if each[0].startswith(listened):
-                    actions.append(Publish(_published(each, number)))
+                    effects.append(Publish(_published(each, number)))
         self.recent.add_singles(told, self.sequence)
         self.news = True
 
-    def do_update(self, told: Told, now: float, actions: list[Action]) -> None:
+    def do_update(self, told: Told, now: float, effects: list[Effect]) -> None:
         """An update of another client."""
         if told[1] and not told[4] and not self.durable:
-            self._do_plain((told,), now, actions)
+            self._do_plain((told,), now, effects)
             return
-        self._finish(Doing(self._apply((told,), now), (told,), order=self._order), actions)
+        self._finish(Doing(self._apply((told,), now), (told,), order=self._order), effects)
 
-    def follow(self, told: Sequence[Told], sequence: int, now: float, actions: list[Action]) -> None:
+    def follow(self, told: Sequence[Told], sequence: int, now: float, effects: list[Effect]) -> None:
         """What the other server has ordered; ``sequence`` is that of the last."""
         left = len(told)
         for name, number, run in _runs(told):
@@ -277,9 +277,9 @@ class Ledger:
                     session.applied = session.taken
             if self.durable:  # each writer's number is kept with what it wrote
                 left -= len(run)
-                self._copy(run, name, number, sequence - left, now, actions)
+                self._copy(run, name, number, sequence - left, now, effects)
         if not self.durable:
-            self._copy(told, b"", 0, sequence, now, actions)
+            self._copy(told, b"", 0, sequence, now, effects)
 
     def _forgive(self, session: Session, run: Sequence[Told]) -> None:
         """Steps that a former server refused, and told nobody, were done by this one."""
@@ -289,7 +289,7 @@ class Ledger:
                 session.do(written[1])
 
     def _copy(self, told: Sequence[Told], name: bytes, number: int, sequence: int, now: float,
-              actions: list[Action]) -> None:  # fmt: skip
+              effects: list[Effect]) -> None:  # fmt: skip
         if self.durable or not all(each[1] and not each[4] for each in told):
             changes = self._apply(told, now)
         else:  # nobody asks what was there before
@@ -297,7 +297,7 @@ class Ledger:
             self.engine.put_all(pairs_of(told))
             self._note(told, now)
         doing = Doing(changes, tuple(told), name, number, sequence=sequence, copied=True, order=self._order)
-        self._finish(doing, actions)
+        self._finish(doing, effects)
 
     def refuse(self, refusals: Sequence[Refusal], now: float) -> None:
         """The other server has refused steps. They are not done with: what came before them may not be here yet."""
@@ -306,7 +306,7 @@ class Ledger:
         self._remember(len(refusals))
 
     def replace(self, staged: Staged, sequence: int, sessions: Sequence[WriterState], now: float,
-                actions: list[Action]) -> None:  # fmt: skip
+                effects: list[Effect]) -> None:  # fmt: skip
         """Have what the other server has, and nothing else."""
         self.past.clear()
         self._order += 1
@@ -324,35 +324,35 @@ class Ledger:
             session.failed = {number: (code, text) for number, code, text in failed}
             self._remember(len(failed))
             if self.durable:
-                self._finish(Doing((), (), name, applied, sequence=sequence, copied=True, order=self._order), actions)
+                self._finish(Doing((), (), name, applied, sequence=sequence, copied=True, order=self._order), effects)
         doing = Doing(tuple(changes), (), sequence=sequence, copied=True, whole=True, order=self._order)
-        self._finish(doing, actions)
+        self._finish(doing, effects)
         self.recent.begin(sequence)
 
-    def expire(self, now: float, actions: list[Action]) -> None:
+    def expire(self, now: float, effects: list[Effect]) -> None:
         """What has lived its time goes, as a delete with a UUID of its own."""
         for change in self.engine.expire(self.ns(now)):
             self.session_values.drop(raw_key(change.key))
-            self._delete(change, actions)
+            self._delete(change, effects)
 
-    def end_silent_sessions(self, now: float, actions: list[Action]) -> None:
+    def end_silent_sessions(self, now: float, effects: list[Effect]) -> None:
         """Delete the values of clients that were silent for too long; call it several times a second."""
         for name in self.session_values.ended(now):
-            self.end_session(name, actions)
+            self.end_session(name, effects)
 
-    def end_session(self, name: bytes, actions: list[Action]) -> None:
+    def end_session(self, name: bytes, effects: list[Effect]) -> None:
         """Delete the values that end with a client, each as ``expire`` does."""
         for key in self.session_values.keys(name):
             self.session_values.drop(key)
             change = self.engine.erase(key_of(key))
             if change is not None:
-                self._delete(change, actions)
+                self._delete(change, effects)
 
-    def _delete(self, change: Change, actions: list[Action]) -> None:
+    def _delete(self, change: Change, effects: list[Effect]) -> None:
         """Tell of a key that this server has removed."""
         self._expired += 1
         told = (raw_key(change.key), b"", chp.uuid_of(self._own, self._expired), b"", 0)
-        self._finish(Doing((change,), (told,), order=self._order), actions)
+        self._finish(Doing((change,), (told,), order=self._order), effects)
 
     def at(self, ns: int) -> float:
         """The other way round: the moment of a time of day."""
@@ -444,19 +444,19 @@ class Ledger:
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, doing: Doing, actions: list[Action]) -> None:
+    def _finish(self, doing: Doing, effects: list[Effect]) -> None:
         if self.durable:
             self.commits.add(doing)
-            self.start_commit(actions)
+            self.start_commit(effects)
         else:
-            self._release(doing, actions)
+            self._release(doing, effects)
 
-    def start_commit(self, actions: list[Action]) -> None:
+    def start_commit(self, effects: list[Effect]) -> None:
         """Begin the next commit, if there is one to begin."""
         commit = self.commits.start(self._row_of)
         if commit is not None:
             row = WriterRow(_ORDER, self.sequence + _AHEAD, (), 0)
-            actions.append(Commit(commit.number, (*commit.operations, row)))
+            effects.append(Persist(Commit(commit.number, (*commit.operations, row))))
 
     def _row_of(self, entity: Entity) -> WriterRow | None:
         session = self.sessions.get(entity.endpoint[: chp.SESSION_BYTES])
@@ -465,13 +465,13 @@ class Ledger:
         outcomes = tuple((number, code) for number, (code, _) in session.failed.items())
         return WriterRow(entity, session.taken, outcomes, session.heard_ns)
 
-    def committed(self, number: int, actions: list[Action]) -> None:
+    def committed(self, number: int, effects: list[Effect]) -> None:
         """The commit is durable."""
         for doing in self.commits.committed(number):
-            self._release(doing, actions)
-        self.start_commit(actions)
+            self._release(doing, effects)
+        self.start_commit(effects)
 
-    def failed(self, number: int, text: str, now: float, actions: list[Action]) -> int:
+    def failed(self, number: int, text: str, now: float, effects: list[Effect]) -> int:
         """The commit was refused; how many updates of others than writers of chappe are lost."""
         lost = 0
         undone = self.commits.failed(number, self.engine)
@@ -484,12 +484,12 @@ class Ledger:
                 if session is not None:
                     session.taken = session.applied
             elif doing.session:
-                self._release(Doing((), (), doing.session, doing.seq, (13, text), order=doing.order), actions)
+                self._release(Doing((), (), doing.session, doing.seq, (13, text), order=doing.order), effects)
             else:
                 lost += len(doing.told)
         return lost
 
-    def _release(self, doing: Doing, actions: list[Action]) -> None:
+    def _release(self, doing: Doing, effects: list[Effect]) -> None:
         if doing.order != self._order:
             return
         self.news = True
@@ -499,7 +499,7 @@ class Ledger:
         for told in doing.told:
             self.sequence += 1
             if told[0].startswith(self.listened):
-                actions.append(Publish(_published(told, self.sequence)))
+                effects.append(Publish(_published(told, self.sequence)))
         if doing.told:
             self.recent.add(doing.told, self.sequence)
         if doing.session:

@@ -16,33 +16,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from crc32c import crc32c
 
-from chappe.core import Report
+from chappe.core import Clock, Deliver, Effect, Persist
 from chappe.defaults import MIB, STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
 from chappe.errors import ProtocolError, StorageError
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Loaded
-from chappe.kv.chp import actions as chp_actions
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import Ledger
-from chappe.kv.chp.server import MapServerCore
+from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
 from chappe.kv.chp.star_rows import memory_of, row_of, without_star
 from chappe.kv.engine import Engine
 from chappe.limits import MAP_LIMITS, MapLimits
-from chappe.replication.binary_star import actions as star
-from chappe.replication.binary_star.actions import Memory, Persist
 from chappe.replication.binary_star.core import BinaryStar
+from chappe.replication.binary_star.decisions import PARTNER, WITNESS, Confirm, Decision, Follow, Lead, Memory
 from chappe.replication.binary_star.messages import ACTIVE, BEAT, NAMES, TERM_MAX
 
 _HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped ...
 _HELD_BYTES_MAX: Final = 32 * MIB  # ... or bytes, of which one message may be more than half
 _HELLO: Final = b"\x01"  # the second byte of its payload: the number of the message
-
-Action: TypeAlias = chp_actions.Action | star.Tell | star.Ask
 
 
 class PairedMapServer:
@@ -54,7 +50,7 @@ class PairedMapServer:
         pair: The name of the pair.
         loaded: What the backend has; None without one.
         witness: Where it is; empty without one.
-        wall_ns: The time of day; later only ``now`` counts.
+        clock: See ``MapServerCore``.
         name: Of the map; see ``MapServerCore``.
     """
 
@@ -69,22 +65,21 @@ class PairedMapServer:
         witness: str = "",
         heartbeat_s: float = STAR_HEARTBEAT_S,
         now: float,
-        wall_ns: int,
+        clock: Clock,
         name: str = "",
     ) -> None:
         memory = None if loaded is None else memory_of(loaded)
-        self._kept = memory or Memory()
         if loaded is not None:
             loaded = without_star(loaded)
         self.star = BinaryStar(
             role, _life(chp.session_of(epoch[-chp.SESSION_BYTES :])), now=now, pair=pair, heartbeat_s=heartbeat_s,
             memory=memory, witness=bool(witness),
         )  # fmt: skip
-        self.core = MapServerCore(epoch, loaded=loaded, limits=limits, now=now, wall_ns=wall_ns, paired=True, name=name)
+        self.core = MapServerCore(epoch, loaded=loaded, limits=limits, now=now, clock=clock, paired=True, name=name)
         self.core.role, self.core.witness = NAMES[role], witness
         self._mark = crc32c(b"chappe pair " + pair).to_bytes(4)
-        self._done: list[Action] = []  # what is to be returned by the next call that returns
-        self._decided: deque[star.Action] = deque()
+        self._done: list[Effect] = []  # what is to be returned by the next call that returns
+        self._decided: deque[Effect] = deque()  # that waits for the disk
         self._keeping: Memory | None = None  # on its way to the disk
         self._commits = 0
         self._held: deque[tuple[bytes | None, list[bytes]]] = deque()  # and who asks
@@ -122,7 +117,7 @@ class PairedMapServer:
         """See ``MapServerCore``."""
         return self.core.under_way
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin."""
         self._done += self.core.start(now)
         self._decide(self.star.start(now), now)
@@ -130,7 +125,7 @@ class PairedMapServer:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Effect]:
         """See ``MapServerCore``."""
         self._wake(now)
         if frames and frames[0] == chp.ICANHAZ:
@@ -145,36 +140,59 @@ class PairedMapServer:
             self._done += self.core.handle_request(client, frames, now)
         return self._take()
 
-    def handle_update(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """See ``MapServerCore``."""
+    def handle_message(self, link: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
+        """See ``MapServerCore``; the other server of the pair (``PARTNER``) says what it is."""
+        if link == PARTNER:
+            return self._state(frames, now)
         self._wake(now)
-        if self._doubts:
+        if link == UPDATES and self._doubts:
             self._hold(None, frames)
         else:
-            self._done += self.core.handle_update(frames, now)
+            self._done += self.core.handle_message(link, frames, now)
         return self._take()
 
-    def begin_anew(self) -> list[Action]:
+    def handle_answer(self, server: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
+        """The other server of the map has answered, or the ``WITNESS``. Raises ProtocolError."""
+        if server == WITNESS:
+            if len(frames) != 1:
+                raise ProtocolError(f"an answer of {len(frames)} frames")
+            self._decide(self.star.handle_answer(frames[0], now), now)
+        else:
+            self._wake(now)
+            self._done += self.core.handle_answer(PEER, frames, now)
+        return self._take()
+
+    def _state(self, frames: Sequence[bytes], now: float) -> list[Effect]:
+        if len(frames) != 1:
+            raise ProtocolError(f"a state of {len(frames)} frames")
+        if frames[0][:1] == BEAT:
+            self._beat_at = now
+        elif now < self._beat_at + STAR_ORIGINAL_SILENT_S:
+            return []  # an end of chappe says it for others who listen
+        self._decide(self.star.handle_message(frames[0], now), now)
+        return self._take()
+
+    def begin_anew(self) -> list[Effect]:
         """See ``MapServerCore``."""
         self._done += self.core.begin_anew()
         return self._take()
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """See ``MapServerCore``."""
         self._done += self.core.handle_subscription(prefix, on, now)
         return self._take()
 
-    def handle_taken(self, client: bytes, now: float) -> list[Action]:
+    def handle_taken(self, client: bytes, now: float) -> list[Effect]:
         """See ``MapServerCore``."""
         self._done += self.core.handle_taken(client, now)
         return self._take()
 
-    def handle_unroutable(self, client: bytes, now: float) -> list[Action]:
+    def handle_gone(self, client: bytes, now: float) -> list[Effect]:
         """See ``MapServerCore``."""
-        self._done += self.core.handle_unroutable(client, now)
+        self._done += self.core.handle_gone(client, now)
         return self._take()
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """See ``MapServerCore``."""
         self._wake(now)
         if not self._doubts:
@@ -183,59 +201,24 @@ class PairedMapServer:
             session = self.core.in_step
             if self.star.confirms == "paired":
                 if not session:
-                    self._decide(self.star.handle_behind(now), now)
+                    self._decide(self.star.fell_behind(now), now)
             elif session:
-                self._decide(self.star.handle_caught_up(_life(session), now), now)
-        return self._take()
-
-    # -- the other server and the witness ------------------------------------------------------------------------------
-
-    def handle_peer_publication(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """See ``MapServerCore``."""
-        self._wake(now)
-        self._done += self.core.handle_peer_publication(frames, now)
-        return self._take()
-
-    def handle_peer_answer(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """See ``MapServerCore``."""
-        self._wake(now)
-        self._done += self.core.handle_peer_answer(frames, now)
-        return self._take()
-
-    def handle_state(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """The other server says what it is. Raises ProtocolError."""
-        if len(frames) != 1:
-            raise ProtocolError(f"a state of {len(frames)} frames")
-        if frames[0][:1] == BEAT:
-            self._beat_at = now
-        elif now < self._beat_at + STAR_ORIGINAL_SILENT_S:
-            return []  # an end of chappe says it for others who listen
-        self._decide(self.star.handle_state(frames[0], now), now)
-        return self._take()
-
-    def handle_witness(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """The witness answers. Raises ProtocolError."""
-        if len(frames) != 1:
-            raise ProtocolError(f"an answer of {len(frames)} frames")
-        self._decide(self.star.handle_witness(frames[0], now), now)
+                self._decide(self.star.caught_up(_life(session), now), now)
         return self._take()
 
     # -- disk and clock ------------------------------------------------------------------------------------------------
 
-    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
-        """See ``MapServerCore``."""
-        if number > 0:
+    def handle_done(self, commit: Commit, error: StorageError | None, now: float) -> list[Effect]:
+        """See ``MapServerCore``; commits of Binary Star's memory have negative numbers."""
+        if commit.number > 0:
             self._wake(now)
-            self._done += self.core.handle_committed(number, error, now)
+            self._done += self.core.handle_done(commit, error, now)
             return self._take()
         assert self._keeping is not None
         kept, self._keeping = self._keeping, None
-        if error is None:
-            self._kept = kept
-            self._decide((), now)
-        else:
+        if error is not None:
             self._decided.clear()
-            self._decide(self.star.handle_not_kept(self._kept, now), now)
+        self._decide(self.star.handle_done(kept, error, now), now)
         return self._take()
 
     def next_timeout(self) -> float:
@@ -243,11 +226,11 @@ class PairedMapServer:
         due = self.star.next_timeout()
         return due if self._doubts else min(due, self.core.next_timeout())
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """See ``MapServerCore``."""
         self._wake(now)
         if not self.core.active and self.core.copied:
-            self._decide(self.star.handle_whole(now), now)
+            self._decide(self.star.copied_whole(now), now)
         if not self._doubts and now >= self.core.next_timeout():
             self._done += self.core.handle_timeout(now)
         return self._take()
@@ -267,7 +250,7 @@ class PairedMapServer:
     def _doubts(self) -> bool:
         return self.star.state == ACTIVE and not self.star.serving
 
-    def _take(self) -> list[Action]:
+    def _take(self) -> list[Effect]:
         done, self._done = self._done, []
         return done
 
@@ -276,7 +259,7 @@ class PairedMapServer:
         if now >= self.star.next_timeout():
             self._decide(self.star.handle_timeout(now), now)
 
-    def _decide(self, decided: Sequence[star.Action], now: float) -> None:
+    def _decide(self, decided: Sequence[Effect], now: float) -> None:
         """Do what Binary Star has decided, in order, as far as the disk lets it."""
         self._decided += decided
         core = self.core
@@ -305,7 +288,7 @@ class PairedMapServer:
         for client, frames in held:
             try:
                 if client is None:
-                    self._done += core.handle_update(frames, now)
+                    self._done += core.handle_message(UPDATES, frames, now)
                 else:
                     self._done += core.handle_request(client, frames, now)
             except ProtocolError:
@@ -314,25 +297,29 @@ class PairedMapServer:
             self._missed = False
             self._done += core.begin_anew()
 
-    def _do(self, action: star.Action, now: float) -> None:
-        core = self.core
-        if isinstance(action, Persist):
-            self._keeping = action.memory
+    def _do(self, effect: Effect, now: float) -> None:
+        if isinstance(effect, Persist):
+            self._keeping = effect.job
             self._commits -= 1
-            self._done.append(Commit(self._commits, (row_of(action.memory),)))
-        elif isinstance(action, star.Lead):
-            if action.term == self.star.term:
-                self._done += core.go_active(self._epoch(action.term), now)
-        elif isinstance(action, star.Follow):
+            self._done.append(Persist(Commit(self._commits, (row_of(effect.job),))))
+        elif isinstance(effect, Deliver):
+            self._obey(effect.messages, now)
+        else:
+            self._done.append(effect)
+
+    def _obey(self, decision: Decision, now: float) -> None:
+        """Do what Binary Star has decided, unless it has decided something else since."""
+        core = self.core
+        if isinstance(decision, Lead):
+            if decision.term == self.star.term:
+                self._done += core.go_active(self._epoch(decision.term), now)
+        elif isinstance(decision, Follow):
             self._done += core.follow(now)
-        elif isinstance(action, star.Rest):
-            if not core.active:
-                self._done += core.rest()
-        elif isinstance(action, star.Confirm):
+        elif isinstance(decision, Confirm):
             if core.active:
-                self._done += core.confirm(action.what == self.star.confirms == "alone")
-        elif isinstance(action, star.Tell | star.Ask | Report):
-            self._done.append(action)
+                self._done += core.confirm(decision.what == self.star.confirms == "alone")
+        elif not core.active:
+            self._done += core.rest()
 
     def _epoch(self, term: int) -> bytes:
         return self._mark + (self.star.life & 0xFFFFFFFF).to_bytes(4) + term.to_bytes(8)

@@ -12,9 +12,9 @@ import math
 from collections import OrderedDict
 from typing import Final
 
+from chappe.core import Close, Effect, Flush, Reply
 from chappe.deadlines import Deadlines
 from chappe.kv.chp import messages as chp
-from chappe.kv.chp.actions import Action, Offer, Withdraw
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.views import View, Views
@@ -57,21 +57,21 @@ class Plain:
             due = min(due, max(next(iter(self._asked.values()))[1], self._again_at))
         return due
 
-    def ask(self, client: bytes, subtree: bytes, now: float, actions: list[Action]) -> None:
+    def ask(self, client: bytes, subtree: bytes, now: float, effects: list[Effect]) -> None:
         """A client asks; what it asked before is void."""
         if client in self._takers:
-            actions.append(Withdraw(client))
+            effects.append(Close(client))
         self.forget(client)
         if len(self._asked) >= self._limits.asks_max:
             self.dropped += 1
         else:
             self._asked[client] = (subtree, now + self._limits.ask_pause_s)
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def expire(self, now: float, effects: list[Effect]) -> None:
         """Begin what may begin, give up who takes nothing."""
         for client in self._silences.due(now):
             self.forget(client)
-            actions.append(Withdraw(client))
+            effects.append(Close(client))
         for _ in range(_BEGIN_MAX):
             if not self._asked or len(self._takers) >= self._limits.takers_max:
                 return
@@ -84,9 +84,9 @@ class Plain:
                 return
             del self._asked[client]
             self._takers[client] = _Taker(subtree, view)
-            self.taken(client, now, actions)
+            self.taken(client, now, effects)
 
-    def taken(self, client: bytes, now: float, actions: list[Action]) -> None:
+    def taken(self, client: bytes, now: float, effects: list[Effect]) -> None:
         """A client has taken what was offered."""
         taker = self._takers.get(client)
         if taker is None:
@@ -105,7 +105,7 @@ class Plain:
         if taker.place >= len(view.entries):
             messages.append(chp.kthxbai(view.sequence, taker.subtree))
             taker.over = True
-        actions.append(Offer(client, tuple(messages), True))
+        effects += [Reply(client, messages), Flush(client)]
 
     def forget(self, client: bytes) -> None:
         """It wants nothing any more."""
@@ -115,11 +115,11 @@ class Plain:
             self._silences.clear(client)
             self._views.close(taker.view)
 
-    def close(self, actions: list[Action]) -> None:
+    def close(self, effects: list[Effect]) -> None:
         """Answer nobody any more."""
         for client in [*self._takers, *self._asked]:
             self.forget(client)
-            actions.append(Withdraw(client))
+            effects.append(Close(client))
 
     def _kvsync(self, told: Told, sequence: int, now: float) -> list[bytes]:
         key, body, uuid, properties, left = told

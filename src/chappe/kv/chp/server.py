@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Clock, Effect, Publish, Report
 from chappe.defaults import MAP_BEAT_CROWDED_S, MAP_BEAT_S, MAP_BEATS_MAX
 from chappe.errors import ProtocolError, StorageError
+from chappe.kv.actions import Commit
 from chappe.kv.backend import Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Action, Publish
 from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDenied, MapDropped, MapPassive, MapRefused
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.pending import Pending
@@ -34,18 +34,19 @@ from chappe.kv.chp.views import Views
 from chappe.kv.engine import Engine, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
 
-PEER: Final = 0  # the number of the other server in ``Listen``, ``Ask`` and ``Reopen``
+PEER: Final = 0  # the other server, as followed servers are numbered
+UPDATES: Final = "updates"  # the collector, where other clients than chappe's write
 _WELCOME_S: Final = 0.02  # who subscribes to HUGZ hears it at once, all who do so within this time together
 _DROPPED_S: Final = 10.0  # what was dropped is reported so often
 
 
 class MapServerCore:
-    """See the module. Every input takes ``now`` and returns its actions; call ``flush`` after one or several of them.
+    """See the module. Call ``flush`` after one or several inputs.
 
     Args:
         epoch: 16 random bytes, of this life.
         loaded: What the backend has; None without one.
-        wall_ns: The time of day; later only ``now`` counts.
+        clock: Asked once; later only ``now`` counts.
         paired: One of two servers: passive until it is told otherwise.
         name: Of the map; clients of chappe that want another one are refused.
     """
@@ -57,13 +58,13 @@ class MapServerCore:
         loaded: Loaded | None = None,
         limits: MapLimits = MAP_LIMITS,
         now: float,
-        wall_ns: int,
+        clock: Clock,
         paired: bool = False,
         name: str = "",
     ) -> None:
         self.active = not paired
         self.role = self.witness = ""  # of one of two, for those who look
-        self.ledger = Ledger(epoch, loaded, limits, now, wall_ns)
+        self.ledger = Ledger(epoch, loaded, limits, now, clock)
         self.ledger.serving = self.active
         self.engine: Engine = self.ledger.engine
         self.malformed = 0
@@ -87,40 +88,40 @@ class MapServerCore:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.peer is not None:
-            self.peer.listen(actions)
-        return actions
+            self.peer.listen(effects)
+        return effects
 
-    def follow(self, now: float) -> list[Action]:
+    def follow(self, now: float) -> list[Effect]:
         """While passive: take what the other server has, and what becomes of it, until ``rest`` or ``go_active``."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.peer is not None and self.peer.state == "idle" and not self.active:
             self.copied = False
-            self.peer.engage(now, actions)
-        return actions
+            self.peer.engage(now, effects)
+        return effects
 
-    def rest(self) -> list[Action]:
+    def rest(self) -> list[Effect]:
         """While passive: take nothing from the other server."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.peer is not None:
-            self.peer.leave(actions)
-        return actions
+            self.peer.leave(effects)
+        return effects
 
-    def go_active(self, epoch: bytes, now: float) -> list[Action]:
+    def go_active(self, epoch: bytes, now: float) -> list[Effect]:
         """Serve clients from now on, beginning with what they published and the other server did not pass on.
 
         ``epoch`` is new: 16 random bytes.
         """
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.active:
-            return actions
+            return effects
         self.active = True
         self.copied = True
         if self.peer is not None:
-            self.peer.leave(actions)
+            self.peer.leave(effects)
         ledger = self.ledger
         if self.position[0]:
             ledger.adopt(*self.position)
@@ -129,40 +130,40 @@ class MapServerCore:
         ledger.copied_to = max(ledger.sequence, self.position[1])
         waiting = self.pending.take()
         for entry in waiting:
-            self.ledger.do_update(entry, now, actions)
-        actions.append(Report(MapActive(len(waiting))))
-        self._beat(now, actions)
-        return actions
+            self.ledger.do_update(entry, now, effects)
+        effects.append(Report(MapActive(len(waiting))))
+        self._beat(now, effects)
+        return effects
 
-    def go_passive(self, now: float) -> list[Action]:
+    def go_passive(self, now: float) -> list[Effect]:
         """Serve nobody; it keeps what it has until it has what the other server has (``follow``)."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if not self.active:
-            return actions
+            return effects
         self.active = False
         self.copied = False
-        self._streams.close("passive", actions)
-        self._plain.close(actions)
+        self._streams.close("passive", effects)
+        self._plain.close(effects)
         ledger = self.ledger
         ledger.serving = False
         ledger.adopt(ledger.epoch, ledger.sequence)
         # What is on its way to the disk is in memory, so nothing may come on top of it.
         self.position = (b"", 0) if ledger.commits.count else (ledger.epoch, ledger.sequence)
-        actions.append(Report(MapPassive()))
-        self._beat(now, actions)
-        return actions
+        effects.append(Report(MapPassive()))
+        self._beat(now, effects)
+        return effects
 
-    def begin_anew(self) -> list[Action]:
+    def begin_anew(self) -> list[Effect]:
         """Have clients of chappe open their streams anew, as something they sent was lost here."""
-        actions: list[Action] = []
-        self._streams.close("unknown", actions)
-        return actions
+        effects: list[Effect] = []
+        self._streams.close("unknown", effects)
+        return effects
 
-    def confirm(self, alone: bool) -> list[Action]:
+    def confirm(self, alone: bool) -> list[Effect]:
         """While active: whether to confirm what the other server does not have. Without another one it does."""
-        actions: list[Action] = []
-        self._streams.release(alone, actions)
-        return actions
+        effects: list[Effect] = []
+        self._streams.release(alone, effects)
+        return effects
 
     @property
     def in_step(self) -> bytes:
@@ -186,59 +187,72 @@ class MapServerCore:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Effect]:
         """Somebody has sent this to the snapshot socket. Raises ProtocolError."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if not frames or frames[0] != say.MARK:
             subtree = chp.decode_icanhaz(frames)
             if self.active:
-                self._plain.ask(client, subtree, now, actions)
-            return actions
+                self._plain.ask(client, subtree, now, effects)
+            return effects
         message = say.from_client(frames)
         if isinstance(message, say.Goodbye):
             session = self._streams.goodbye(client, message.stream)
             if message.ends and self.active and session:
-                self.ledger.end_session(session, actions)
+                self.ledger.end_session(session, effects)
         elif not self.active:
-            self._streams.refuse(client, message.stream, "passive", actions)
+            self._streams.refuse(client, message.stream, "passive", effects)
         elif isinstance(message, say.Hello):
             self._plain.forget(client)  # it took this server for one of the Guide's, as no HUGZ had come yet
-            self._streams.hello(client, message, now, actions)
+            self._streams.hello(client, message, now, effects)
         elif isinstance(message, say.Taken):
-            self._streams.taken(client, message, now, actions)
+            self._streams.taken(client, message, now, effects)
         else:
-            self.ledger.expire(now, actions)
-            self._streams.steps(client, message, now, actions)
-        return actions
+            self.ledger.expire(now, effects)
+            self._streams.steps(client, message, now, effects)
+        return effects
 
-    def handle_taken(self, client: bytes, now: float) -> list[Action]:
+    def handle_taken(self, client: bytes, now: float) -> list[Effect]:
         """Everything that was offered to a client, and to be asked about, is sent."""
-        actions: list[Action] = []
-        self._plain.taken(client, now, actions)
-        return actions
+        effects: list[Effect] = []
+        self._plain.taken(client, now, effects)
+        return effects
 
-    def handle_unroutable(self, client: bytes, now: float) -> list[Action]:
-        """A client to which something was offered is not there any more."""
+    def handle_gone(self, client: bytes, now: float) -> list[Effect]:
+        """A client that has an answer to come is not there any more."""
         self._plain.forget(client)
         self._streams.lost(client)
         return []
 
-    def handle_update(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """Somebody has sent this to the collector. Raises ProtocolError."""
+    def handle_message(self, link: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
+        """Something came to the collector (``UPDATES``), or the other server has published it (``PEER``).
+
+        Raises ProtocolError.
+        """
+        effects: list[Effect] = []
+        if link == UPDATES:
+            self._update(frames, now, effects)
+            return effects
+        peer = self.peer
+        assert peer is not None
+        peer.take_publication(frames, now, effects)
+        if not self.active and peer.state == "following" and (peer.beat is None or peer.beat.active):
+            self.pending.heard(now)
+        return effects
+
+    def _update(self, frames: Sequence[bytes], now: float, effects: list[Effect]) -> None:
         update = chp.decode_update(frames)
         if not chp.is_key(update.key):
             raise ProtocolError(f"{update.key!r} is a word of the protocol, and no key")
         left = chp.ttl_ms(update.ttl, self.ledger.ns(now) // 1_000_000) if update.ttl and update.body else None
         entry = (update.key, update.body, update.uuid, update.properties, 0 if left is None else max(left, 1))
-        actions: list[Action] = []
         if self.active:
-            self.ledger.expire(now, actions)
-            self.ledger.do_update(entry, now, actions)
+            self.ledger.expire(now, effects)
+            self.ledger.do_update(entry, now, effects)
         else:
             self.pending.from_client(entry, now)
-        return actions
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """Somebody subscribed to how keys begin, or no longer is; called for each subscriber."""
         if prefix == chp.HUGZ:
             self._hearers = max(0, self._hearers + (1 if on else -1))
@@ -258,32 +272,23 @@ class MapServerCore:
         self.ledger.listened = (b"",) if self._publishes_all or b"" in self._listened else tuple(self._listened)
         return []
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """Tell clients what is new; after every input, or several."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.active:
-            self._streams.pump(now, actions)
+            self._streams.pump(now, effects)
         elif self.peer is not None:
-            self.peer.flush(now, actions)
-        return actions
+            self.peer.flush(now, effects)
+        return effects
 
     # -- the other server ----------------------------------------------------------------------------------------------
 
-    def handle_peer_publication(self, frames: Sequence[bytes], now: float) -> list[Action]:
-        """The other server has published something. Raises ProtocolError."""
-        actions: list[Action] = []
-        assert self.peer is not None
-        self.peer.handle_publication(frames, now, actions)
-        if not self.active and self.peer.state == "following" and (self.peer.beat is None or self.peer.beat.active):
-            self.pending.heard(now)
-        return actions
-
-    def handle_peer_answer(self, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_answer(self, server: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
         """The other server has answered what this one has asked. Raises ProtocolError."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         assert self.peer is not None
-        self.peer.handle_answer(frames, now, actions)
-        return actions
+        self.peer.take_answer(frames, now, effects)
+        return effects
 
     # -- as a Target of it
 
@@ -296,57 +301,57 @@ class MapServerCore:
         """See ``Target``."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
-        self.ledger.replace(staged, self.position[1], sessions, now, actions)
+        self.ledger.replace(staged, self.position[1], sessions, now, effects)
         epoch, sequence = self.position
         if epoch:
             self.ledger.adopt(epoch, sequence)
 
-    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+    def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.pending.from_active(entries, now)
-        self.ledger.follow(entries, self.position[1], now, actions)
+        self.ledger.follow(entries, self.position[1], now, effects)
 
-    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+    def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.ledger.followed = self.peer is not None and self.peer.state == "following"  # else it is not of its order
 
-    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
 
-    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.ledger.refuse(failed, now)
 
-    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+    def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
-        actions.append(Report(MapRefused("the other server", name)))
+        effects.append(Report(MapRefused("the other server", name)))
 
-    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+    def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
-        actions.append(Report(MapDenied("the other server", reason)))
+        effects.append(Report(MapDenied("the other server", reason)))
 
-    def following(self, server: int, now: float, actions: list[Action]) -> None:
+    def following(self, server: int, now: float, effects: list[Effect]) -> None:
         """See ``Target``."""
         self.copied = True
-        actions.append(Report(MapCopied(len(self.engine))))
+        effects.append(Report(MapCopied(len(self.engine))))
 
     # -- disk and clock ------------------------------------------------------------------------------------------------
 
-    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
+    def handle_done(self, commit: Commit, error: StorageError | None, now: float) -> list[Effect]:
         """A commit has ended."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if error is None:
-            self.ledger.committed(number, actions)
-            return actions
-        lost = self.ledger.failed(number, str(error), now, actions)
-        actions.append(Report(MapCommitFailed(str(error), lost if self.active else 0)))
+            self.ledger.committed(commit.number, effects)
+            return effects
+        lost = self.ledger.failed(commit.number, str(error), now, effects)
+        effects.append(Report(MapCommitFailed(str(error), lost if self.active else 0)))
         if not self.active and self.peer is not None:  # what was undone is to come again
             self.position = (b"", 0)
             if self.peer.state != "idle":
-                self.peer.engage(now, actions)
-        return actions
+                self.peer.engage(now, effects)
+        return effects
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is to be called."""
@@ -357,36 +362,36 @@ class MapServerCore:
             return due if expiry_ns is None else min(due, self.ledger.at(expiry_ns))
         return due if self.peer is None else min(due, self.peer.next_timeout())
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if self.active:
-            self.ledger.expire(now, actions)
-            self.ledger.end_silent_sessions(now, actions)
-        elif self.peer is not None and self.peer.handle_timeout(now, actions):
-            self.peer.engage(now, actions)  # there is no other one
-        self._streams.silent(now, actions)
-        self._plain.handle_timeout(now, actions)
+            self.ledger.expire(now, effects)
+            self.ledger.end_silent_sessions(now, effects)
+        elif self.peer is not None and self.peer.expire(now, effects):
+            self.peer.engage(now, effects)  # there is no other one
+        self._streams.silent(now, effects)
+        self._plain.expire(now, effects)
         if now >= self._beat_at:
-            self._beat(now, actions)
-        return actions
+            self._beat(now, effects)
+        return effects
 
     @property
     def _beat_pause_s(self) -> float:
         """The least time between two heartbeats: each costs a message for everybody who hears it."""
         return min(MAP_BEAT_CROWDED_S, self._hearers / MAP_BEATS_MAX)
 
-    def _beat(self, now: float, actions: list[Action]) -> None:
+    def _beat(self, now: float, effects: list[Effect]) -> None:
         every_s = max(MAP_BEAT_S, self._beat_pause_s)
         self._beaten_at = now
         self._beat_at = now + every_s
         beat = chp.Beat(
             self.ledger.epoch, self.ledger.sequence, int(every_s * 1000), self.active, self.role, self.witness
         )
-        actions.append(Publish(chp.hugz(beat)))
+        effects.append(Publish(chp.hugz(beat)))
         dropped = self._plain.dropped + self.pending.dropped
         if dropped > self._dropped and now >= self._dropped_at + _DROPPED_S:
-            actions.append(
+            effects.append(
                 Report(MapDropped("requests for snapshots, or updates of clients,", dropped - self._dropped))
             )
             self._dropped, self._dropped_at = dropped, now

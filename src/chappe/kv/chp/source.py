@@ -16,11 +16,11 @@ from typing import Final, Literal, Protocol
 
 from crc32c import crc32c
 
+from chappe.core import Dial, Effect, Send, Subscribe
 from chappe.defaults import MAP_BEAT_S, MAP_BEATS_LOST, MAP_SILENT_S
 from chappe.errors import ProtocolError
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Action, Ask, Listen, Reopen
 from chappe.kv.chp.ledger import key_of, pairs_of
 from chappe.kv.engine import Engine, Staged
 from chappe.limits import MapLimits
@@ -56,28 +56,28 @@ class Target(Protocol):
     def expires_ns(self, left_ms: int, now: float) -> int | None:
         """When an entry expires that has so much left; None for never."""
 
-    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, actions: list[Action]) -> None:
+    def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
         """A snapshot is whole; ``position`` is set."""
 
-    def updated(self, entries: list[say.Entry], now: float, actions: list[Action]) -> None:
+    def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
         """Updates in their order; ``position`` is set."""
 
-    def welcomed(self, server: int, applied: int, now: float, actions: list[Action]) -> None:
+    def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
         """The server has done the own steps up to there."""
 
-    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, actions: list[Action]) -> None:
+    def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
         """Own steps up to there are done, and what they changed was told."""
 
-    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, actions: list[Action]) -> None:
+    def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
         """Steps of other writers have failed."""
 
-    def other(self, server: int, name: str, now: float, actions: list[Action]) -> None:
+    def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
         """The server has a map of another name."""
 
-    def denied(self, server: int, reason: str, now: float, actions: list[Action]) -> None:
+    def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
         """The server may not serve us, by its permissions."""
 
-    def following(self, server: int, now: float, actions: list[Action]) -> None:
+    def following(self, server: int, now: float, effects: list[Effect]) -> None:
         """It has what the server had when it was asked."""
 
 
@@ -122,12 +122,12 @@ class Source:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def listen(self, actions: list[Action]) -> None:
+    def listen(self, effects: list[Effect]) -> None:
         """Subscribe, before anything else: to the subtrees first, so that HUGZ says that they are subscribed to."""
-        self._listen(True, actions)
-        actions.append(Listen(self.server, chp.HUGZ))
+        self._listen(True, effects)
+        effects.append(Subscribe(chp.HUGZ, to=self.server))
 
-    def engage(self, now: float, actions: list[Action]) -> None:
+    def engage(self, now: float, effects: list[Effect]) -> None:
         """Follow this server now."""
         self.state = "joining"
         self.refused = ""
@@ -137,16 +137,16 @@ class Source:
         self._staged = None
         self._queued.clear()
         if self.chappe and self.alive(now):
-            self._hello(now, actions)
+            self._hello(now, effects)
         elif self.chappe is not None and not self.alive(now):  # another program may be there when it is back
             self.chappe = self.beat = None
             self._has_beat = False
-            self._listen(True, actions)
+            self._listen(True, effects)
 
-    def leave(self, actions: list[Action], *, ends: bool = False) -> None:
+    def leave(self, effects: list[Effect], *, ends: bool = False) -> None:
         """Follow it no more; ``ends``: nobody else either, as the client is closed."""
         if self.chappe and self.state not in ("idle", "joining"):
-            actions.append(Ask(self.server, say.encode(say.Goodbye(self._stream, ends))))
+            effects.append(Send(self.server, say.encode(say.Goodbye(self._stream, ends))))
         self.state = "idle"
         self._staged = None
         self._queued.clear()
@@ -186,7 +186,7 @@ class Source:
         return 0 if self._staged is None else len(self._staged.entries)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is to be called."""
+        """When ``expire`` is to be called."""
         if self.state == "idle":
             return math.inf
         due = self.heard_at + self.silent_s if self.state == "following" else self._lost_at()
@@ -199,7 +199,7 @@ class Source:
             due = min(due, self._taken_at + self._taken_every_s)
         return due
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> str:
+    def expire(self, now: float, effects: list[Effect]) -> str:
         """Do what is due; why it is lost, if it is."""
         if self.state == "idle":
             return ""
@@ -208,29 +208,29 @@ class Source:
             self.chappe = False
         if self.state == "following":
             if not self.alive(now) and not self._has_beat:  # a model 5 server is asked anew: it answers if it lives
-                self._ask(now, actions)
+                self._ask(now, effects)
             elif not self.alive(now):
                 return f"it was not heard for {self.silent_s:g} s"
             if self._lags(now):
                 self._lag_s = min(2 * self._lag_s, LAG_MAX_S)
-                self._hello(now, actions)
+                self._hello(now, effects)
         elif now >= self._lost_at():
             return "it does not answer"
         if now >= self._knock_at:
             if not self.refused:
                 self._lag_s = min(2 * self._lag_s, LAG_MAX_S)
-            self._hello(now, actions)
+            self._hello(now, effects)
         if now >= self._ask_at or (self.state == "joining" and now >= self._join_at):
-            self._ask(now, actions)
-        self.flush(now, actions)
+            self._ask(now, effects)
+        self.flush(now, effects)
         return ""
 
-    def flush(self, now: float, actions: list[Action]) -> None:
+    def flush(self, now: float, effects: list[Effect]) -> None:
         """Say how far we are, if it is time."""
         if not self.chappe or self.state not in ("taking", "following"):
             if self.chappe and self.state == "asked" and not self.refused and now >= self._taken_at + BUSY_S:
                 self._taken_at = now  # over a slow link an answer takes longer than a session waits for its client
-                actions.append(Ask(self.server, say.encode(say.Taken(self._stream, 0, self._target.done, 0))))
+                effects.append(Send(self.server, say.encode(say.Taken(self._stream, 0, self._target.done, 0))))
             return
         # Before the snapshot is whole it would be that of an order of our own, which may be far ahead of theirs.
         sequence = self._target.confirmed if self.state == "following" else 0
@@ -241,72 +241,72 @@ class Source:
             self._told_sequence = sequence
             self._taken_at = now
             taken = say.Taken(self._stream, self._number, self._target.done, self._told_sequence)
-            actions.append(Ask(self.server, say.encode(taken)))
+            effects.append(Send(self.server, say.encode(taken)))
 
-    def send(self, first: int, steps: Sequence[say.Step], actions: list[Action]) -> None:
+    def send(self, first: int, steps: Sequence[say.Step], effects: list[Effect]) -> None:
         """Send own steps to a server of chappe that is followed."""
-        actions.append(Ask(self.server, say.encode(say.Steps(self._stream, first, tuple(steps)))))
+        effects.append(Send(self.server, say.encode(say.Steps(self._stream, first, tuple(steps)))))
 
     # -- what is published -------------------------------------------------------------------------------------------
 
-    def handle_publication(self, frames: Sequence[bytes], now: float, actions: list[Action]) -> None:
+    def take_publication(self, frames: Sequence[bytes], now: float, effects: list[Effect]) -> None:
         """The server has published something. Raises ProtocolError."""
         update = chp.decode_update(frames)
         self.heard_at = now
         if update.key == chp.HUGZ:
-            self._heard_beat(chp.beat_of(update), now, actions)
+            self._heard_beat(chp.beat_of(update), now, effects)
             if not self.chappe:
                 if update.sequence < self._numbers[1] and self.state != "idle":
-                    self._begins_again(now, actions)
+                    self._begins_again(now, effects)
                 self._numbers = (self._numbers[0], update.sequence)
             return
         if self.chappe or self.state == "idle":
             return
         if self.state == "joining":
-            self._ask(now, actions)
+            self._ask(now, effects)
         elif update.sequence <= self._numbers[0]:
-            self._begins_again(now, actions)
+            self._begins_again(now, effects)
         self._numbers = (update.sequence, self._numbers[1])
         if update.key in chp.RESERVED or not update.key.startswith(self._subtrees):
             return  # of a key that only begins with HUGZ
         if self.state == "following":
-            self._update((update,), now, actions)
+            self._update((update,), now, effects)
         else:
             self._queued.append(update)
             if len(self._queued) > self._limits.queued_max:
-                self._ask(now, actions)  # anew: what is dropped may not be in the snapshot
+                self._ask(now, effects)  # anew: what is dropped may not be in the snapshot
 
-    def _begins_again(self, now: float, actions: list[Action]) -> None:
+    def _begins_again(self, now: float, effects: list[Effect]) -> None:
         """Numbers went back: this is another life of the server, whose updates we would take for old ones."""
         if now >= self._asked_at + TAKEN_S:
-            self._ask(now, actions)
+            self._ask(now, effects)
         else:
             self._ask_at = min(self._ask_at, self._asked_at + TAKEN_S)
 
-    def _heard_beat(self, beat: chp.Beat | None, now: float, actions: list[Action]) -> None:
+    def _heard_beat(self, beat: chp.Beat | None, now: float, effects: list[Effect]) -> None:
         was = self.chappe
         self._has_beat = True
         self.chappe = beat is not None
         self.beat = beat
         if was is not self.chappe:
-            self._listen(not self.chappe, actions)
+            self._listen(not self.chappe, effects)
             if (was is not None or self.chappe) and self.state not in ("idle", "joining"):  # it was taken for another
-                self.engage(now, actions)
+                self.engage(now, effects)
         if self.state == "joining":
             if self.chappe:
-                self._hello(now, actions)
+                self._hello(now, effects)
             else:
-                self._ask(now, actions)
+                self._ask(now, effects)
         elif self.state == "following" and beat is not None and beat.epoch != self._target.position[0]:
-            self._hello(now, actions)
+            self._hello(now, effects)
 
     # -- what is answered --------------------------------------------------------------------------------------------
 
-    def handle_answer(self, frames: Sequence[bytes], now: float, actions: list[Action]) -> None:
+    def take_answer(self, frames: Sequence[bytes], now: float, effects: list[Effect]) -> None:
         """The server has sent something to us alone. Raises ProtocolError."""
         if frames and frames[0] == say.MARK:
             if self.chappe:
-                self._streamed(say.from_server(frames), now, actions)
+                self._streamed(say.from_server(frames), now, effects)
             return
         if self.chappe or self.state not in ("asked", "taking"):
             return
@@ -315,29 +315,29 @@ class Source:
         if self._staged is None:
             self._staged = Staged(self._target.engine)
         if update.key == chp.KTHXBAI:
-            self._whole_plain(update.sequence, now, actions)
+            self._whole_plain(update.sequence, now, effects)
             return
         self.state = "taking"
         if update.body and update.key.startswith(self._subtrees):
             self._stage(self._entry(update, now), now)
 
-    def _whole_plain(self, sequence: int, now: float, actions: list[Action]) -> None:
+    def _whole_plain(self, sequence: int, now: float, effects: list[Effect]) -> None:
         staged, self._staged = self._staged, None
         assert staged is not None
         self._target.position = (b"", sequence)
-        self._target.replaced(staged, (), now, actions)
+        self._target.replaced(staged, (), now, effects)
         self.state = "following"
         self._known_at = now + JOIN_S if self.chappe is None else math.inf
         queued = tuple(self._queued)
         self._queued.clear()
-        self._update(queued, now, actions)
-        self._target.following(self.server, now, actions)
+        self._update(queued, now, effects)
+        self._target.following(self.server, now, effects)
 
-    def _update(self, updates: Sequence[chp.Update], now: float, actions: list[Action]) -> None:
+    def _update(self, updates: Sequence[chp.Update], now: float, effects: list[Effect]) -> None:
         for update in updates:
             if update.sequence > self._target.position[1]:
                 self._target.position = (b"", update.sequence)
-                self._target.updated([self._entry(update, now)], now, actions)
+                self._target.updated([self._entry(update, now)], now, effects)
 
     def _entry(self, update: chp.Update, now: float) -> say.Entry:
         left = None
@@ -349,7 +349,7 @@ class Source:
         found = self._target.expires_ns(1, now)
         return 0 if found is None else found // 1_000_000
 
-    def _streamed(self, message: say.FromServer, now: float, actions: list[Action]) -> None:
+    def _streamed(self, message: say.FromServer, now: float, effects: list[Effect]) -> None:
         if self.state in ("idle", "joining"):
             return
         if message.stream != self._stream:
@@ -360,25 +360,25 @@ class Source:
         silent_s = now - self._stream_heard_at
         self.heard_at = self._stream_heard_at = now
         if isinstance(message, say.Refused):
-            self._refuse(message, now, actions)
+            self._refuse(message, now, effects)
             return
         self._progress_at = now
         if message.number != self._number:
-            self._hello(now, actions)  # something is missing
+            self._hello(now, effects)  # something is missing
             return
         self._number += 1
         try:
             if isinstance(message, say.Changes):
                 self._lag_s = max(LAG_S, min(self._lag_s, 2 * silent_s))
-                self._changes(message, now, actions)
+                self._changes(message, now, effects)
             elif isinstance(message, say.Piece):
                 self._piece(message, now)
             elif isinstance(message, say.Whole):
-                self._whole(message, now, actions)
+                self._whole(message, now, effects)
             elif isinstance(message, say.Outcomes):
-                self._outcomes(message, now, actions)
+                self._outcomes(message, now, effects)
             else:
-                self._welcome(message, now, actions)
+                self._welcome(message, now, effects)
         except ProtocolError:
             self.state = "asked"  # anew, from where we were, but not as fast as it answers
             self._staged = None
@@ -387,7 +387,7 @@ class Source:
             self._knock_at = now + TAKEN_S
             raise
 
-    def _welcome(self, message: say.Welcome, now: float, actions: list[Action]) -> None:
+    def _welcome(self, message: say.Welcome, now: float, effects: list[Effect]) -> None:
         target = self._target
         self.refused = ""
         self._knock_at = math.inf
@@ -401,9 +401,9 @@ class Source:
         else:
             self.state = "following"
             target.position = (message.epoch, message.sequence)
-        target.welcomed(self.server, message.applied, now, actions)
+        target.welcomed(self.server, message.applied, now, effects)
         if not message.whole:
-            target.following(self.server, now, actions)
+            target.following(self.server, now, effects)
 
     def _piece(self, message: say.Piece, now: float) -> None:
         if self._staged is None:
@@ -422,14 +422,14 @@ class Source:
         assert self._staged is not None
         self._staged.add(key_of(key), (body, uuid, properties), self._target.expires_ns(left, now))
 
-    def _outcomes(self, message: say.Outcomes, now: float, actions: list[Action]) -> None:
+    def _outcomes(self, message: say.Outcomes, now: float, effects: list[Effect]) -> None:
         if self._staged is None:
-            self._target.refused(message.failed, now, actions)
+            self._target.refused(message.failed, now, effects)
             return
         for name, number, code, text in message.failed:  # of the snapshot: perhaps too many for one message
             self._failed.setdefault(name, []).append((number, code, text))
 
-    def _whole(self, message: say.Whole, now: float, actions: list[Action]) -> None:
+    def _whole(self, message: say.Whole, now: float, effects: list[Effect]) -> None:
         staged, self._staged = self._staged, None
         if staged is None or message.count != self._count or message.checksum != self._checksum:
             raise ProtocolError(
@@ -441,25 +441,25 @@ class Source:
         sessions = [
             (name, applied, (*failed, *failures.get(name, ()))) for name, applied, failed in message.sessions
         ]  # fmt: skip
-        self._target.replaced(staged, sessions, now, actions)
-        self._target.following(self.server, now, actions)
+        self._target.replaced(staged, sessions, now, effects)
+        self._target.following(self.server, now, effects)
 
-    def _changes(self, message: say.Changes, now: float, actions: list[Action]) -> None:
+    def _changes(self, message: say.Changes, now: float, effects: list[Effect]) -> None:
         entries = say.decode_entries(message.updates)
         self._target.position = (self._epoch, message.sequence)
         if entries:
-            self._target.updated(entries, now, actions)
-        self._target.answered(message.applied, message.failed, now, actions)
+            self._target.updated(entries, now, effects)
+        self._target.answered(message.applied, message.failed, now, effects)
 
-    def _refuse(self, message: say.Refused, now: float, actions: list[Action]) -> None:
+    def _refuse(self, message: say.Refused, now: float, effects: list[Effect]) -> None:
         reason = message.reason
         if reason == "other" != self.refused:
-            self._target.other(self.server, message.name, now, actions)
+            self._target.other(self.server, message.name, now, effects)
         if reason.startswith(say.DENIED) and reason != self.refused:
-            self._target.denied(self.server, reason.removeprefix(say.DENIED), now, actions)
+            self._target.denied(self.server, reason.removeprefix(say.DENIED), now, effects)
         self.refused = reason
         if reason == "unknown":
-            self._hello(now, actions)
+            self._hello(now, effects)
             return
         self.state = "asked"
         self._staged = None
@@ -468,7 +468,7 @@ class Source:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def _hello(self, now: float, actions: list[Action]) -> None:
+    def _hello(self, now: float, effects: list[Effect]) -> None:
         target = self._target
         if self.state not in ("asked",):
             self._progress_at = now
@@ -483,21 +483,21 @@ class Source:
         hello = say.Hello(
             self._stream, self._session, self._subtrees, epoch, sequence, target.done, self._peer, self._map
         )
-        actions.append(Ask(self.server, say.encode(hello)))
+        effects.append(Send(self.server, say.encode(hello)))
 
-    def _ask(self, now: float, actions: list[Action]) -> None:
+    def _ask(self, now: float, effects: list[Effect]) -> None:
         self.state = "asked"
         self._staged = None
         self._queued.clear()
         self._progress_at = self._asked_at = now
         self._join_at = self._ask_at = math.inf
-        actions.append(Reopen(self.server))
-        actions.append(Ask(self.server, chp.icanhaz(_common(self._subtrees))))
+        effects.append(Dial(self.server, self.server))
+        effects.append(Send(self.server, chp.icanhaz(_common(self._subtrees))))
 
-    def _listen(self, on: bool, actions: list[Action]) -> None:
+    def _listen(self, on: bool, effects: list[Effect]) -> None:
         if self._listening is not on:
             self._listening = on
-            actions += [Listen(self.server, subtree, on) for subtree in self._subtrees]
+            effects += [Subscribe(subtree, on, self.server) for subtree in self._subtrees]
 
     def _lost_at(self) -> float:
         """When it is given up that does not serve us yet."""

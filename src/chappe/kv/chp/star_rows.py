@@ -6,7 +6,7 @@ from typing import Final
 
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.entity import ENDPOINT_BYTES, Entity
-from chappe.replication.binary_star.actions import Memory
+from chappe.replication.binary_star.decisions import Memory
 from chappe.replication.binary_star.messages import LEADER, Record
 
 _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)

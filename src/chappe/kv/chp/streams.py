@@ -17,10 +17,10 @@ from typing import Final
 
 from crc32c import crc32c
 
+from chappe.core import Close, Effect, Reply
 from chappe.deadlines import Deadlines
 from chappe.defaults import KIB, MAP_SUBTREE_BYTES_MAX
 from chappe.kv.chp import stream as say
-from chappe.kv.chp.actions import Action, Offer, Withdraw
 from chappe.kv.chp.ledger import REFUSED, Ledger, Refusal
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.sessions import Session
@@ -104,12 +104,12 @@ class Streams:
                 return each.session
         return b""
 
-    def release(self, alone: bool, actions: list[Action]) -> None:
+    def release(self, alone: bool, effects: list[Effect]) -> None:
         """Whether steps are confirmed that no peer has; if so, nobody waits for one that is behind."""
         self._ledger.alone = alone
         for client, stream in list(self._peers.items()) if alone else ():
             self._end(client)
-            self.refuse(client, stream.number, "unknown", actions)
+            self.refuse(client, stream.number, "unknown", effects)
         self._set_floor()
 
     def next_timeout(self) -> float:
@@ -117,15 +117,15 @@ class Streams:
         more = self._touched or self._round or (self._ledger.news and self._streams)
         return -math.inf if more else self._silences.next
 
-    def hello(self, client: bytes, hello: say.Hello, now: float, actions: list[Action]) -> None:
+    def hello(self, client: bytes, hello: say.Hello, now: float, effects: list[Effect]) -> None:
         """A client opens a stream."""
         former = self._streams.get(client)
         self._end(client, stays=True)
-        actions.append(Withdraw(client))
+        effects.append(Close(client))
         subtrees = hello.subtrees
         if hello.map and self.map and hello.map != self.map:
             self._end(client)
-            self.refuse(client, hello.stream, "other", actions)
+            self.refuse(client, hello.stream, "other", effects)
             return
         if (
             not 0 < len(subtrees) <= SUBTREES_MAX
@@ -134,7 +134,7 @@ class Streams:
             or len(self._streams) >= self._limits.streams_max
         ):
             self._end(client)
-            self.refuse(client, hello.stream, "full", actions)
+            self.refuse(client, hello.stream, "full", effects)
             return
         stream = self._streams[client] = _Stream(client, hello)
         if hello.peer:
@@ -153,21 +153,21 @@ class Streams:
         session.forget(hello.done)
         if hello.epoch and ledger.contains(hello.epoch, hello.sequence):
             self._waiting.pop(client, None)
-            self._welcome(stream, False, now, actions)
+            self._welcome(stream, False, now, effects)
             stream.synced = True
             stream.refusals = ledger.refusals - len(ledger.refused)  # it may know some of them
         else:
             self._wait(stream)
 
-    def taken(self, client: bytes, taken: say.Taken, now: float, actions: list[Action]) -> None:
+    def taken(self, client: bytes, taken: say.Taken, now: float, effects: list[Effect]) -> None:
         """A client says how far it is."""
-        stream = self._known(client, taken.stream, actions)
+        stream = self._known(client, taken.stream, effects)
         if stream is None:
             return
         self._silences.set(client, now + self._silent_s(stream.peer))
         if taken.messages > stream.sent:
             self._end(client)
-            self.refuse(client, taken.stream, "unknown", actions)
+            self.refuse(client, taken.stream, "unknown", effects)
             return
         while stream.sent - len(stream.sizes) < taken.messages:
             self.under_way -= stream.sizes.popleft()
@@ -185,9 +185,9 @@ class Streams:
             stream.reached = max(stream.reached, taken.sequence)
             self._set_floor()
 
-    def steps(self, client: bytes, steps: say.Steps, now: float, actions: list[Action]) -> None:
+    def steps(self, client: bytes, steps: say.Steps, now: float, effects: list[Effect]) -> None:
         """A client writes."""
-        stream = self._known(client, steps.stream, actions)
+        stream = self._known(client, steps.stream, effects)
         if stream is None:
             return
         ledger = self._ledger
@@ -196,14 +196,14 @@ class Streams:
         open_steps = session.taken - session.applied + len(session.failed) + len(steps.steps)
         if open_steps > self._limits.steps_max or ledger.crowded:
             self._end(client)
-            self.refuse(client, steps.stream, "full", actions)
+            self.refuse(client, steps.stream, "full", effects)
             return
         if steps.first > session.taken + 1:  # some are missing: it begins anew, and sends them again
             self._end(client)
-            self.refuse(client, steps.stream, "unknown", actions)
+            self.refuse(client, steps.stream, "unknown", effects)
             return
         done = session.taken + 1 - steps.first
-        ledger.do_steps(stream.session, session.taken + 1, steps.steps[done:] if done else steps.steps, now, actions)
+        ledger.do_steps(stream.session, session.taken + 1, steps.steps[done:] if done else steps.steps, now, effects)
 
     def goodbye(self, client: bytes, number: int) -> bytes:
         """A client ends its stream; its session, if nobody else has a stream of that.
@@ -223,33 +223,33 @@ class Streams:
         """A client cannot be reached any more."""
         self._end(client)
 
-    def refuse(self, client: bytes, number: int, reason: str, actions: list[Action]) -> None:
+    def refuse(self, client: bytes, number: int, reason: str, effects: list[Effect]) -> None:
         """Say that there is no such stream."""
-        actions.append(Withdraw(client))
+        effects.append(Close(client))
         name = self.map if reason == "other" else ""
-        actions.append(Offer(client, (say.encode(say.Refused(number, reason, name)),)))
+        effects.append(Reply(client, (say.encode(say.Refused(number, reason, name)),)))
 
-    def close(self, reason: str, actions: list[Action]) -> None:
+    def close(self, reason: str, effects: list[Effect]) -> None:
         """End all of them."""
         for client, stream in list(self._streams.items()):
             self._end(client)
-            self.refuse(client, stream.number, reason, actions)
+            self.refuse(client, stream.number, reason, effects)
         self._touched.clear()
         self._round.clear()
         self._batches.clear()  # what follows may be another history, whose sequences begin again
 
-    def silent(self, now: float, actions: list[Action]) -> None:
+    def silent(self, now: float, effects: list[Effect]) -> None:
         """Give up who said nothing for too long."""
         for client in self._silences.due(now):
             self._end(client)
-            actions.append(Withdraw(client))
+            effects.append(Close(client))
 
-    def pump(self, now: float, actions: list[Action]) -> None:
+    def pump(self, now: float, effects: list[Effect]) -> None:
         """Tell everybody who has room what he lacks."""
         if now >= self._look_at:
             self._look_at = now + BEAT_S
             self._held = False
-            self._give_up(now, actions)
+            self._give_up(now, effects)
             self._ledger.news = True
         if self._ledger.news and not self._round:
             self._ledger.news = False
@@ -261,24 +261,24 @@ class Streams:
         self._pieces = _PIECES
         for client in touched:
             stream = self._streams.get(client)
-            while stream is not None and self._next(stream, now, actions):
+            while stream is not None and self._next(stream, now, effects):
                 pass
-        while self._waiting and self._taking < self._limits.takers_max and self._begin_view(now, actions):
+        while self._waiting and self._taking < self._limits.takers_max and self._begin_view(now, effects):
             pass
         asked, self._asked = self._asked, []
         for client in asked:
             if client in self._waiting:
-                self.refuse(client, self._streams[client].number, "busy", actions)
+                self.refuse(client, self._streams[client].number, "busy", effects)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, now: float, actions: list[Action]) -> None:
+    def _give_up(self, now: float, effects: list[Effect]) -> None:
         """End the streams of clients that live, and take nothing."""
         oldest = now - self._limits.taker_s
         for client, stream in list(self._streams.items()):
             if (stream.sizes or stream.before) and stream.moved_at < oldest:
                 self._end(client)
-                self.refuse(client, stream.number, "full", actions)
+                self.refuse(client, stream.number, "full", effects)
 
     def _wait(self, stream: _Stream) -> None:
         """Have it wait for a snapshot, in the place that it may have already."""
@@ -288,7 +288,7 @@ class Streams:
         if stream.peer:
             self._waiting.move_to_end(stream.client, last=False)
 
-    def _begin_view(self, now: float, actions: list[Action]) -> bool:
+    def _begin_view(self, now: float, effects: list[Effect]) -> bool:
         """Begin the snapshot of the first who waits."""
         stream = self._streams[next(iter(self._waiting))]
         since = math.inf if stream.peer else now - self._limits.view_shared_s  # of writers it needs the same moment
@@ -302,12 +302,12 @@ class Streams:
         stream.view = view
         stream.position = stream.told = view.sequence
         stream.place = stream.count = stream.checksum = 0
-        self._welcome(stream, True, now, actions)
-        while self._next(stream, now, actions):
+        self._welcome(stream, True, now, effects)
+        while self._next(stream, now, effects):
             pass
         return True
 
-    def _next(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+    def _next(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
         """Send the next message to a stream, if there is one; whether there may be another one."""
         under_way = len(stream.sizes)
         if under_way >= self._limits.window or stream.client in self._waiting:
@@ -318,45 +318,45 @@ class Streams:
             self._held = True
             return False
         if stream.view is None:
-            return self._changes(stream, now, actions)
+            return self._changes(stream, now, effects)
         if not self._pieces:
             self._touched[stream.client] = None
             return False
         self._pieces -= 1
-        self._piece(stream, stream.view, now, actions)
+        self._piece(stream, stream.view, now, effects)
         return True
 
-    def _welcome(self, stream: _Stream, whole: bool, now: float, actions: list[Action]) -> None:
+    def _welcome(self, stream: _Stream, whole: bool, now: float, effects: list[Effect]) -> None:
         ledger = self._ledger
         session = ledger.sessions.get(stream.session)
         taken = 0 if session is None else session.taken
         if stream.applied is not None:
             taken = stream.applied
         message = say.Welcome(stream.number, stream.sent, ledger.epoch, stream.position, taken, whole)
-        self._send(stream, message, now, actions)
+        self._send(stream, message, now, effects)
 
-    def _piece(self, stream: _Stream, view: View, now: float, actions: list[Action]) -> None:
+    def _piece(self, stream: _Stream, view: View, now: float, effects: list[Effect]) -> None:
         if stream.place < len(view.entries):
             entries, count, stream.place = view.piece(stream.subtrees, stream.place, now)
             stream.count += count
             stream.checksum = crc32c(bytes(entries), stream.checksum)
-            self._send(stream, say.Piece(stream.number, stream.sent, entries), now, actions)
+            self._send(stream, say.Piece(stream.number, stream.sent, entries), now, effects)
             return
         if stream.failures:  # each writer may have had many
             count = min(len(stream.failures), max(1, self._limits.piece_bytes // say.ENTRY_BYTES))
             failed = tuple([stream.failures.popleft() for _ in range(count)])
-            self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, actions)
+            self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, effects)
             return
         self._close_view(stream)
         stream.synced = True
         sessions, stream.sessions = stream.sessions, ()
         whole = say.Whole(stream.number, stream.sent, stream.count, stream.checksum, view.sequence, sessions)
-        self._send(stream, whole, now, actions)
+        self._send(stream, whole, now, effects)
 
-    def _changes(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+    def _changes(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
         ledger = self._ledger
         if stream.peer and stream.refusals < ledger.refusals:
-            return self._refusals(stream, now, actions)
+            return self._refusals(stream, now, effects)
         session = ledger.sessions.get(stream.session)
         position, last = stream.position, ledger.sequence
         updates, count = say.NO_UPDATES, 0
@@ -378,7 +378,7 @@ class Streams:
         stream.told_applied = max(applied, stream.told_applied)
         stream.told_at = now
         message = say.Changes(stream.number, stream.sent, position, updates, applied, failed)
-        self._send(stream, message, now, actions)
+        self._send(stream, message, now, effects)
         return position < last or applied < all_applied
 
     def _failures(self, session: Session, told: int, applied: int) -> tuple[tuple[tuple[int, int, str], ...], int]:
@@ -402,7 +402,7 @@ class Streams:
         ])  # fmt: skip
         stream.refusals = self._ledger.refusals
 
-    def _refusals(self, stream: _Stream, now: float, actions: list[Action]) -> bool:
+    def _refusals(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
         """Tell the other server which steps failed, before what came after them."""
         refused = self._ledger.refused
         missing = self._ledger.refusals - stream.refusals
@@ -412,25 +412,25 @@ class Streams:
             self._set_floor()
             return False
         failed = tuple(itertools.islice(refused, len(refused) - missing, None))
-        self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, actions)
+        self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, effects)
         return True
 
-    def _send(self, stream: _Stream, message: say.FromServer, now: float, actions: list[Action]) -> None:
+    def _send(self, stream: _Stream, message: say.FromServer, now: float, effects: list[Effect]) -> None:
         frames = say.encode(message)
         stream.sent += 1
         if not stream.sizes and not stream.before:
             stream.moved_at = now
         stream.sizes.append(len(frames[1]))
         self.under_way += len(frames[1])
-        actions.append(Offer(stream.client, (frames,)))
+        effects.append(Reply(stream.client, (frames,)))
 
     def _silent_s(self, peer: bool) -> float:
         return self._limits.peer_silent_s if peer else self._limits.stream_silent_s
 
-    def _known(self, client: bytes, number: int, actions: list[Action]) -> _Stream | None:
+    def _known(self, client: bytes, number: int, effects: list[Effect]) -> _Stream | None:
         stream = self._streams.get(client)
         if stream is None or stream.number != number:
-            self.refuse(client, number, "unknown", actions)
+            self.refuse(client, number, "unknown", effects)
             return None
         return stream
 

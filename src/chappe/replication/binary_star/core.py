@@ -28,21 +28,21 @@ import math
 from dataclasses import replace
 from typing import Final, Literal
 
-from chappe.core import Report
+from chappe.core import Ask, Deliver, Effect, Persist, Report, Send
 from chappe.defaults import STAR_HEARTBEAT_S, STAR_MISSED_MAX, STAR_ORIGINAL_SILENT_S
-from chappe.errors import UsageError
-from chappe.replication.binary_star.actions import (
-    Action,
-    Ask,
+from chappe.errors import StorageError, UsageError
+from chappe.replication.binary_star.decisions import (
+    OWNER,
+    PARTNER,
+    WITNESS,
     Confirm,
     Confirms,
     Does,
     Follow,
+    Heartbeat,
     Lead,
     Memory,
-    Persist,
     Rest,
-    Tell,
 )
 from chappe.replication.binary_star.events import (
     Alone,
@@ -116,7 +116,7 @@ class BinaryStar:
         self.state = role
         self.term = 0  # in which it is active
         self._durable = memory is not None
-        self._kept = memory or Memory()
+        self._kept = self._on_disk = memory or Memory()
         self.record = self._kept.record
         self.seen = max(self._kept.term, self.record.term)
         self._pair = pair
@@ -223,41 +223,41 @@ class BinaryStar:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin to live."""
         return self.handle_timeout(now)
 
-    def handle_state(self, frame: bytes, now: float) -> list[Action]:
+    def handle_message(self, frame: bytes, now: float) -> list[Effect]:
         """The partner, or whoever is at its address, says something; raises ProtocolError."""
         found = decode_state(frame)
-        actions = self._wake(now)
+        effects = self._wake(now)
         if isinstance(found, int):
-            self._hear_original(found, now, actions)
+            self._hear_original(found, now, effects)
         elif found[1] != self._pair:
-            self._report_once("pair", OtherPair(found[1]), actions)
+            self._report_once("pair", OtherPair(found[1]), effects)
         elif found[0].role == self.role:
             if found[0].life != self.life:
-                self._hear_rival(now, actions, (found[0].term, found[0].life) > (self.term, self.life))
+                self._hear_rival(now, effects, (found[0].term, found[0].life) > (self.term, self.life))
         else:
-            self._hear(found[0], now, actions)
-        self._decide(now, actions)
-        return self._answer(now, actions)
+            self._hear(found[0], now, effects)
+        self._decide(now, effects)
+        return self._answer(now, effects)
 
-    def handle_request(self, known: int, now: float) -> list[Action]:
-        """A client asks for something: its vote. Serve it if ``serving`` is true after these actions.
+    def handle_request(self, known: int, now: float) -> list[Effect]:
+        """A client asks for something: its vote. Serve it if ``serving`` is true after these effects.
 
         Args:
             known: The highest term in which the client was ever served; 0 if it knows none.
             now: Monotonic seconds.
         """
-        actions = self._wake(now)
+        effects = self._wake(now)
         if known <= self.seen:
             self._learn(known)
         elif known <= self.seen + CLIENT_AHEAD_MAX and self._may_be(now):
             self._believed_at = now
             self._learn(known)
-        self._decide(now, actions, vote=True)
-        return self._answer(now, actions)
+        self._decide(now, effects, vote=True)
+        return self._answer(now, effects)
 
     def _may_be(self, now: float) -> bool:
         """Whether somebody was active in a term that only a client knows.
@@ -269,9 +269,9 @@ class BinaryStar:
             return True
         return not self._durable and now >= self._believed_at + BELIEVE_S
 
-    def handle_caught_up(self, life: int, now: float) -> list[Action]:
+    def caught_up(self, life: int, now: float) -> list[Effect]:
         """While active: the partner's life has, and has said so, all that was ever confirmed."""
-        actions = self._wake(now)
+        effects = self._wake(now)
         peer = self._peer
         if (
             self.state == ACTIVE and not self._paired_life and self._linked and now < self._silent_at
@@ -283,66 +283,70 @@ class BinaryStar:
             self._pair_told = False
             self._asked = None
             self.record = Record(self.term, LEADER)
-            actions.append(Report(Paired(self.term)))
-        self._decide(now, actions)
-        return self._answer(now, actions)
+            effects.append(Report(Paired(self.term)))
+        self._decide(now, effects)
+        return self._answer(now, effects)
 
-    def handle_behind(self, now: float) -> list[Action]:
+    def fell_behind(self, now: float) -> list[Effect]:
         """While active: the partner lacks something, and has to catch up anew."""
-        actions = self._wake(now)
+        effects = self._wake(now)
         if self._paired_life and self._linked:
             self._left_us = _us(now)
         self._paired_life = 0
-        self._decide(now, actions)
-        return self._answer(now, actions)
+        self._decide(now, effects)
+        return self._answer(now, effects)
 
-    def handle_whole(self, now: float) -> list[Action]:
+    def copied_whole(self, now: float) -> list[Effect]:
         """While passive: an original that is active has given its whole copy."""
-        actions = self._wake(now)
+        effects = self._wake(now)
         self._in_step = self._in_step or (self.state == PASSIVE and self._original == ACTIVE)
-        return self._answer(now, actions)
+        return self._answer(now, effects)
 
-    def handle_witness(self, frame: bytes, now: float) -> list[Action]:
+    def handle_answer(self, frame: bytes, now: float) -> list[Effect]:
         """The witness has answered; raises ProtocolError."""
         answer = decode_answer(frame)
-        actions = self._wake(now)
+        effects = self._wake(now)
         asked = self._asked
         if answer.life != self.life:
-            return self._answer(now, actions)
+            return self._answer(now, effects)
         self._learn(answer.term)
         if asked is not None and answer.count == asked.count:
             self._asked = None
             if answer.granted:
-                self._take_grant(asked, now, actions)
+                self._take_grant(asked, now, effects)
             elif self.state != ACTIVE:
-                self._refuse(f"the witness knows of term {answer.term}, of which this server lacks something", actions)
-        self._decide(now, actions)
-        return self._answer(now, actions)
+                self._refuse(f"the witness knows of term {answer.term}, of which this server lacks something", effects)
+        self._decide(now, effects)
+        return self._answer(now, effects)
 
-    def handle_not_kept(self, kept: Memory, now: float) -> list[Action]:
-        """A ``Persist`` failed, and what followed it was not done; ``kept`` is on disk."""
-        actions: list[Action] = []
-        self._kept = kept
+    def handle_done(self, memory: Memory, error: StorageError | None, now: float) -> list[Effect]:
+        """A ``Persist`` has ended; with an error what followed it was not done."""
+        if error is None:
+            self._on_disk = memory
+            return []
+        effects: list[Effect] = []
+        self._kept = self._on_disk
         self.record = self._kept.record
         self._in_step = False
         if self.state == ACTIVE:
-            self._yield("the disk refused to keep the term", actions)
-        self._report_once("disk", TermNotKept(), actions)
+            self._yield("the disk refused to keep the term", effects)
+        self._report_once("disk", TermNotKept(), effects)
         self._does = Rest()
         self._confirms = ("nothing", 0)
-        return [Rest(), Confirm("nothing", 0), *self._answer(now, actions)]
+        stop: list[Effect] = [Deliver(OWNER, Rest()), Deliver(OWNER, Confirm("nothing", 0))]
+        return stop + self._answer(now, effects)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Tell the partner of itself, notice that it is silent."""
-        actions = self._wake(now)
-        self._decide(now, actions)
-        return self._answer(now, actions)
+        effects = self._wake(now)
+        self._decide(now, effects)
+        return self._answer(now, effects)
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def _wake(self, now: float) -> list[Action]:
+    def _wake(self, now: float) -> list[Effect]:
         """See whether it stood still since, and whether the partner has fallen silent."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         if now > self._beat_at + self._heartbeat_s:
             self._beat_at = now
             self._resumed_us = _us(now)
@@ -357,12 +361,12 @@ class BinaryStar:
         if self._linked and now >= self._silent_at:
             self._linked = False
             self._wish = 0
-            actions.append(Report(PartnerLost(self._silence_s)))
-        return actions
+            effects.append(Report(PartnerLost(self._silence_s)))
+        return effects
 
     # -- the partner ------------------------------------------------------------------------------------------
 
-    def _hear(self, beat: Beat, now: float, actions: list[Action]) -> None:
+    def _hear(self, beat: Beat, now: float, effects: list[Effect]) -> None:
         known = self._peer
         if known is not None and known.life == beat.life and beat.sent_us < known.sent_us:
             return  # overtaken by a later one
@@ -375,7 +379,7 @@ class BinaryStar:
         age_us = _us(now) - beat.echo_us
         heard = beat.echo_life == self.life and 0 <= age_us <= _us(max(self._silence_s, self._own_silence_s))
         if heard:
-            self._link(now, False, actions)
+            self._link(now, False, effects)
             if beat.echo_us > self._left_us:
                 self._left_us = 0
             if beat.echo_us >= self._resumed_us:
@@ -393,27 +397,27 @@ class BinaryStar:
     def _own_silence_s(self) -> float:
         return STAR_MISSED_MAX * self._heartbeat_s
 
-    def _hear_original(self, state: int, now: float, actions: list[Action]) -> None:
+    def _hear_original(self, state: int, now: float, effects: list[Effect]) -> None:
         if state == self.role:
-            self._hear_rival(now, actions, False)
+            self._hear_rival(now, effects, False)
             return
         self._peer, self._original = None, state
         self._paired_life = 0
         self._silence_s = STAR_ORIGINAL_SILENT_S
-        self._link(now, True, actions)
+        self._link(now, True, effects)
 
-    def _hear_rival(self, now: float, actions: list[Action], stronger: bool) -> None:
+    def _hear_rival(self, now: float, effects: list[Effect], stronger: bool) -> None:
         """A server of our own role is where the partner should be."""
         self._conflict_until = now + self._silence_s
-        self._report_once("role", SameRole(self.role), actions)
+        self._report_once("role", SameRole(self.role), effects)
         if self.state == ACTIVE and stronger:
-            self._yield("another server of the same role is active", actions)
+            self._yield("another server of the same role is active", effects)
 
-    def _link(self, now: float, original: bool, actions: list[Action]) -> None:
+    def _link(self, now: float, original: bool, effects: list[Effect]) -> None:
         self._silent_at = now + self._silence_s
         if not self._linked:
             self._linked = True
-            actions.append(Report(PartnerFound(original)))
+            effects.append(Report(PartnerFound(original)))
 
     def _learn(self, seen: int, *, fence: int | None = None) -> None:
         """Somebody knows of a term; in ``fence`` somebody was active."""
@@ -423,32 +427,32 @@ class BinaryStar:
 
     # -- who is active ----------------------------------------------------------------------------------------
 
-    def _decide(self, now: float, actions: list[Action], *, vote: bool = False) -> None:
+    def _decide(self, now: float, effects: list[Effect], *, vote: bool = False) -> None:
         """All changes of state but those that an answer of the witness brings."""
         if self.state == ACTIVE:
             if self._fence > self.term:
-                self._yield(f"somebody was active in term {self._fence}", actions)
+                self._yield(f"somebody was active in term {self._fence}", effects)
             elif self._linked and self._original == ACTIVE:
-                self._yield("the partner, an original, is active", actions)
+                self._yield("the partner, an original, is active", effects)
         if self.state == ACTIVE:
             pass
         elif now < self._conflict_until:
             self._wish = 0
             if vote:
-                self._refuse("both servers are configured alike", actions)
+                self._refuse("both servers are configured alike", effects)
         elif self._linked:
             if self._original:
-                self._meet_original(actions)
+                self._meet_original(effects)
             else:
-                self._meet(actions)
+                self._meet(effects)
             if vote and self.state != ACTIVE:
-                self._refuse("the partner is there, and not active yet", actions, quiet=self.state == PASSIVE)
+                self._refuse("the partner is there, and not active yet", effects, quiet=self.state == PASSIVE)
         elif vote:
-            self._vote(now, actions)
+            self._vote(now, effects)
         if self.state == ACTIVE:
-            self._secure(now, actions)
+            self._secure(now, effects)
 
-    def _meet(self, actions: list[Action]) -> None:
+    def _meet(self, effects: list[Effect]) -> None:
         """Both hear each other, and this one is not active."""
         peer = self._peer
         assert peer is not None
@@ -457,7 +461,7 @@ class BinaryStar:
             if peer.term >= self.record.term and self._next_does != Follow(peer.term, peer.life):
                 self.state = PASSIVE
                 self._in_step = False
-                self._follow(peer.term, peer.life, actions)
+                self._follow(peer.term, peer.life, effects)
             return
         self._next_does = Rest()
         ours, theirs = (self.record, self.role == PRIMARY), (peer.record, peer.role == PRIMARY)
@@ -471,37 +475,37 @@ class BinaryStar:
         if self._wish <= max(self._promised, peer.seen if peer.consent != self._wish else 0, self._fence):
             self._wish = self._next_term()
         elif peer.consent == self._wish:
-            self._lead(self._wish, "the partner agrees", actions)
+            self._lead(self._wish, "the partner agrees", effects)
 
-    def _meet_original(self, actions: list[Action]) -> None:
+    def _meet_original(self, effects: list[Effect]) -> None:
         """The table of the Guide."""
         state = self._original
         if state == ACTIVE:
             if self._next_does != Follow(0, 0):
                 self.state = PASSIVE
                 self._in_step = False
-                self._follow(0, 0, actions)
+                self._follow(0, 0, effects)
         elif (state == PASSIVE and self.role == PRIMARY) or (
             state in (PRIMARY, BACKUP) and (self.role == PRIMARY or self.state == PASSIVE)
         ):
-            self._lead(self._next_term(), f"the partner is {NAMES[state]}", actions)
+            self._lead(self._next_term(), f"the partner is {NAMES[state]}", effects)
 
-    def _vote(self, now: float, actions: list[Action]) -> None:
+    def _vote(self, now: float, effects: list[Effect]) -> None:
         """A client asks, and the partner does not hear us, or is silent."""
         if now < self._silent_at:
             return
         if self._witness:
             if self.role == BACKUP and self.record.rank == NOTHING:
-                self._refuse("a backup that has no data never serves alone", actions)
+                self._refuse("a backup that has no data never serves alone", effects)
             else:
-                self._claim(True, self._next_term(), now, actions)
+                self._claim(True, self._next_term(), now, effects)
         elif self._in_step or self._may_begin():
             self._alone = True
-            self._lead(self._next_term(), "a client asks, and the partner is silent", actions)
+            self._lead(self._next_term(), "a client asks, and the partner is silent", effects)
         elif self.state == BACKUP:
-            self._refuse("a backup never serves before it has met its primary", actions)
+            self._refuse("a backup never serves before it has met its primary", effects)
         else:
-            self._refuse("the partner confirmed writes without this server, or may have", actions)
+            self._refuse("the partner confirmed writes without this server, or may have", effects)
 
     def _may_begin(self) -> bool:
         """Whether it is a primary that just began, of which nothing says that the partner has more."""
@@ -513,7 +517,7 @@ class BinaryStar:
         term = max(self.seen, self._promised, self._fence) + 1
         return term if term % 2 == self.role % 2 else term + 1
 
-    def _lead(self, term: int, why: str, actions: list[Action]) -> None:
+    def _lead(self, term: int, why: str, effects: list[Effect]) -> None:
         self.state, self.term = ACTIVE, term
         self.seen = max(self.seen, term)
         self._in_step = self._replaced = False
@@ -524,15 +528,15 @@ class BinaryStar:
             self.record = Record(term, LEADER)
         self._why, self._reported = "", ()
         self._next_does = Lead(term)
-        actions.append(Report(BecameActive(term, why)))
+        effects.append(Report(BecameActive(term, why)))
 
-    def _follow(self, term: int, life: int, actions: list[Action]) -> None:
+    def _follow(self, term: int, life: int, effects: list[Effect]) -> None:
         self._why, self._reported = "", ()
         self._next_does = Follow(term, life)
-        actions.append(Report(BecamePassive(term)))
+        effects.append(Report(BecamePassive(term)))
 
-    def _yield(self, why: str, actions: list[Action]) -> None:
-        actions.append(Report(SteppedDown(self.term, self._fence, why, self._alone)))
+    def _yield(self, why: str, effects: list[Effect]) -> None:
+        effects.append(Report(SteppedDown(self.term, self._fence, why, self._alone)))
         self.state, self.term = PASSIVE, 0
         self._alone = False
         self._paired_life = self._wish = 0
@@ -542,37 +546,37 @@ class BinaryStar:
 
     # -- what may be confirmed --------------------------------------------------------------------------------
 
-    def _secure(self, now: float, actions: list[Action]) -> None:
+    def _secure(self, now: float, effects: list[Effect]) -> None:
         """While active: be paired or alone, or step down if neither can be."""
         if self._paired_life and not self._linked:
             self._paired_life = 0
         if self._paired_life:
             if self._witness and not self._pair_told:
-                self._claim(False, self.term, now, actions)
+                self._claim(False, self.term, now, effects)
         elif not self._alone:
             if not self._witness and self._replaced:
-                self._yield("it stood still, and the partner, which may have taken over, is silent", actions)
+                self._yield("it stood still, and the partner, which may have taken over, is silent", effects)
                 return
             if not self._witness:
                 if not self._left_us or not self._linked:
-                    self._be_alone(actions)
+                    self._be_alone(effects)
             elif self._doubt_until == -math.inf:
-                self._claim(True, self.term, now, actions)
+                self._claim(True, self.term, now, effects)
         if self._alone or self._paired_life or self._linked:
             self._unable_at = math.inf
         elif self._unable_at == math.inf:
             self._unable_at = now + self._own_silence_s
         elif now >= self._unable_at:
-            self._yield("neither the partner nor the witness answers", actions)
+            self._yield("neither the partner nor the witness answers", effects)
 
-    def _be_alone(self, actions: list[Action]) -> None:
+    def _be_alone(self, effects: list[Effect]) -> None:
         self._alone = True
         self.record = Record(self.term, LEADER)
-        actions.append(Report(Alone(self.term)))
+        effects.append(Report(Alone(self.term)))
 
     # -- the witness ------------------------------------------------------------------------------------------
 
-    def _claim(self, alone: bool, term: int, now: float, actions: list[Action]) -> None:
+    def _claim(self, alone: bool, term: int, now: float, effects: list[Effect]) -> None:
         """Ask, or ask again, but not too often."""
         what = (alone, self.record.term)
         if what == self._asked_for and now < self._asked_at + self._heartbeat_s / CLAIM_AGAIN:
@@ -582,15 +586,15 @@ class BinaryStar:
             self._count += 1
             asked = self._asked = Claim(alone, self.role, self.life, self._count, term, self.record.term)
         self._asked_for, self._asked_at = what, now
-        actions.append(Ask(encode_claim(asked, self._pair)))
+        effects.append(Ask(WITNESS, asked.count, encode_claim(asked, self._pair)))
 
-    def _take_grant(self, asked: Claim, now: float, actions: list[Action]) -> None:
+    def _take_grant(self, asked: Claim, now: float, effects: list[Effect]) -> None:
         if self.state == ACTIVE:
             if asked.term == self.term:
                 if not asked.alone:
                     self._pair_told = self._pair_told or self._paired_life != 0
                 elif not self._paired_life and not self._alone:
-                    self._be_alone(actions)
+                    self._be_alone(effects)
         elif (
             asked.alone and not self._linked and now >= max(self._silent_at, self._conflict_until)
             and now - self._asked_at <= self._own_silence_s
@@ -598,29 +602,29 @@ class BinaryStar:
             and asked.base == self.record.term
         ):  # fmt: skip
             self._alone = True
-            self._lead(asked.term, "a client asks, the partner is silent, and the witness agrees", actions)
+            self._lead(asked.term, "a client asks, the partner is silent, and the witness agrees", effects)
 
     # -- what is told -----------------------------------------------------------------------------------------
 
-    def _refuse(self, why: str, actions: list[Action], *, quiet: bool = False) -> None:
+    def _refuse(self, why: str, effects: list[Effect], *, quiet: bool = False) -> None:
         if why != self._why and not quiet:
             self._why = why
-            actions.append(Report(MayNotServe(why)))
+            effects.append(Report(MayNotServe(why)))
 
-    def _report_once(self, kind: str, event: object, actions: list[Action]) -> None:
+    def _report_once(self, kind: str, event: object, effects: list[Effect]) -> None:
         if kind not in self._reported:
             self._reported = (*self._reported, kind)
-            actions.append(Report(event))
+            effects.append(Report(event))
 
-    def _answer(self, now: float, rest: list[Action]) -> list[Action]:
+    def _answer(self, now: float, rest: list[Effect]) -> list[Effect]:
         """What has changed, in the order in which others may know of it."""
-        actions: list[Action] = []
+        effects: list[Effect] = []
         memory = Memory(max(self._kept.term, self.term), self.record)
         if self._durable and memory != self._kept:
             self._kept = memory
-            actions.append(Persist(memory))
+            effects.append(Persist(memory, first=True))
         if self._next_does != self._does and isinstance(self._next_does, Rest):
-            actions.append(self._next_does)  # clients are to be refused before anybody else is told
+            effects.append(Deliver(OWNER, self._next_does))  # clients are to be refused before anybody else is told
             self._does = self._next_does
         doubts = self.state == ACTIVE and not self.serving
         beat = self._beat()
@@ -628,15 +632,16 @@ class BinaryStar:
             self._told = beat
             self._beat_at = now + self._heartbeat_s
             state = b"" if doubts else b"%d" % self.state
-            actions.append(Tell(state, encode_beat(replace(beat, **self._times(now)), self._pair)))
+            told = encode_beat(replace(beat, **self._times(now)), self._pair)
+            effects.append(Send(PARTNER, Heartbeat(state, told)))
         if self._next_does != self._does:
             self._does = self._next_does
-            actions.append(self._does)
+            effects.append(Deliver(OWNER, self._does))
         confirms = (self.confirms, self._paired_life)
         if confirms != self._confirms:
             self._confirms = confirms
-            actions.append(Confirm(*confirms))
-        return actions + rest
+            effects.append(Deliver(OWNER, Confirm(*confirms)))
+        return effects + rest
 
     def _beat(self) -> Beat:
         """What the partner is to know, but for times."""

@@ -1,15 +1,17 @@
-"""What a server of a pair asks of its owner, besides ``core.Report``; done in order."""
+"""What the effects of a server of a pair carry: jobs for the disk, heartbeats, and decisions for its owner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from chappe.core import Report
 from chappe.replication.binary_star.messages import Record
 
 Confirms: TypeAlias = Literal["nothing", "alone", "paired"]
 NO_RECORD: Final = Record()
+OWNER: Final = "owner"  # decisions are delivered to it
+PARTNER: Final = "partner"
+WITNESS: Final = "witness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,25 +23,11 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
-    """Have this on disk before what follows. If that fails, leave what follows and call ``handle_not_kept``."""
-
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell the partner: ``state`` if it is an original (nothing if empty), ``beat`` if it is an end of chappe."""
+class Heartbeat:
+    """For the partner: ``state`` if it is an original (nothing if empty), ``beat`` if it is an end of chappe."""
 
     state: bytes
     beat: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Send this to the witness."""
-
-    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +58,5 @@ class Confirm:
     life: int
 
 
-Action: TypeAlias = Persist | Tell | Ask | Lead | Follow | Rest | Confirm | Report
 Does: TypeAlias = Lead | Follow | Rest
+Decision: TypeAlias = Does | Confirm
