@@ -273,7 +273,7 @@ class Rogue:
 
     def asks_map(self, sock: zmq.Socket[bytes], frames: list[bytes]) -> str:
         """Whether a request comes to the map's core as it is."""
-        gate = self.net.map._gate
+        gate = self.net.map._ports.gate
         assert gate is not None
         fence = next(_fences)
         self.net.refused.clear()

@@ -273,7 +273,7 @@ def at_maps(rogue: Rogue, network: Net) -> Found:
     for each in (b"", b"/k", chp.HUGZ):
         heard.setsockopt(zmq.SUBSCRIBE, each)
     assert heard.recv_multipart()[0] == chp.HUGZ
-    gate = network.map._node.gate
+    gate = network.map._ports.gate
     assert gate is not None
     where = "map server"
     yield (where, "hears that it is there"), YES
@@ -292,7 +292,7 @@ def at_maps(rogue: Rogue, network: Net) -> Found:
     def published() -> bool:
         with network.map._node.lock:
             for each in (b"/k", chp.HUGZ + b"!"):
-                network.map._node._sockets.publisher.send_multipart([each])
+                network.map._ports._sockets.publisher.send_multipart([each])
         while heard.poll(2):
             seen.add(heard.recv_multipart()[0])
         return chp.HUGZ + b"!" in seen
@@ -371,7 +371,7 @@ def table(network: Net) -> str:
 
 def listeners(network: Net) -> list[tuple[int, str]]:
     """All ports that somebody with keys listens at, and what may dial them."""
-    tower, ports, served = TowerAddress.parse(network.tower), network.ports, network.map._node.address
+    tower, ports, served = TowerAddress.parse(network.tower), network.ports, network.map._ports.address
     return [
         (zmq.PUB, f"tcp://127.0.0.1:{tower.sub_port}#hub"),
         (zmq.SUB, f"tcp://127.0.0.1:{tower.pub_port}#hub"),
@@ -396,7 +396,7 @@ def test_whoever_is_nobody_comes_in_nowhere(tmp_path: Path, monkeypatch: pytest.
         permissions.revoke(network.home, GONE)
         for each in (network.store, network.relay, network.maker, network.taker):
             each.gate.look()
-        for served in (network.map._node.gate, network.witness._ports.gate):
+        for served in (network.map._ports.gate, network.witness._ports.gate):
             assert served is not None
             served.look()
         for kind, endpoint in listeners(network):

@@ -73,7 +73,7 @@ def hears_no_client(patch: pytest.MonkeyPatch) -> None:
 
 
 def ends_no_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "end_session", lambda self, name, actions: None)
+    patch.setattr(Ledger, "end_session", lambda self, name, effects: None)
 
 
 @pytest.mark.parametrize(

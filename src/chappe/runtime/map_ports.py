@@ -132,7 +132,7 @@ class MapServerPorts(Ports):
         self.core = core
         self.rules = None if gate is None else MapRules(gate, name, "" if pair is None else pair.peer.name)
         self._backend = backend
-        self._gate = gate
+        self.gate = gate
         self._on_report = on_report
         self._waiting: dict[bytes, deque[Frames]] = {}  # answers that a client's full queue did not take
         self._asking: set[bytes] = set()  # of these clients: the core has more for them
@@ -174,8 +174,8 @@ class MapServerPorts(Ports):
         if link == SUBSCRIPTIONS:
             return self._subscribed(frames, now)
         if link == UPDATES:
-            if self._gate is not None and self.rules is not None:  # those with keys write by steps
-                self._gate.refuse(self.rules.update(sender_of(frames)))
+            if self.gate is not None and self.rules is not None:  # those with keys write by steps
+                self.gate.refuse(self.rules.update(sender_of(frames)))
                 return ()
             return self.core.handle_message(UPDATES, frames, now)
         if link == LISTENERS:
