@@ -18,7 +18,7 @@ import logging
 import math
 import selectors
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -173,7 +173,8 @@ class Ports:
     def carry_out(self, job: Any) -> Any:
         """Do the job of a ``Persist``, without the lock, on a thread that may wait; returns what it came to.
 
-        A StorageError is what it came to. Anything else that it raises is a defect.
+        An iterator of parts: other jobs come between two of them, and at its end the job is done. A StorageError is
+        what it came to. Anything else that it raises is a defect.
         """
         raise NotImplementedError(job)
 
@@ -378,6 +379,10 @@ class Driver:
             return error
 
     def _carried_out(self, job: Any, rest: Sequence[Effect] | None, outcome: Any) -> None:
+        if isinstance(outcome, Iterator):
+            assert self._disk is not None
+            self._disk.do(partial(_do_part, outcome), partial(self._carried_out, job, rest))
+            return
         if rest is None:
             self._take(job, outcome, True)
         else:
@@ -524,6 +529,14 @@ class Driver:
         except Exception as error:  # this input alone is lost, and whoever sent it asks again
             self.refused(error)
 
+    def take_each(self, link: Any, messages: Sequence[Any]) -> None:
+        """Have ``Ports.hear`` called with each of several messages that came as one; for ``hear``.
+
+        Those behind one with something to be on disk first wait for that.
+        """
+        for each in messages:
+            self._take(link, each, False)
+
     def complain(self, error: ProtocolError) -> None:
         """Count what was malformed, and say so now and then."""
         self.malformed += 1
@@ -540,6 +553,17 @@ class Driver:
         if now >= self._refused_at + COMPLAIN_S:
             self._refused_at = now
             self.ports.report(MachineRefused(str(error)))
+
+
+def _do_part(parts: Iterator[None]) -> Iterator[None] | StorageError | None:
+    """Do the next part of a job; returns the rest, or what the job came to."""
+    try:
+        next(parts)
+    except StopIteration:
+        return None
+    except StorageError as error:
+        return error
+    return parts
 
 
 def is_refusal(error: Exception) -> bool:
