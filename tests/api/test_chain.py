@@ -26,7 +26,7 @@ from chappe.errors import (
     TimedOut,
     UsageError,
 )
-from chappe.replication.chain.actions import Applied
+from chappe.replication.chain.events import Applied
 from chappe.replication.chain.wire import FRAME_BYTES_MAX, REQUEST, SERVER, chain_of, encode_header
 
 

@@ -144,7 +144,7 @@ def test_who_says_that_he_is_another_server_is_not_believed(
     permissions_file.write_text(permissions_file.read_text().replace("[[rules]]", rule + "[[rules]]", 1))
     permissions.sign(permissions_file)
     with ChainServer(Ledger(), mine, "b", security=Keys(home / "writer")):
-        gate = servers[0]._node.gate
+        gate = servers[0]._ports._gate
         assert gate is not None
         until(lambda: gate.refusals.by_identity().get("writer"))
     assert servers[0].status().members == ("a", "b")

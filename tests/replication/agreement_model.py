@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from chappe.replication.agreement.core import Action, Agreement, Decide, Keep, Memory, Tell
+from chappe.core import Effect, Persist, Send
+from chappe.errors import StorageError
+from chappe.replication.agreement.core import Agreement, VoteRecord
 from chappe.replication.agreement.messages import Message, encode
 
 SERVERS = 3
@@ -44,9 +46,10 @@ class Budget:
 @dataclass
 class State:
     cores: list[Agreement]
-    kept: list[Memory]
+    kept: list[VoteRecord]
     net: frozenset[Sent] = frozenset()
     decided: dict[int, bytes] = field(default_factory=dict)
+    first: int = 0  # what was decided when it began
 
     def key(self) -> Any:
         cores = tuple(
@@ -59,23 +62,29 @@ class State:
         return cores, tuple(self.kept), self.net
 
     def then(self) -> State:
-        return State([copy.copy(each) for each in self.cores], list(self.kept), self.net, dict(self.decided))
+        return State(
+            [copy.copy(each) for each in self.cores], list(self.kept), self.net, dict(self.decided), self.first
+        )
 
-    def carry_out(self, place: int, actions: list[Action], *, refuse: bool = False) -> None:
-        for action in actions:
-            match action:
-                case Keep(memory):
+    def carry_out(self, place: int, effects: list[Effect], *, refuse: bool = False) -> None:
+        core = self.cores[place]
+        for effect in effects:
+            match effect:
+                case Persist(VoteRecord() as vote, first=True):
+                    outcome = StorageError("no room") if refuse else None
+                    if not refuse:
+                        self.kept[place] = vote
+                    assert core.handle_done(vote, outcome, 0.0) == []
                     if refuse:
-                        self.cores[place].handle_not_kept(0.0)
                         return
-                    self.kept[place] = memory
-                case Tell(server, message):
+                case Send(server, message):
                     assert server != place
                     self.net = self.net | {(place, server, message)}
-                case Decide(number, value):
-                    if self.decided.setdefault(number, value) != value:
-                        raise Broken(f"{number} is decided twice: {self.decided[number]!r} and {value!r}")
-        if found := self.cores[place].invariants():
+                case _:
+                    raise AssertionError(effect)
+        if core.number > self.first and self.decided.setdefault(core.number, core.value) != core.value:
+            raise Broken(f"{core.number} is decided twice: {self.decided[core.number]!r} and {core.value!r}")
+        if found := core.invariants():
             raise Broken(found[0])
 
     def deliver(self, sent: Sent, *, refuse: bool = False) -> None:
@@ -97,13 +106,15 @@ class State:
         self.carry_out(place, self.cores[place].start())
 
     def lose_disk(self, place: int) -> None:
-        self.kept[place] = Memory(self.kept[place].disk + 3)
+        self.kept[place] = VoteRecord(self.kept[place].disk + 3)
         self.crash(place)
 
 
 def begun(number: int = 1) -> State:
-    memories = [Memory(1 + place, number, value_of("o", 1, 2, 3) if number else b"") for place in range(SERVERS)]
-    return State([Agreement(place, SERVERS, each, disks_of) for place, each in enumerate(memories)], memories)
+    memories = [VoteRecord(1 + place, number, value_of("o", 1, 2, 3) if number else b"") for place in range(SERVERS)]
+    return State(
+        [Agreement(place, SERVERS, each, disks_of) for place, each in enumerate(memories)], memories, first=number
+    )
 
 
 def choices(state: State, budget: Budget) -> Iterator[tuple[str, Budget, State]]:

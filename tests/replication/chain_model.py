@@ -15,13 +15,13 @@ from typing import Any
 from tests.fixed_clock import FixedClock
 from tests.worlds.chain.hosts import Disk
 
-from chappe.core import Report
+from chappe.core import Persist, Reply, Report, Send
 from chappe.limits import CHAIN_LIMITS
-from chappe.replication.agreement.core import Keep, Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration as value
-from chappe.replication.chain.actions import Change, Loaded, Reply, Tell, Write
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import LoadedChain, LogChange
 from chappe.replication.chain.messages import Beat, Do, Done, Entry, Listen, Read, Says, encode
 
 NAMES = ("a", "b", "c")
@@ -62,7 +62,7 @@ class State:
     cores: list[ChainServer | None]
     disks: list[Disk]
     links: dict[tuple[int, int], tuple[Any, ...]] = field(default_factory=lambda: dict.fromkeys(LINKS, ()))
-    writing: list[Change | None] = field(default_factory=lambda: [None] * 3)
+    writing: list[LogChange | None] = field(default_factory=lambda: [None] * 3)
     committed: list[Entry] = field(default_factory=list)
     reads: dict[int, int] = field(default_factory=dict)  # what each has to show at least
     confirmed: set[bytes] = field(default_factory=set)
@@ -112,11 +112,11 @@ class State:
     def carry_out(self, place: int, actions: list[Any]) -> None:
         for action in actions:
             match action:
-                case Keep(memory):
+                case Persist(VoteRecord() as memory, first=True):
                     self.disks[place].memory = memory
-                case Write(change):
+                case Persist(LogChange() as change, first=False):
                     self.writing[place] = change
-                case Tell(server, message):
+                case Send(server, message):
                     link = (place, server)
                     waiting = self.links[link]
                     if isinstance(message, Beat):  # only the newest matters
@@ -185,7 +185,7 @@ class State:
         self.writing[place] = None
         self.touch(place)
         self.disks[place].write(change)
-        self.call(place, "handle_written", self.now)
+        self.call(place, "handle_done", change, None, self.now)
 
     def crash(self, place: int) -> None:
         self.cores[place], self.writing[place] = None, None
@@ -236,7 +236,7 @@ def founded() -> State:
     disks = []
     for place in range(3):
         disk = Disk(11 + place)
-        disk.memory, disk.loaded = Memory(11 + place, 1, decided), Loaded(None, opens, 2)
+        disk.memory, disk.loaded = VoteRecord(11 + place, 1, decided), LoadedChain(None, opens, 2)
         disks.append(disk)
     state = State([], disks, committed=list(opens))
     state.cores = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.replication.agreement_model import SERVERS, begun, disks_of, settle, value_of
 
-from chappe.errors import ProtocolError, UsageError
-from chappe.replication.agreement.core import AGAIN_S, Agreement, Decide, Keep, Memory, Tell
+from chappe.core import Effect, Persist, Send
+from chappe.errors import ProtocolError, StorageError, UsageError
+from chappe.replication.agreement.core import AGAIN_S, Agreement, VoteRecord
 from chappe.replication.agreement.messages import (
     NO_BALLOT,
     VALUE_BYTES_MAX,
@@ -27,7 +28,12 @@ OTHER = value_of("p", 1, 2, 3)
 
 
 def server(place: int = 0, **options: object) -> Agreement:
-    return Agreement(place, SERVERS, Memory(place + 1, 1, OLD, **options), disks_of)  # type: ignore[arg-type]
+    return Agreement(place, SERVERS, VoteRecord(place + 1, 1, OLD, **options), disks_of)  # type: ignore[arg-type]
+
+
+def kept(vote: VoteRecord) -> Effect:
+    """It is on disk before what follows."""
+    return Persist(vote, first=True)
 
 
 def test_two_of_three_decide() -> None:
@@ -35,14 +41,15 @@ def test_two_of_three_decide() -> None:
 
     asked = core.propose(NEW, 0.0)
     assert asked == [
-        Keep(Memory(1, 1, OLD, promised=(1, 1))), Tell(1, Prepare(2, (1, 1))), Tell(2, Prepare(2, (1, 1))),
+        kept(VoteRecord(1, 1, OLD, promised=(1, 1))), Send(1, Prepare(2, (1, 1))), Send(2, Prepare(2, (1, 1))),
     ]  # fmt: skip
     voted = core.handle_message(1, Promise(2, (1, 1), 2, NO_BALLOT, b""), 0.0)
     assert voted == [
-        Keep(Memory(1, 1, OLD, (1, 1), (1, 1), NEW)), Tell(1, Accept(2, (1, 1), NEW)), Tell(2, Accept(2, (1, 1), NEW)),
+        kept(VoteRecord(1, 1, OLD, (1, 1), (1, 1), NEW)),
+        Send(1, Accept(2, (1, 1), NEW)), Send(2, Accept(2, (1, 1), NEW)),
     ]  # fmt: skip
     assert core.handle_message(1, Accepted(2, (1, 1), 2), 0.0) == [
-        Keep(Memory(1, 2, NEW)), Decide(2, NEW), Tell(1, Decided(2, NEW)), Tell(2, Decided(2, NEW)),
+        kept(VoteRecord(1, 2, NEW)), Send(1, Decided(2, NEW)), Send(2, Decided(2, NEW)),
     ]  # fmt: skip
 
 
@@ -50,34 +57,34 @@ def test_a_vote_is_on_disk_before_it_is_told() -> None:
     core = server(1)
 
     assert core.handle_message(0, Prepare(2, (1, 1)), 0.0) == [
-        Keep(Memory(2, 1, OLD, (1, 1))), Tell(0, Promise(2, (1, 1), 2, NO_BALLOT, b"")),
+        kept(VoteRecord(2, 1, OLD, (1, 1))), Send(0, Promise(2, (1, 1), 2, NO_BALLOT, b"")),
     ]  # fmt: skip
     assert core.handle_message(0, Accept(2, (1, 1), NEW), 0.0) == [
-        Keep(Memory(2, 1, OLD, (1, 1), (1, 1), NEW)), Tell(0, Accepted(2, (1, 1), 2)),
+        kept(VoteRecord(2, 1, OLD, (1, 1), (1, 1), NEW)), Send(0, Accepted(2, (1, 1), 2)),
     ]  # fmt: skip
-    assert core.handle_message(0, Accept(2, (1, 1), NEW), 0.0) == [Tell(0, Accepted(2, (1, 1), 2))]
+    assert core.handle_message(0, Accept(2, (1, 1), NEW), 0.0) == [Send(0, Accepted(2, (1, 1), 2))]
 
 
 def test_a_vote_that_the_disk_refused_is_kept_before_it_is_told() -> None:
     core = server(1)
     core.handle_message(0, Prepare(2, (1, 1)), 0.0)
-    core.handle_not_kept(0.0)
+    core.handle_done(core.memory, StorageError("no room"), 0.0)
 
     again = core.handle_message(0, Prepare(2, (1, 1)), 0.0)
 
-    assert [type(each) for each in again] == [Keep, Tell]
+    assert [type(each) for each in again] == [Persist, Send]
 
 
 def test_a_lower_ballot_is_refused_and_begun_again_above() -> None:
     core = server(1)
     core.handle_message(2, Prepare(2, (4, 3)), 0.0)
 
-    assert core.handle_message(0, Prepare(2, (1, 1)), 0.0) == [Tell(0, Refuse(2, (1, 1), (4, 3)))]
+    assert core.handle_message(0, Prepare(2, (1, 1)), 0.0) == [Send(0, Refuse(2, (1, 1), (4, 3)))]
 
     proposer = server(0)
     proposer.propose(NEW, 0.0)
     assert proposer.handle_message(1, Refuse(2, (1, 1), (4, 3)), 0.0) == []
-    assert Tell(1, Prepare(2, (5, 1))) in proposer.handle_timeout(proposer.next_timeout())
+    assert Send(1, Prepare(2, (5, 1))) in proposer.handle_timeout(proposer.next_timeout())
 
 
 def test_what_somebody_has_voted_for_is_proposed_instead() -> None:
@@ -86,35 +93,35 @@ def test_what_somebody_has_voted_for_is_proposed_instead() -> None:
 
     actions = core.handle_message(1, Promise(2, (1, 1), 2, (0, 3), OTHER), 0.0)
 
-    assert Tell(2, Accept(2, (1, 1), OTHER)) in actions
+    assert Send(2, Accept(2, (1, 1), OTHER)) in actions
 
 
 def test_what_is_not_answered_is_said_again_to_those_who_did_not() -> None:
     core = server()
     core.propose(NEW, 0.0)
-    assert core.handle_timeout(AGAIN_S) == [Tell(1, Prepare(2, (1, 1))), Tell(2, Prepare(2, (1, 1)))]
+    assert core.handle_timeout(AGAIN_S) == [Send(1, Prepare(2, (1, 1))), Send(2, Prepare(2, (1, 1)))]
 
     core.handle_message(1, Promise(2, (1, 1), 2, NO_BALLOT, b""), 0.0)
 
-    assert core.handle_timeout(1.0) == [Tell(1, Accept(2, (1, 1), NEW)), Tell(2, Accept(2, (1, 1), NEW))]
+    assert core.handle_timeout(1.0) == [Send(1, Accept(2, (1, 1), NEW)), Send(2, Accept(2, (1, 1), NEW))]
 
 
 def test_who_lags_asks_and_who_is_ahead_tells() -> None:
-    ahead = Agreement(1, SERVERS, Memory(2, 5, NEW), disks_of)
+    ahead = Agreement(1, SERVERS, VoteRecord(2, 5, NEW), disks_of)
     core = server()
 
-    assert core.handle_message(1, Prepare(6, (1, 2)), 0.0) == [Tell(1, Ask(1))]
-    assert ahead.handle_message(0, Ask(1), 0.0) == [Tell(0, Decided(5, NEW))]
-    assert core.handle_message(1, Decided(5, NEW), 0.0) == [Keep(Memory(1, 5, NEW)), Decide(5, NEW)]
-    assert ahead.handle_message(0, Accept(2, (1, 1), OTHER), 0.0) == [Tell(0, Decided(5, NEW))]
+    assert core.handle_message(1, Prepare(6, (1, 2)), 0.0) == [Send(1, Ask(1))]
+    assert ahead.handle_message(0, Ask(1), 0.0) == [Send(0, Decided(5, NEW))]
+    assert core.handle_message(1, Decided(5, NEW), 0.0) == [kept(VoteRecord(1, 5, NEW))]
+    assert ahead.handle_message(0, Accept(2, (1, 1), OTHER), 0.0) == [Send(0, Decided(5, NEW))]
 
 
-def test_a_decision_that_the_disk_refused_is_told_when_it_takes_it() -> None:
+def test_a_decision_that_the_disk_refused_is_written_again() -> None:
     core = server()
     core.handle_message(1, Decided(2, NEW), 0.0)
-    core.handle_not_kept(0.0)
+    core.handle_done(core.memory, StorageError("no room"), 0.0)
 
-    assert core.handle_timeout(core.next_timeout()) == [Keep(Memory(1, 2, NEW)), Decide(2, NEW)]
+    assert core.handle_timeout(core.next_timeout()) == [kept(VoteRecord(1, 2, NEW))]
 
 
 def test_votes_of_another_disk_do_not_count_and_it_proposes_nothing() -> None:
@@ -122,7 +129,7 @@ def test_votes_of_another_disk_do_not_count_and_it_proposes_nothing() -> None:
     core.propose(NEW, 0.0)
     assert core.handle_message(1, Promise(2, (1, 1), 9, NO_BALLOT, b""), 0.0) == []
 
-    lost = Agreement(0, SERVERS, Memory(9, 1, OLD), disks_of)
+    lost = Agreement(0, SERVERS, VoteRecord(9, 1, OLD), disks_of)
     assert not lost.may_vote
     assert lost.propose(NEW, 0.0) == []
 
@@ -133,18 +140,18 @@ def test_the_first_value_needs_all() -> None:
     state = settle(state)
     assert state.decided == {1: NEW}
 
-    core = Agreement(0, SERVERS, Memory(1), disks_of)
+    core = Agreement(0, SERVERS, VoteRecord(1), disks_of)
     core.propose(NEW, 0.0)
     assert core.handle_message(1, Promise(1, (1, 1), 2, NO_BALLOT, b""), 0.0) == []
 
 
 def test_one_server_alone_decides_at_once() -> None:
-    core = Agreement(0, 1, Memory(1), disks_of)
+    core = Agreement(0, 1, VoteRecord(1), disks_of)
 
     actions = core.propose(value_of("a", 1), 0.0)
 
-    assert actions[-1] == Decide(1, value_of("a", 1))
-    assert core.propose(value_of("b", 1), 0.0)[-1] == Decide(2, value_of("b", 1))
+    assert actions[-1] == kept(VoteRecord(1, 1, value_of("a", 1)))
+    assert core.propose(value_of("b", 1), 0.0)[-1] == kept(VoteRecord(1, 2, value_of("b", 1)))
 
 
 def test_what_is_withdrawn_is_not_begun_again() -> None:
@@ -158,7 +165,7 @@ def test_what_is_withdrawn_is_not_begun_again() -> None:
 
 def test_nobody_is_not_a_number_of_servers() -> None:
     with pytest.raises(UsageError, match="at least one server"):
-        Agreement(0, 0, Memory(1), disks_of)
+        Agreement(0, 0, VoteRecord(1), disks_of)
 
 
 MESSAGES = [

@@ -7,12 +7,13 @@ from dataclasses import replace
 from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
+from chappe.core import Persist
 from chappe.limits import CHAIN_LIMITS
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Save, Write
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import LogChange, SaveState
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.messages import Append, Entry
 
@@ -46,20 +47,20 @@ class Slow(Sum):
 def alone(machine: Slow) -> ChainServer:
     """The only server of a chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
-    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS)
+    core = ChainServer(0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS)
     core.aligned = True  # as the head of a configuration that it has entered
     core.log.append(OPEN)
     return core
 
 
-def written(core: ChainServer) -> list[Write | Save]:
-    """Have all written; the writes that it took."""
+def written(core: ChainServer) -> list[LogChange | SaveState]:
+    """Have all written; the jobs that it took."""
     found = []
     for _ in range(10):
-        writes = [each for each in core.flush(0.0) if isinstance(each, Write | Save)]
-        found += writes
-        for each in writes:
-            core.handle_written(0.0) if isinstance(each, Write) else core.handle_saved(0.0)
+        jobs = [each.job for each in core.flush(0.0) if isinstance(each, Persist)]
+        found += jobs
+        for each in jobs:
+            core.handle_done(each, None, 0.0)
     return found
 
 
@@ -74,7 +75,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
         add(core, seq)
     assert isinstance(machine, Elsewhere)
 
-    assert all(each.change.state is None for each in written(core))
+    assert all(isinstance(each, LogChange) and each.state is None for each in written(core))
     assert (core.committed, core.log.base) == (6, 0)
 
     add(core, 6)  # goes on meanwhile
@@ -82,7 +83,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     written(core)
     assert core.log.base == 0
     machine.settled = 5
-    states = [each.change.state for each in written(core) if each.change.state is not None]
+    states = [each.change.state for each in written(core) if isinstance(each, SaveState) and each.change.state]
 
     assert [each.index for each in states] == [6]
     assert (core.log.base, core.log.end, core.committed, core.synced) == (6, 7, 7, 7)
@@ -110,7 +111,7 @@ def test_a_member_with_much_to_write_confirms_nothing_more() -> None:
 def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServer(2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
+    core = ChainServer(2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
     machine.complete = False
     core.handle_message(1, Append(1, 0, (OPEN,), 1, 1, True), 0.0)
     written(core)
@@ -125,7 +126,7 @@ def test_a_joiner_that_reads_the_rest_does_not_keep_a_long_log_and_is_let_in_whe
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
     core = ChainServer(
-        2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
+        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
     )
     machine.complete = False
     entries = (OPEN, *(Entry(1, 1_000_000, 1, seq, seq - 1, b"1") for seq in range(1, 6)))

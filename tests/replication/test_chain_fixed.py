@@ -7,13 +7,12 @@ from msgspec import structs
 from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.errors import UsageError
 from chappe.replication.agreement.alone import decider
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.agreement.messages import Decided
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Action, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.events import Entered
@@ -30,13 +29,13 @@ OF_B = structs.replace(FIRST, chain=((1, 2),), line=(0, 16))  # 49: decided by b
 
 def server(number: int, of: Configuration, life: int = 1) -> ChainServer:
     """The first one."""
-    memory = Memory(11, number, configuration.encode(of))
+    memory = VoteRecord(11, number, configuration.encode(of))
     return ChainServer(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(1), fixed=True)
 
 
-def decided(actions: list[Action]) -> list[tuple[int, Configuration]]:
+def decided(actions: list[Effect]) -> list[tuple[int, Configuration]]:
     """What others are told of decisions."""
-    said = [each.message for each in actions if isinstance(each, Tell)]
+    said = [each.message for each in actions if isinstance(each, Send)]
     return [(each.number, configuration.decode(each.value)) for each in said if isinstance(each, Decided)]
 
 
@@ -70,7 +69,7 @@ def test_who_went_on_alone_gives_way_to_the_higher_number_as_somebody_else() -> 
     assert core.apart
     assert core.agreement.memory.disk != 11  # nobody takes what it has for what the chain has
     assert core.life != 1
-    asked = [each.message for each in core.joining.ask(2.0) if isinstance(each, Tell)]
+    asked = [each.message for each in core.joining.ask(2.0) if isinstance(each, Send)]
     assert asked == [Join(49, core.life, NOTHING, True)]  # and it gets everything
 
 
@@ -123,7 +122,7 @@ def test_a_directory_of_the_other_kind_is_refused(fixed: bool) -> None:
     of = FIRST if not fixed else structs.replace(FIRST, line=())
     with pytest.raises(UsageError, match=r"is of a chain that is .*: set fixed as it was, or choose another directory"):
         ChainServer(
-            0, NAMES, 1, Memory(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=FixedClock(1), fixed=fixed
+            0, NAMES, 1, VoteRecord(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=FixedClock(1), fixed=fixed
         )
 
 

@@ -9,13 +9,13 @@ from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_elsewhere import Slow
 from tests.replication.test_chain_parts import Sum, opened
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Action, State, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.events import GaveUp, TooLarge
 from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open, Piece
 from chappe.replication.chain.replica import Machine
@@ -29,7 +29,7 @@ def joiner(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS) -
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     return ChainServer(
-        2, ("a", "b", "c"), 3, Memory(13, 1, decided), machine or Sum(), now=0.0, clock=FixedClock(1), limits=limits
+        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine or Sum(), now=0.0, clock=FixedClock(1), limits=limits
     )
 
 
@@ -41,7 +41,7 @@ def tail(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS, oth
         0,
         tuple("abc")[:named],
         1,
-        Memory(11, 1, decided),
+        VoteRecord(11, 1, decided),
         machine or Sum(),
         now=0.0,
         clock=FixedClock(1),
@@ -55,12 +55,12 @@ def tail(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS, oth
 
 def given(index: int, state: bytes) -> Giver:
     """A state on its way, in one piece."""
-    return Giver(State(index, 1, (state,)), crc32c(state), 1, CHAIN_LIMITS)
+    return Giver(ChainState(index, 1, (state,)), crc32c(state), 1, CHAIN_LIMITS)
 
 
-def appends(actions: list[Action]) -> list[Append]:
+def appends(actions: list[Effect]) -> list[Append]:
     """Those with entries."""
-    found = [each.message for each in actions if isinstance(each, Tell)]
+    found = [each.message for each in actions if isinstance(each, Send)]
     return [each for each in found if isinstance(each, Append) and each.entries]
 
 
@@ -69,7 +69,7 @@ def test_a_joiner_acknowledges_what_the_tail_sends() -> None:
 
     assert core.handle_message(1, Append(1, 0, (OPEN, FIVE), 2, 1, True), 0.0) == []
 
-    assert core.flush(0.0) == [Tell(1, Ack(1, 3, 2, 2, 1))]
+    assert core.flush(0.0) == [Send(1, Ack(1, 3, 2, 2, 1))]
 
 
 def test_what_does_not_come_from_the_tail_is_not_taken() -> None:
@@ -86,7 +86,7 @@ def test_a_late_state_takes_nothing_that_was_acknowledged() -> None:
     core.handle_message(1, Append(1, 0, (OPEN, FIVE), 2, 0, True), 0.0)
     late = given(1, opened().snapshot()).first()
 
-    assert core.handle_message(1, late, 0.0) == [Tell(1, Join(1, 3, 1, False))]
+    assert core.handle_message(1, late, 0.0) == [Send(1, Join(1, 3, 1, False))]
 
     assert (core.log.end, core.committed) == (2, 1)
 
@@ -98,7 +98,7 @@ def test_a_state_that_has_more_is_taken() -> None:
 
     answer = core.handle_message(1, given(2, replica.snapshot()).first(), 0.0)
 
-    assert answer == [Tell(1, Join(1, 3, 2, True))]
+    assert answer == [Send(1, Join(1, 3, 2, True))]
     assert core.replica.snapshot() == replica.snapshot()
 
 
@@ -106,7 +106,7 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1)
     core = ChainServer(
-        2, ("a", "b", "c"), 3, Memory(13, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
+        2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
     )
     state = opened().snapshot()
     assert core.compaction.log_bytes == 1
@@ -119,7 +119,7 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
 def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1_000, window_bytes=500)
-    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits)
+    core = ChainServer(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits)
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_message(1, Join(1, 2, 0, True), 0.0)  # and nothing more comes from there
     core.handle_request("client", Open(b"n"), b"", 0.0)
@@ -137,7 +137,7 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
 
 def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
-    core = ChainServer(0, ("a", "b"), 1, Memory(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServer(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)
@@ -147,14 +147,14 @@ def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -
     given = []
     for step in range(1, 11):
         core.handle_timeout(step / 8)
-        given.append(any(isinstance(each.message, Append) for each in core.flush(step / 8) if isinstance(each, Tell)))
+        given.append(any(isinstance(each.message, Append) for each in core.flush(step / 8) if isinstance(each, Send)))
 
     assert given[:3] == [True] * 3
     assert given[-5:] == [False] * 5
     assert core.log_most == core.compaction.log_bytes
     core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), 1.25)
     core.handle_message(1, Join(1, 2, 0, True), 1.25)
-    assert core.flush(1.25) == [Tell(1, Append(1, 0, (Entry(1, 1, 0, 0, 0, b"n"),), 1, 1, True))]
+    assert core.flush(1.25) == [Send(1, Append(1, 0, (Entry(1, 1, 0, 0, 0, b"n"),), 1, 1, True))]
 
 
 def test_a_joiner_whose_disk_is_behind_takes_nothing_more_and_says_so() -> None:
@@ -165,14 +165,14 @@ def test_a_joiner_whose_disk_is_behind_takes_nothing_more_and_says_so() -> None:
 
     core.handle_message(1, Append(1, 1, (FIVE,), 2, 2, False), 0.0)
 
-    assert core.flush(0.0) == [Tell(1, Ack(1, 3, 1, 1, 1, full=True))]
+    assert core.flush(0.0) == [Send(1, Ack(1, 3, 1, 1, 1, full=True))]
     assert "its disk is behind" in core.joining.why
     late = given(9, opened().snapshot()).first()
     assert core.handle_message(1, late, 0.0) == []
-    assert not [each for each in core.handle_timeout(0.1) if isinstance(each, Tell) and isinstance(each.message, Join)]
+    assert not [each for each in core.handle_timeout(0.1) if isinstance(each, Send) and isinstance(each.message, Join)]
     machine.full = False
     core.handle_message(1, Append(1, 1, (FIVE,), 2, 2, False), 0.2)
-    assert core.flush(0.2) == [Tell(1, Ack(1, 3, 2, 2, 2))]
+    assert core.flush(0.2) == [Send(1, Ack(1, 3, 2, 2, 2))]
 
 
 def test_a_joiner_that_takes_nothing_is_sent_nothing_and_is_given_up_after_a_while() -> None:
@@ -210,7 +210,7 @@ def test_who_takes_nothing_keeps_nobody_else_from_joining_for_long() -> None:
             core.handle_message(place, Beat(1, 11 + place, 1 + place, 0, 0, 0, 1), step / 8)
         core.handle_message(2, Join(1, 3, 0, True), step / 8)
         core.handle_timeout(step / 8)
-        given += [(each.server, step) for each in core.flush(step / 8) if isinstance(each, Tell) and appends([each])]
+        given += [(each.to, step) for each in core.flush(step / 8) if isinstance(each, Send) and appends([each])]
 
     assert {server for server, _ in given} == {2}
     assert 40 <= given[0][1] <= 43  # after five seconds
@@ -225,7 +225,7 @@ def test_a_state_that_is_too_large_is_reported_by_both_and_asked_for_seldom() ->
     actions = core.handle_message(1, Join(1, 2, 0, True), 0.0)
 
     assert [each.event for each in actions if isinstance(each, Report)] == [TooLarge("b", size, 3)]
-    (piece,) = [each.message for each in actions if isinstance(each, Tell)]
+    (piece,) = [each.message for each in actions if isinstance(each, Send)]
     assert isinstance(piece, Piece)
     assert not core.joining.gives
     assert other.handle_message(1, piece, 0.0) == [Report(TooLarge("c", size, 3))]
@@ -233,6 +233,6 @@ def test_a_state_that_is_too_large_is_reported_by_both_and_asked_for_seldom() ->
     assert f"the state has {size:,} bytes, of 3" in other.joining.why
     asked = [
         step for step in range(700)
-        for each in other.handle_timeout(step / 10) if isinstance(each, Tell) and isinstance(each.message, Join)
+        for each in other.handle_timeout(step / 10) if isinstance(each, Send) and isinstance(each.message, Join)
     ]  # fmt: skip
     assert 600 <= min(asked) <= 602

@@ -28,7 +28,7 @@ def entries(messages: list[Append]) -> int:
 
 
 def acked(target: Neighbour, end: int, now: float, *, full: bool = False) -> None:
-    assert target.handle_ack(Ack(1, 2, end, end, 0, full), 1_000, now)
+    assert target.acknowledge(Ack(1, 2, end, end, 0, full), 1_000, now)
 
 
 def test_no_more_is_under_way_than_its_bound_and_the_rest_goes_when_that_is_acknowledged() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.fixed_clock import FixedClock
 from tests.replication.test_chain_parts import Sum
 
+from chappe.core import Effect, Send
 from chappe.limits import CHAIN_LIMITS
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Action, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
 from chappe.replication.chain.log import Log
@@ -18,13 +18,13 @@ from chappe.replication.chain.neighbour import Neighbour
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 
 
-def acks(actions: list[Action]) -> list[Ack]:
-    return [each.message for each in actions if isinstance(each, Tell) and isinstance(each.message, Ack)]
+def acks(actions: list[Effect]) -> list[Ack]:
+    return [each.message for each in actions if isinstance(each, Send) and isinstance(each.message, Ack)]
 
 
 def test_a_predecessor_is_told_at_once_and_then_every_two_milliseconds() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12), (False,) * 2, False))
-    core = ChainServer(1, ("a", "b"), 2, Memory(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServer(1, ("a", "b"), 2, VoteRecord(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.handle_timeout(0.0)
     core.handle_message(0, Append(1, 0, (OPEN,), 1, 0, True), 0.0)
     assert [each.end for each in acks(core.flush(0.0))] == [1]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from chappe.core import Report
+from chappe.core import Report, Send
 from chappe.errors import ProtocolError, UsageError
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain import configuration, messages
-from chappe.replication.chain.actions import State
-from chappe.replication.chain.client import ChainClient, Finished, Send
+from chappe.replication.chain.client import ChainClient, Finished
 from chappe.replication.chain.configuration import NOBODY, Configuration
+from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.membership import APART, Known, wanted
 from chappe.replication.chain.messages import (
@@ -309,7 +309,7 @@ def test_a_state_travels_in_pieces_and_what_is_lost_is_asked_for_again() -> None
     replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"5"))
     making = replica.make()
     assert making.step(1 << 20)
-    state = State(7, 2, tuple(making.chunks))
+    state = ChainState(7, 2, tuple(making.chunks))
     assert {len(each) for each in state.chunks[:-1]} == {10}
     giver, taker = Giver(state, making.check, 1, limits), Taker(other, limits)
 
@@ -317,7 +317,7 @@ def test_a_state_travels_in_pieces_and_what_is_lost_is_asked_for_again() -> None
     want = taker.want()
     assert want == Want(1, 7, 10, 30)
     assert [each.offset for each in giver.more(want)] == [10, 20]  # both are lost
-    taken: list[State | None] = []
+    taken: list[ChainState | None] = []
     while None in taken or not taken:
         want = taker.want()
         assert want is not None
@@ -332,7 +332,7 @@ def test_a_state_that_was_damaged_on_its_way_is_not_taken() -> None:
     taker = Taker(replica, CHAIN_LIMITS)
     making = opened().make()
     assert making.step(1_000)
-    state = State(7, 2, tuple(making.chunks))
+    state = ChainState(7, 2, tuple(making.chunks))
     piece = Giver(state, making.check, 1, CHAIN_LIMITS).first()
     damaged = piece.data[:-1] + b"9"
     assert taker.take(Piece(1, 7, 2, len(damaged), piece.check, 0, damaged)) is None
@@ -435,11 +435,11 @@ def test_a_client_opens_a_session_and_numbers_its_commands() -> None:
     token = client.do(b"one", 0.0)
     assert client.flush(0.0) == [Send(0, Open(b"n0"))]
     assert client.flush(0.0) == []
-    client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
+    client.handle_message(0, Chain(1, (0, 1, 2), ""), 0.0)
 
-    assert client.handle_answer(2, Opened(b"n0", 7), 0.0) == [Send(2, Listen(7, b"-"))]
+    assert client.handle_message(2, Opened(b"n0", 7), 0.0) == [Send(2, Listen(7, b"-"))]
     assert client.flush(0.0) == [Send(0, Do(7, 1, 0, b"one"))]
-    finished = client.handle_answer(2, Done(7, 1, OK, b"r", 3, True), 0.0)
+    finished = client.handle_message(2, Done(7, 1, OK, b"r", 3, True), 0.0)
     assert finished == [Report(Finished((token,), ((OK, b"r"),), 3, True))]
     client.do(b"two", 0.0)
     assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"two"))]
@@ -447,17 +447,17 @@ def test_a_client_opens_a_session_and_numbers_its_commands() -> None:
 
 def test_commands_that_come_together_leave_as_one_step_and_are_answered_in_parts() -> None:
     client = ChainClient(3, b"n", now=0.0)
-    client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
+    client.handle_message(0, Chain(1, (0, 1, 2), ""), 0.0)
     tokens = [client.do(each, 0.0) for each in (b"one", b"two", b"three")]
     client.flush(0.0)
-    client.handle_answer(2, Opened(b"n0", 7), 0.0)
+    client.handle_message(2, Opened(b"n0", 7), 0.0)
     together = Send(0, Do(7, 1, 0, b"one", (b"two", b"three")))
     assert client.flush(0.0) == [together]
 
-    last = client.handle_answer(2, Done(7, 1, OK, b"c", 3, True, 2), 0.0)
+    last = client.handle_message(2, Done(7, 1, OK, b"c", 3, True, 2), 0.0)
     assert last == [Report(Finished((tokens[2],), ((OK, b"c"),), 3, True))]
     assert together in client.handle_timeout(client.next_timeout())  # as it was
-    both = client.handle_answer(2, Done(7, 1, OK, b"a", 3, True, 0, ((RAISED, b"b"), (OK, b"c"))), 0.0)
+    both = client.handle_message(2, Done(7, 1, OK, b"a", 3, True, 0, ((RAISED, b"b"), (OK, b"c"))), 0.0)
     assert both == [Report(Finished((tokens[0], tokens[1]), ((OK, b"a"), (RAISED, b"b")), 3, True))]
     client.do(b"four", 0.0)
     assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"four"))]
@@ -468,7 +468,7 @@ def test_a_step_is_bounded_by_commands_and_by_bytes() -> None:
     for size in (STEP_BYTES + 1, STEP_BYTES, 1, *([0] * STEP_MAX)):
         client.do(bytes(size), 0.0)
     client.flush(0.0)
-    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.handle_message(0, Opened(b"n0", 7), 0.0)
     steps = [each.message for each in client.flush(0.0) if isinstance(each, Send)]
     assert [1 + len(each.also) for each in steps if isinstance(each, Do)] == [1, 1, STEP_MAX, 1]
 
@@ -476,23 +476,23 @@ def test_a_step_is_bounded_by_commands_and_by_bytes() -> None:
 def test_a_client_that_hears_of_a_newer_chain_says_it_all_again() -> None:
     client = ChainClient(3, b"n", now=0.0)
     client.do(b"one", 0.0)
-    client.handle_answer(0, Chain(1, (0, 1, 2), ""), 0.0)
-    client.handle_answer(2, Opened(b"n0", 7), 0.0)
+    client.handle_message(0, Chain(1, (0, 1, 2), ""), 0.0)
+    client.handle_message(2, Opened(b"n0", 7), 0.0)
     client.flush(0.0)
 
-    actions = client.handle_answer(1, Chain(2, (1, 2), ""), 0.0)
+    actions = client.handle_message(1, Chain(2, (1, 2), ""), 0.0)
 
     assert Send(1, Do(7, 1, 0, b"one")) in actions
-    assert client.handle_answer(1, Chain(1, (0, 1, 2), ""), 0.0) == []
+    assert client.handle_message(1, Chain(1, (0, 1, 2), ""), 0.0) == []
 
 
 def test_commands_of_a_session_that_is_over_end_so_and_the_next_one_opens_another() -> None:
     client = ChainClient(1, b"n", now=0.0)
     token = client.do(b"one", 0.0)
-    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.handle_message(0, Opened(b"n0", 7), 0.0)
     client.flush(0.0)
 
-    assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == [
+    assert client.handle_message(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == [
         Report(Finished([token], [(EXPIRED, b"")]))
     ]
     client.do(b"two", 0.0)
@@ -502,11 +502,11 @@ def test_commands_of_a_session_that_is_over_end_so_and_the_next_one_opens_anothe
 def test_a_result_that_is_forgotten_ends_no_session_of_a_client_that_has_it() -> None:
     client = ChainClient(1, b"n", now=0.0)
     client.do(b"one", 0.0)
-    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.handle_message(0, Opened(b"n0", 7), 0.0)
     client.flush(0.0)
-    client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 0.0)
+    client.handle_message(0, Done(7, 1, OK, b"r", 1, True), 0.0)
 
-    assert client.handle_answer(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == []
+    assert client.handle_message(0, Done(7, 1, EXPIRED, b"", 1, True), 0.0) == []
 
     client.do(b"two", 0.0)
     assert client.flush(0.0) == [Send(0, Do(7, 2, 1, b"two"))]
@@ -516,14 +516,14 @@ def test_what_is_abandoned_is_never_said_again() -> None:
     client = ChainClient(1, b"n", now=0.0)
     client.do(b"one", 0.0)
     client.read(b"q", 0.0)
-    client.handle_answer(0, Opened(b"n0", 7), 0.0)
+    client.handle_message(0, Opened(b"n0", 7), 0.0)
     client.flush(0.0)
 
     client.abandon()
 
     assert client.next_timeout() == math.inf
     assert client.handle_timeout(10.0) == []
-    assert client.handle_answer(0, Done(7, 1, OK, b"r", 1, True), 10.0) == []
+    assert client.handle_message(0, Done(7, 1, OK, b"r", 1, True), 10.0) == []
     client.do(b"two", 10.0)
     assert client.flush(10.0) == [Send(0, Open(b"n1"))]
 

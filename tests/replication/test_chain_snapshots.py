@@ -13,13 +13,14 @@ from tests.replication.test_chain_joining import joiner, tail
 from tests.worlds.chain.hosts import Disk
 
 from chappe.api.chain.key_values import KeyValues
-from chappe.errors import ProtocolError
+from chappe.core import Effect, Persist, Send
+from chappe.errors import ProtocolError, StorageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Action, Change, Save, Tell, Write
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import SaveState
 from chappe.replication.chain.messages import Beat, Do, Join, Open, Piece, Want
 from chappe.replication.chain.replica import Replica
 from chappe.replication.chain.rows import PARTS, Rows
@@ -90,8 +91,8 @@ def filled(core: ChainServer) -> None:
         core.flush(0.0)
 
 
-def told(actions: list[Action], kind: type) -> list[Tell]:
-    return [each for each in actions if isinstance(each, Tell) and isinstance(each.message, kind)]
+def told(actions: list[Effect], kind: type) -> list[Send]:
+    return [each for each in actions if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
 def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_it() -> None:
@@ -136,7 +137,7 @@ def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
     core = ChainServer(
-        0, ("a",), 1, Memory(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1),
+        0, ("a",), 1, VoteRecord(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1),
         loaded=disk.loaded, limits=limits,
     )  # fmt: skip
     core.aligned = True  # as the head of a configuration that it has entered
@@ -148,26 +149,28 @@ def test_a_member_confirms_commands_while_its_state_is_written() -> None:
     core = alone(disk)
     core.handle_request("client", Open(b"n"), b"", 0.0)
     now, saved, confirmed = 0.0, 0, 0
-    saving: Change | None = None
+    saving: SaveState | None = None
     for seq in range(1, 3_000):
         core.handle_request("client", Do(1, seq, seq - 1, put(seq)), b"", now)
         for action in core.flush(now):
-            if isinstance(action, Save):
+            if not isinstance(action, Persist):
+                continue
+            if isinstance(action.job, SaveState):
                 assert saving is None
-                saving = action.change
-                disk.save(saving)
-            elif isinstance(action, Write):
-                assert action.change.state is None  # nothing waits for a state
-                disk.write(action.change)
-                core.handle_written(now)
+                saving = action.job
+                disk.save(saving.change)
+            else:
+                assert action.job.state is None  # nothing waits for a state
+                disk.write(action.job)
+                core.handle_done(action.job, None, now)
         core.flush(now)
         confirmed += saving is not None and core.committed == seq + 1
         if saving is not None and seq % 50 == 0:
             refused = saved == 1 and seq % 100 == 0
             disk.saved(not refused)
+            core.handle_done(saving, StorageError("no room") if refused else None, now)
             saving = None
             saved += not refused
-            core.handle_not_saved(now) if refused else core.handle_saved(now)
         now += 0.002
         core.handle_timeout(now)
         assert core.invariants() == []
@@ -184,11 +187,12 @@ def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> 
     disk = Disk(11)
     core = alone(disk, replace(LIMITS, window_bytes=1_000))
     core.handle_request("client", Open(b"n"), b"", 0.0)
-    now, seq, saves = 0.0, 0, 0
+    now, seq = 0.0, 0
+    saves: list[SaveState] = []
 
     def go_on() -> bool:
         """Ask for one more command, and write all; returns whether it was taken."""
-        nonlocal seq, saves, now
+        nonlocal seq, now
         now += 0.003
         core.handle_timeout(now)
         end = core.log.end
@@ -196,19 +200,22 @@ def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> 
         taken = core.log.end > end
         seq += taken
         for action in core.flush(now):
-            if isinstance(action, Write):
-                disk.write(action.change)
-                core.handle_written(now)
-            saves += isinstance(action, Save)
+            if not isinstance(action, Persist):
+                continue
+            if isinstance(action.job, SaveState):
+                saves.append(action.job)
+            else:
+                disk.write(action.job)
+                core.handle_done(action.job, None, now)
         core.flush(now)
         return taken
 
     while not saves or go_on():  # until the log has its bound, as the disk takes long to save
         go_on()
-    core.handle_saved(now)
+    core.handle_done(saves[0], None, now)
     assert core.log.bytes > 4 * LIMITS.log_bytes
     taken, steps = 0, 0
-    while saves == 1:
+    while len(saves) == 1:
         taken += go_on()
         steps += 1
     assert steps > 40

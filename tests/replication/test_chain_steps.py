@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.fixed_clock import FixedClock
 
+from chappe.core import Reply
 from chappe.errors import ProtocolError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement.core import Memory
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
-from chappe.replication.chain.actions import Applied, Reply
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.events import Applied
 from chappe.replication.chain.messages import OK, RAISED, STEP_BYTES, Do, Done, Open
 
 
@@ -40,7 +41,7 @@ class Echo:
 def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
     """The only server of a chain in memory, with a session: number 1."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), False))
-    core = ChainServer(0, ("a",), 1, Memory(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits)
+    core = ChainServer(0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits)
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)

@@ -11,13 +11,14 @@ from tests.api.chain_rig import Ledger, new_configuration
 from tests.waiting import PATIENCE_S, until
 
 from chappe import Chain, ChainConfiguration
+from chappe.core import Persist
 from chappe.errors import StorageFull
-from chappe.replication.agreement.core import Keep, Memory
-from chappe.replication.chain.actions import Change, State
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import ChainState, LogChange
 from chappe.replication.chain.events import NotKept
-from chappe.runtime.chain_answers import Unread
-from chappe.runtime.chain_node import ChainServerNode
+from chappe.runtime.chain_answers import UnreadAnswers
+from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -31,7 +32,7 @@ class Refusing(ChainFiles):
     slow = threading.Event()
     done: list[str]  # votes, and parts of states
 
-    def keep(self, memory: Memory) -> None:
+    def keep(self, memory: VoteRecord) -> None:
         """Unless it is full."""
         assert self.slow.wait(PATIENCE_S)
         if self.full == "votes":
@@ -44,7 +45,7 @@ class Refusing(ChainFiles):
         super().save_more()
         self.done.append("part")
 
-    def write(self, change: Change) -> None:
+    def write(self, change: LogChange) -> None:
         """Unless it is full."""
         if self.full == "log":
             self.refusals += 1
@@ -62,10 +63,11 @@ class Member:
         self.files.slow = threading.Event()
         self.files.slow.set()
         self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic(), clock=SYSTEM_CLOCK)
-        self.node = ChainServerNode(
+        self.ports = ChainServerPorts(
             configuration.addresses, configuration.chain, self.core, files=self.files, gate=None, rules=None,
             on_report=self.events.append, on_applied=None,
         )  # fmt: skip
+        self.node = self.ports.driver
 
     def refused(self, what: str) -> int:
         """How often that was told."""
@@ -84,12 +86,13 @@ def member(configuration: ChainConfiguration, tmp_path: Path) -> Iterator[Member
     yield made
     made.files.full = ""
     made.files.slow.set()
+    made.ports.leave()
     made.node.close()
 
 
 def test_a_vote_that_is_refused_is_written_again(member: Member, configuration: ChainConfiguration) -> None:
     member.files.full = "votes"
-    member.node.start()
+    member.ports.start()
     until(lambda: member.refused("the vote on the next configuration"))
     assert member.files.memory.number == 0
     member.files.full = ""
@@ -100,7 +103,7 @@ def test_a_vote_that_is_refused_is_written_again(member: Member, configuration: 
 
 
 def test_a_log_that_is_refused_is_written_again(member: Member, configuration: ChainConfiguration) -> None:
-    member.node.start()
+    member.ports.start()
     with Chain(configuration) as chain:
         chain.call(b"one", timeout=PATIENCE_S)
         member.files.full = "log"
@@ -124,8 +127,8 @@ def test_a_log_that_is_refused_is_written_again(member: Member, configuration: C
 def test_large_answers_come_though_they_are_more_than_may_be_unread(
     member: Member, configuration: ChainConfiguration
 ) -> None:
-    member.node._unread = Unread(bytes_max=1_000_000)
-    member.node.start()
+    member.ports._unread = UnreadAnswers(bytes_max=1_000_000)
+    member.ports.start()
     with Chain(configuration) as chain:
         chain.call(bytes(500_000), timeout=PATIENCE_S)
         calls = [chain.member.ask(b"all", None) for _ in range(6)]
@@ -136,8 +139,8 @@ def test_large_answers_come_though_they_are_more_than_may_be_unread(
 
 def test_nothing_is_taken_in_while_a_vote_is_written(member: Member, configuration: ChainConfiguration) -> None:
     member.files.slow.clear()
-    member.node.start()
-    until(lambda: member.node._paced.still)
+    member.ports.start()
+    until(lambda: member.node.still)
     with Chain(configuration) as chain:
         call = chain.submit(b"one")
         assert dict(chain.status(timeout=0.2)) == {"a": None}
@@ -152,11 +155,11 @@ def test_what_comes_while_a_vote_is_written_does_not_keep_the_server_busy(
     member: Member, configuration: ChainConfiguration
 ) -> None:
     turns = []
-    flush = member.node._paced.flush
-    member.node._paced.flush = lambda now: turns.append(now) or flush(now)  # type: ignore[func-returns-value, method-assign]
+    flushed = member.ports.flushed
+    member.ports.flushed = lambda: turns.append(1) or flushed()  # type: ignore[func-returns-value, method-assign]
     member.files.slow.clear()
-    member.node.start()
-    until(lambda: member.node._paced.still)
+    member.ports.start()
+    until(lambda: member.node.still)
     with Chain(configuration) as chain:
         assert dict(chain.status(timeout=0.2)) == {"a": None}  # the question has come by then, and waits
         assert len(turns) < 100
@@ -167,7 +170,7 @@ def test_what_comes_while_a_vote_is_written_does_not_keep_the_server_busy(
 def test_a_vote_is_written_between_two_parts_of_the_state_that_a_server_joins_with(
     member: Member, configuration: ChainConfiguration
 ) -> None:
-    member.node.start()
+    member.ports.start()
     with Chain(configuration) as chain:
         for _ in range(6):
             chain.call(bytes(1_000_000), timeout=PATIENCE_S)
@@ -180,10 +183,10 @@ def test_a_vote_is_written_between_two_parts_of_the_state_that_a_server_joins_wi
         for each in made.chunks:
             restored.add(each)
         files.done.clear()
-        core.take_state(State(core.committed, core.log.term(core.committed), tuple(made.chunks)), restored)
+        core.take_state(ChainState(core.committed, core.log.term(core.committed), tuple(made.chunks)), restored)
         core.aligned = True  # it is the only one, and goes on as head
         member.node.do(())
-        member.node.perform([Keep(core.agreement.memory)])
+        member.node.perform([Persist(core.agreement.memory, first=True)])
     until(lambda: core.synced == core.log.end)
 
     assert "vote" in files.done

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from tests.worlds.chain.scenario import Chains
 
+from chappe.core import Effect, Send
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import membership, proposing
-from chappe.replication.chain.actions import Action, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.disk import LogChange
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
 from chappe.replication.chain.reading import ReadingRounds
@@ -93,7 +94,10 @@ def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChainServer, "handle_not_written", ChainServer.handle_written)
+    def written(self: ChainServer, change: LogChange, why: str, now: float) -> list[Effect]:
+        return self._written_down(change)
+
+    patch.setattr(ChainServer, "_not_written", written)
 
 
 def keeps_what_was_never_committed(patch: pytest.MonkeyPatch) -> None:
@@ -140,11 +144,11 @@ def is_not_deterministic(patch: pytest.MonkeyPatch) -> None:
 def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
     """It answers before it knows what the old one had committed."""
 
-    def confirm(self: ChainServer, sender: int, message: Confirm) -> list[Action]:
+    def confirm(self: ChainServer, sender: int, message: Confirm) -> list[Effect]:
         if not self.agreement.untouched or not self.agreement.may_vote:
             return []
         disk = self.agreement.memory.disk
-        return [Tell(sender, Confirmed(self.number, message.life, message.round, disk, self.committed))]
+        return [Send(sender, Confirmed(self.number, message.life, message.round, disk, self.committed))]
 
     patch.setattr(ChainServer, "shown", property(lambda self: self.committed))
     patch.setattr(ChainServer, "_confirm", confirm)
@@ -152,7 +156,7 @@ def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
 
 def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement of a former life counts for the next one, which may have nothing."""
-    handle = Joining.handle_join
+    handle = Joining.admit
 
     def join(self: Joining, sender: int, message: Join, now: float) -> Any:
         found = handle(self, sender, message, now)
@@ -160,7 +164,7 @@ def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:
             self.joiner.synced = self._server.log.end
         return found
 
-    patch.setattr(Joining, "handle_join", join)
+    patch.setattr(Joining, "admit", join)
 
 
 LOST = "[a-e] commits .*, which is|lacks the confirmed|after 0|[a-e] commits .*, [a-e] has|differ at|no single copy"

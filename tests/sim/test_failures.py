@@ -17,8 +17,7 @@ from chappe.mesh import actions as mesh
 from chappe.replication.agreement import core as agreement
 from chappe.replication.binary_star import decisions as star
 from chappe.replication.binary_star import witness
-from chappe.replication.chain import actions as chain
-from chappe.replication.chain import client
+from chappe.replication.chain import disk
 
 # What lies outside of the member can fail, and does in some world.
 CAN: Final[dict[type, str]] = {
@@ -42,12 +41,6 @@ CAN: Final[dict[type, str]] = {
     kv.Send: "the message is lost",
     kv.Commit: "the backend is full, or the master dies before it hears of it",
     kv.Propose: "the server dies before its chain hears of it, or is not the head any more",
-    agreement.Keep: "the disk refuses",
-    chain.Write: "the disk refuses, or the server dies before it hears of it",
-    chain.Save: "the disk refuses, or the server dies before it hears of it",
-    chain.Tell: "the message is lost",
-    chain.Reply: "the message is lost",
-    client.Send: "the message is lost",
     gateway.PublishToSide: "the domain falls into parts, or who gets it is gone",
     channel.ToAll: "the message is lost",
     channel.ToConsumer: "the message is lost",
@@ -69,8 +62,15 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         star.Memory: "the disk is full",
         witness.PairRecord: "the disk is full, or the witness dies before it hears of it",
     },
+    "chain": {
+        core.Send: "the message is lost",
+        core.Reply: "the message is lost",
+        agreement.VoteRecord: "the disk refuses",
+        disk.LogChange: "the disk refuses, or the server dies before it hears of it",
+        disk.SaveState: "the disk refuses, or the server dies before it hears of it",
+    },
 }
-SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {"maps": (1, 7, 56, 40)}  # had them all when they were looked for
+SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {"maps": (1, 7, 56, 40), "chain": ()}  # had them all when they were looked for
 HERE: Final = "it is done within the member"
 TAKEN: Final = "what is the authority's is taken into memory, whether or not the disk has room for it, too"
 CANNOT: Final[dict[type, str]] = {
@@ -99,8 +99,6 @@ CANNOT: Final[dict[type, str]] = {
     mesh.OfferKeys: TAKEN,
     kv.Notify: HERE,
     kv.Resolve: HERE,
-    agreement.Tell: "the chain sends it as its own",
-    agreement.Decide: HERE,
     gateway.SubscribeAtSide: HERE,
     channel.Consume: HERE,
     channel.Lost: HERE,
@@ -118,9 +116,6 @@ PLAYED: Final = (  # scenario, whose actions, and seeds that had them all when t
     ("kv-chain", kv, (15, 16)),
     ("channel", messages, ()),
     ("gateway", gateway, ()),
-    ("chain", chain, ()),
-    ("chain", client, ()),
-    ("chain", agreement, ()),
 )
 NOT_THERE: Final[dict[str, set[type]]] = {
     "kv": {kv.Propose, kv.Send},
@@ -133,8 +128,7 @@ def all_actions() -> set[type]:
     """The classes in the unions that the cores' modules declare."""
     unions: tuple[Any, ...] = (
         log.Action, mesh.Action, kv.Action, member.Action, gateway.Action, messages.ProducerAction,
-        messages.ConsumerAction, chain.Action, agreement.Action, client.ClientAction,
-        core.Effect,
+        messages.ConsumerAction, core.Effect,
     )  # fmt: skip
     return {get_origin(each) or each for union in unions for each in get_args(union)}
 

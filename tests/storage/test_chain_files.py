@@ -16,8 +16,8 @@ from tests.storage.power import Killed, PowerOps
 from chappe.defaults import KIB, MIB
 from chappe.errors import Damaged, IdentityInUse, StorageError, StorageFormat, StorageFull
 from chappe.limits import CHAIN_LIMITS
-from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Change, Loaded, State
+from chappe.replication.agreement.core import VoteRecord
+from chappe.replication.chain.disk import ChainState, LoadedChain, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.storage import chain_files
 from chappe.storage.chain_files import ChainFiles
@@ -32,7 +32,7 @@ def opened(path: Path, ops: FileOps | None = None) -> ChainFiles:
     return ChainFiles(path, 77, ops)
 
 
-def again(files: ChainFiles, path: Path) -> Loaded:
+def again(files: ChainFiles, path: Path) -> LoadedChain:
     files.close()
     files = opened(path)
     files.close()
@@ -41,34 +41,34 @@ def again(files: ChainFiles, path: Path) -> Loaded:
 
 def test_what_was_written_is_there_again(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    assert files.loaded == Loaded()
-    files.write(Change(None, 0, (entry(1), entry(2)), 0))
-    files.write(Change(None, 2, (entry(3),), 2))
+    assert files.loaded == LoadedChain()
+    files.write(LogChange(None, 0, (entry(1), entry(2)), 0))
+    files.write(LogChange(None, 2, (entry(3),), 2))
 
-    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(2), entry(3)), 2)
+    assert again(files, tmp_path / "a") == LoadedChain(None, (entry(1), entry(2), entry(3)), 2)
 
 
 def test_what_was_cut_is_gone(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    files.write(Change(None, 0, (entry(1), entry(2)), 0))
-    files.write(Change(None, 1, (entry(9),), 1))
+    files.write(LogChange(None, 0, (entry(1), entry(2)), 0))
+    files.write(LogChange(None, 1, (entry(9),), 1))
 
-    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(9)), 1)
+    assert again(files, tmp_path / "a") == LoadedChain(None, (entry(1), entry(9)), 1)
 
 
 def test_a_state_stands_for_all_that_was_before(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    files.write(Change(None, 0, (entry(1), entry(2), entry(3)), 0))
-    state = State(2, 1, (b"state",))
-    files.write(Change(state, 2, (entry(3),), 2))
-    files.write(Change(None, 3, (entry(4),), 3))
+    files.write(LogChange(None, 0, (entry(1), entry(2), entry(3)), 0))
+    state = ChainState(2, 1, (b"state",))
+    files.write(LogChange(state, 2, (entry(3),), 2))
+    files.write(LogChange(None, 3, (entry(4),), 3))
 
-    assert again(files, tmp_path / "a") == Loaded(state, (entry(3), entry(4)), 3)
+    assert again(files, tmp_path / "a") == LoadedChain(state, (entry(3), entry(4)), 3)
     names = sorted(path.name[18:] for path in (tmp_path / "a").glob("*.chain*"))
     assert names == ["02.chain", "03.chain"]  # the state has a file of its own
 
 
-def found_in(path: Path, image: Path) -> Loaded:
+def found_in(path: Path, image: Path) -> LoadedChain:
     """What a server finds that starts with a copy of the files."""
     copytree(path, image)
     files = opened(image)
@@ -78,27 +78,27 @@ def found_in(path: Path, image: Path) -> Loaded:
 
 def test_what_follows_a_state_is_written_while_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_files, "SAVE_BYTES", 10)
-    path, state = tmp_path / "a", State(2, 1, (b"a state", b" in some", b" chunks"))
+    path, state = tmp_path / "a", ChainState(2, 1, (b"a state", b" in some", b" chunks"))
     files = opened(path)
     entries = [entry(1), entry(2), entry(3)]
-    files.write(Change(None, 0, tuple(entries), 1))
-    files.save(Change(state, 2, (entry(3),), 2))
-    state_found = Loaded(State(2, 1, (b"".join(state.chunks),)), (), 2)
+    files.write(LogChange(None, 0, tuple(entries), 1))
+    files.save(LogChange(state, 2, (entry(3),), 2))
+    state_found = LoadedChain(ChainState(2, 1, (b"".join(state.chunks),)), (), 2)
     while files.saving:
         before = len(entries)
         found = found_in(path, tmp_path / f"{before}")
         if found.state is None:
-            assert found == Loaded(None, tuple(entries), 1)
+            assert found == LoadedChain(None, tuple(entries), 1)
         else:
             assert found == replace(state_found, entries=tuple(entries[2:]))
-        files.write(Change(None, before, (entry(before + 1),), 0))
+        files.write(LogChange(None, before, (entry(before + 1),), 0))
         entries.append(entry(before + 1))
         files.save_more()
 
     assert len(entries) > 5
     assert found_in(path, tmp_path / "whole") == replace(state_found, entries=tuple(entries[2:]))
     assert not (path / f"{1:020d}.chain").exists()
-    files.write(Change(None, len(entries), (), 3))
+    files.write(LogChange(None, len(entries), (), 3))
     files.close()
 
 
@@ -125,9 +125,9 @@ def test_other_changes_wait_for_a_small_part_of_a_save_alone(tmp_path: Path, mon
     ops, path = Counting(), tmp_path / "a"
     files = opened(path, ops)
     behind = tuple(entry(number, 64 * KIB) for number in range(2, 200))  # as clients send them at full speed
-    files.write(Change(None, 0, (entry(1), *behind), 1))
-    files.save(Change(State(1, 1, (bytes(256 * KIB),) * 40), 1, behind, 1))
-    whole = Loaded(State(1, 1, (bytes(256 * KIB) * 40,)), behind, 1)
+    files.write(LogChange(None, 0, (entry(1), *behind), 1))
+    files.save(LogChange(ChainState(1, 1, (bytes(256 * KIB),) * 40), 1, behind, 1))
+    whole = LoadedChain(ChainState(1, 1, (bytes(256 * KIB) * 40,)), behind, 1)
     steps = 0
     while files.saving:
         ops.written = ops.removed = 0
@@ -157,23 +157,23 @@ def test_a_state_that_a_disk_refuses_is_given_up_and_all_is_there(tmp_path: Path
     ops = Refusing()
     path = tmp_path / "a"
     files = opened(path, ops)
-    files.write(Change(None, 0, (entry(1), entry(2)), 0))
-    files.save(Change(State(1, 1, (b"state",)), 1, (entry(2),), 1))
+    files.write(LogChange(None, 0, (entry(1), entry(2)), 0))
+    files.save(LogChange(ChainState(1, 1, (b"state",)), 1, (entry(2),), 1))
     ops.full = True
     with pytest.raises(StorageFull):
         files.save_more()
     ops.full = False
 
     assert not files.saving
-    files.write(Change(None, 2, (entry(3),), 0))
-    assert again(files, path) == Loaded(None, (entry(1), entry(2), entry(3)), 0)
+    files.write(LogChange(None, 2, (entry(3),), 0))
+    assert again(files, path) == LoadedChain(None, (entry(1), entry(2), entry(3)), 0)
     assert not list(path.glob("*.tmp"))
 
 
 @pytest.mark.parametrize("size", [0, 255, 256, 65_535, 65_536])
 @pytest.mark.parametrize("count", [0, 15, 16, 65_536])
 def test_a_state_in_parts_is_the_same_bytes_as_before(size: int, count: int, tmp_path: Path) -> None:
-    change = Change(State(7, 2, (b"x" * size,)), 7, (entry(8),) * count, 9)
+    change = LogChange(ChainState(7, 2, (b"x" * size,)), 7, (entry(8),) * count, 9)
     old = {
         "state": {"index": 7, "term": 2, "data": b"x" * size}, "keep": 7, "entries": change.entries, "committed": 9,
     }  # fmt: skip
@@ -183,8 +183,8 @@ def test_a_state_in_parts_is_the_same_bytes_as_before(size: int, count: int, tmp
 
 def test_a_vote_is_kept_and_a_new_server_is_who_it_was_made(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    assert files.memory == Memory(77)
-    memory = Memory(77, 3, b"value", (2, 77), (1, 5), b"proposal")
+    assert files.memory == VoteRecord(77)
+    memory = VoteRecord(77, 3, b"value", (2, 77), (1, 5), b"proposal")
     files.keep(memory)
     files.close()
 
@@ -205,7 +205,7 @@ def test_a_file_that_ends_anywhere_has_whole_changes(tmp_path: Path) -> None:
     ends = []
     (path,) = [tmp_path / "a" / f"{1:020d}.chain"]
     for number in range(1, 4):
-        files.write(Change(None, number - 1, (entry(number),), 0))
+        files.write(LogChange(None, number - 1, (entry(number),), 0))
         ends.append(path.stat().st_size)
     files.close()
     raw = path.read_bytes()
@@ -219,7 +219,7 @@ def test_a_file_that_ends_anywhere_has_whole_changes(tmp_path: Path) -> None:
 def test_damage_in_the_midst_is_not_taken_for_the_end(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
     for number in range(1, 4):
-        files.write(Change(None, number - 1, (entry(number),), 0))
+        files.write(LogChange(None, number - 1, (entry(number),), 0))
     files.close()
     path = tmp_path / "a" / f"{1:020d}.chain"
     raw = bytearray(path.read_bytes())
@@ -231,7 +231,7 @@ def test_damage_in_the_midst_is_not_taken_for_the_end(tmp_path: Path) -> None:
 
 def test_without_its_vote_a_server_does_not_start(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    files.write(Change(None, 0, (entry(1),), 0))
+    files.write(LogChange(None, 0, (entry(1),), 0))
     files.close()
     (tmp_path / "a" / "vote").write_bytes(b"something")
     with pytest.raises(Damaged, match="vote twice"):
@@ -261,32 +261,32 @@ class Failing(FileOps):
 def test_after_a_failed_write_the_next_one_goes_on_in_a_new_file(tmp_path: Path) -> None:
     ops = Failing()
     files = opened(tmp_path / "a", ops)
-    files.write(Change(None, 0, (entry(1),), 0))
+    files.write(LogChange(None, 0, (entry(1),), 0))
     ops.fails = True
     with pytest.raises(StorageError):
-        files.write(Change(None, 1, (entry(2), entry(3)), 0))
+        files.write(LogChange(None, 1, (entry(2), entry(3)), 0))
     ops.fails = False
-    files.write(Change(None, 1, (entry(5),), 1))
+    files.write(LogChange(None, 1, (entry(5),), 1))
 
-    assert again(files, tmp_path / "a") == Loaded(None, (entry(1), entry(5)), 1)
+    assert again(files, tmp_path / "a") == LoadedChain(None, (entry(1), entry(5)), 1)
 
 
 def test_files_before_a_state_of_which_some_are_gone_already_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "a"
     files = opened(path)
-    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.write(LogChange(None, 0, (entry(1), entry(2)), 0))
     files.close()
     files = opened(path)  # goes on in a second file
-    files.write(Change(None, 2, (entry(3),), 2))
+    files.write(LogChange(None, 2, (entry(3),), 2))
     kept = (path / f"{2:020d}.chain").read_bytes()
-    state = State(3, 1, (b"state",))
-    files.write(Change(state, 3, (), 3))
+    state = ChainState(3, 1, (b"state",))
+    files.write(LogChange(state, 3, (), 3))
     files.close()
     (path / f"{2:020d}.chain").write_bytes(kept)  # as if it was killed when only the first one was removed
 
     files = opened(path)
-    assert files.loaded == Loaded(state, (), 3)
-    files.write(Change(State(4, 1, (b"newer",)), 4, (), 4))
+    assert files.loaded == LoadedChain(state, (), 3)
+    files.write(LogChange(ChainState(4, 1, (b"newer",)), 4, (), 4))
     files.close()
     assert len(list(path.glob("*.chain"))) == 1
 
@@ -294,10 +294,10 @@ def test_files_before_a_state_of_which_some_are_gone_already_do_no_harm(tmp_path
 def test_a_missing_file_is_damage_if_no_state_follows(tmp_path: Path) -> None:
     path = tmp_path / "a"
     files = opened(path)
-    files.write(Change(None, 0, (entry(1), entry(2)), 0))
+    files.write(LogChange(None, 0, (entry(1), entry(2)), 0))
     files.close()
     files = opened(path)
-    files.write(Change(None, 2, (entry(3),), 2))
+    files.write(LogChange(None, 2, (entry(3),), 2))
     files.close()
     (path / f"{1:020d}.chain").unlink()
 
@@ -318,7 +318,7 @@ class Noting(FileOps):
 
 def test_names_that_a_killed_process_did_not_come_to_sync_are_synced_before_they_count(tmp_path: Path) -> None:
     files = opened(tmp_path / "a")
-    files.keep(Memory(77, 3))
+    files.keep(VoteRecord(77, 3))
     files.close()
     ops = Noting()
 
@@ -338,8 +338,8 @@ def test_after_a_power_cut_while_a_state_is_written_all_is_there(
     ops = PowerOps(tmp_path / "a", rng)
     (tmp_path / "a").mkdir()
     ops.kill_in = rng.randrange(20, 150)
-    views = [Loaded()]  # what may be there; of two the second one has the state
-    attempt: Change | None = None
+    views = [LoadedChain()]  # what may be there; of two the second one has the state
+    attempt: LogChange | None = None
     try:
         files = opened(tmp_path / "a", ops)
         for _ in range(40):
@@ -350,11 +350,11 @@ def test_after_a_power_cut_while_a_state_is_written_all_is_there(
             base = views[0].state.index if views[0].state else 0
             end = base + len(views[0].entries)
             if not files.saving and end > base and rng.random() < 0.3:
-                state = State(end - 1, 1, (b"s" * 600,))
-                views.append(Loaded(state, views[0].entries[-1:], end - 1))
-                files.save(Change(state, end - 1, views[0].entries[-1:], end - 1))
+                state = ChainState(end - 1, 1, (b"s" * 600,))
+                views.append(LoadedChain(state, views[0].entries[-1:], end - 1))
+                files.save(LogChange(state, end - 1, views[0].entries[-1:], end - 1))
                 continue
-            attempt = Change(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
+            attempt = LogChange(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
             files.write(attempt)
             views = [after(each, attempt) for each in views]
             attempt = None
@@ -374,8 +374,8 @@ def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Pat
     ops = PowerOps(tmp_path / "a", rng)
     (tmp_path / "a").mkdir()
     ops.kill_in = rng.randrange(8, 80)
-    expected, memory, surely = Loaded(), Memory(77), 0
-    attempt: Change | Memory | None = None
+    expected, memory, surely = LoadedChain(), VoteRecord(77), 0
+    attempt: LogChange | VoteRecord | None = None
     try:
         files = opened(tmp_path / "a", ops)
         for step in range(1, 30):
@@ -386,9 +386,9 @@ def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Pat
                 memory = attempt
                 continue
             if rng.random() < 0.2 and expected.entries:
-                attempt = Change(State(end - 1, 1, (b"s" * 600,)), end - 1, expected.entries[-1:], end - 1)
+                attempt = LogChange(ChainState(end - 1, 1, (b"s" * 600,)), end - 1, expected.entries[-1:], end - 1)
             else:
-                attempt = Change(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
+                attempt = LogChange(None, end, tuple(entry(end + 1 + each, 300) for each in range(3)), 0)
             files.write(attempt)
             surely, expected = step, after(expected, attempt)
             attempt = None
@@ -399,11 +399,11 @@ def test_after_a_power_cut_all_that_was_synced_is_there(seed: int, tmp_path: Pat
     ops.image(image)
     found = opened(image)
     assert found.memory in (memory, attempt)
-    assert found.loaded in (expected, after(expected, attempt) if isinstance(attempt, Change) else expected)
+    assert found.loaded in (expected, after(expected, attempt) if isinstance(attempt, LogChange) else expected)
     found.close()
 
 
-def after(loaded: Loaded, change: Change) -> Loaded:
+def after(loaded: LoadedChain, change: LogChange) -> LoadedChain:
     if change.state is not None:
-        return Loaded(change.state, change.entries, change.committed)
-    return Loaded(loaded.state, (*loaded.entries, *change.entries), max(loaded.committed, change.committed))
+        return LoadedChain(change.state, change.entries, change.committed)
+    return LoadedChain(loaded.state, (*loaded.entries, *change.entries), max(loaded.committed, change.committed))

@@ -19,7 +19,7 @@ from chappe import Consumer, Endpoint, MapServer, SharedMap, Store, Tower, read_
 from chappe.data.binary import decode
 from chappe.errors import ChappeError, ConfigError, InvalidData, StorageFormat
 from chappe.log.batch import Batch
-from chappe.replication.chain.actions import Loaded
+from chappe.replication.chain.disk import LoadedChain
 from chappe.security import Keys, authority_file
 from chappe.spark.archive import manifest as archive
 from chappe.storage.chain_files import ChainFiles
@@ -115,7 +115,7 @@ def test_a_map_has_all_its_entries(unpacked: Callable[[str], Path]) -> None:
 
 def test_a_server_of_a_chain_has_its_log_and_vote(unpacked: Callable[[str], Path]) -> None:
     files = ChainFiles(unpacked("chain"), 99)
-    assert files.loaded == Loaded(made.CHAIN.state, (*made.CHAIN.entries, *made.LATER.entries), 3)
+    assert files.loaded == LoadedChain(made.CHAIN.state, (*made.CHAIN.entries, *made.LATER.entries), 3)
     assert files.memory == made.MEMORY
     files.close()
 

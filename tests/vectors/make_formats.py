@@ -24,8 +24,8 @@ from chappe.api import permissions
 from chappe.data.scalars import Count
 from chappe.log.batch import encode_batch
 from chappe.log.exactly_once.staged import Remember, SinkState, StagedAttempt, StagePiece
-from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Change, State
+from chappe.replication.agreement.core import VoteRecord
+from chappe.replication.chain.disk import ChainState, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.spark.archive import manifest as archive
 from chappe.storage.chain_files import ChainFiles
@@ -52,9 +52,9 @@ BATCHES: Final = [encode_batch(0, [b"one", b"two"], AT_US), encode_batch(2, [b"t
 PENDING: Final = encode_batch(3, [b"not in a batch yet"], AT_US)
 ENTRIES: Final = {"host": {"a": 1, "b": (2.5, True)}, 7: "seven", Count(7): timedelta(seconds=5), ("t", 1): None}
 SHARED: Final = {"colour/wall": b"white", "colour/door": b"\xff\x00"}
-CHAIN: Final = Change(State(2, 1, (b"state",)), 2, (Entry(1, 3, 1, 3, 0, b"xyz"),), 2)
-LATER: Final = Change(None, 3, (Entry(1, 4, 1, 4, 0, b"uvw"),), 3)
-MEMORY: Final = Memory(77, 3, b"value")
+CHAIN: Final = LogChange(ChainState(2, 1, (b"state",)), 2, (Entry(1, 3, 1, 3, 0, b"xyz"),), 2)
+LATER: Final = LogChange(None, 3, (Entry(1, 4, 1, 4, 0, b"uvw"),), 3)
+MEMORY: Final = VoteRecord(77, 3, b"value")
 PUBLISHED: Final = [("/all/x", [1, "text"]), ("/all/y", None), ("/all/x", {"a": Count(2)})]
 ENDPOINT: Final = UUID("6f9619ff-8b86-d011-b42d-00cf4fc964ff")
 ARCHIVED: Final = [b"kept 0", None, b"kept 2"]

@@ -15,7 +15,7 @@ UNREAD_BYTES_MAX: Final = 64 * MIB  # of one client; one frame may pass it. What
 CLIENTS_MAX: Final = 10_000  # that are counted; the one that was counted first is forgotten
 
 
-class Unread:
+class UnreadAnswers:
     """What was sent to each client since it said something last."""
 
     def __init__(self, bytes_max: int = UNREAD_BYTES_MAX, clients_max: int = CLIENTS_MAX) -> None:

@@ -18,7 +18,7 @@ from chappe.kv.actions import Propose
 from chappe.kv.chained.core import Place
 from chappe.kv.chained.fed import Did, Fed, Whole, WholeRows, steps
 from chappe.kv.chained.machine import StoreMachine
-from chappe.runtime.chain_node import ChainServerNode
+from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.worker import CALLBACKS, Lane, Post
 
 logger = logging.getLogger(__name__)
@@ -41,18 +41,18 @@ class ChainLink:
         self._steps: Iterator[Fed] | None = None  # of a whole state, which comes before other commits
         self._stepped = 0  # bytes of it that were taken
         self._on_its_way = False  # a lane will take what there is
-        self._server: ChainServerNode | None = None
+        self._server: ChainServerPorts | None = None
         self._up: Lane | None = None  # to the endpoint
         self._down: Lane | None = None  # to the chain
         self._take: Take | None = None
         self._place = Place()
         machine.hear(self._fed)
 
-    def serve(self, server: ChainServerNode) -> None:
+    def serve(self, server: ChainServerPorts) -> None:
         """This is the server whose machine it is."""
         self._server = server
-        server.on_flush = self.look
-        self._down = Lane(CALLBACKS, server.turns.run)
+        server.observer = self
+        self._down = Lane(CALLBACKS, server.driver.run)
 
     def begin(self, post: Post, take: Take) -> None:
         """Have ``take`` called, by ``post``, with what there is and comes."""
@@ -78,7 +78,7 @@ class ChainLink:
         server = self._server
         assert server is not None
         core = server.core
-        halted = server.turns.halted
+        halted = server.driver.turns.halted
         place = Place(core.head, core.member, core.why if halted is None else halted)
         if place != self._place:
             self._place = place
@@ -145,4 +145,4 @@ class ChainLink:
         assert server is not None
         for each in commands:
             server.core.propose(each)
-        server.do(())
+        server.driver.do(())

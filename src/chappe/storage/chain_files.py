@@ -24,8 +24,8 @@ from crc32c import crc32c
 
 from chappe.defaults import MIB
 from chappe.errors import Damaged, StorageFormat
-from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Change, Loaded, State
+from chappe.replication.agreement.core import VoteRecord
+from chappe.replication.chain.disk import ChainState, LoadedChain, LogChange
 from chappe.replication.chain.messages import Entry
 from chappe.storage.segments.files import Buffer, FileOps, file_ops, hold_identity, trying
 
@@ -57,7 +57,7 @@ class _ChangeFrame(msgspec.Struct):
 
 
 _CHANGE: Final = msgspec.msgpack.Decoder(_ChangeFrame)
-_MEMORY: Final = msgspec.msgpack.Decoder(Memory)
+_MEMORY: Final = msgspec.msgpack.Decoder(VoteRecord)
 
 
 class ChainFiles:
@@ -87,19 +87,18 @@ class ChainFiles:
             self.loaded = self._load()
             self.memory = self._recall(disk)
 
-    def keep(self, memory: Memory) -> None:
+    def keep(self, memory: VoteRecord) -> None:
         """Have the vote on disk. Raises StorageFull, StorageError: perhaps it is."""
         with trying(f"write the vote in {self._directory}"):
             content = msgspec.msgpack.encode(memory)
             self._ops.replace_file(str(self._directory / VOTE), [_frame(content), content])
         self.memory = memory
 
-    def write(self, change: Change) -> None:
+    def write(self, change: LogChange) -> None:
         """Have a change on disk. Raises StorageFull, StorageError: perhaps a part of it is."""
         if change.state is not None:
-            self.save(change)
-            while self.saving:
-                self.save_more()
+            for _ in self.save(change):
+                pass
             return
         with trying(f"write the chain in {self._directory}"):
             content = msgspec.msgpack.encode(change)
@@ -115,16 +114,23 @@ class ChainFiles:
         """True while a state is being written, or older files are being removed."""
         return self._saves is not None
 
-    def save(self, change: Change) -> None:
-        """Begin to save a change with a state in place of all older files; ``save_more`` continues.
+    def save(self, change: LogChange) -> Iterator[None]:
+        """Begin to save a change with a state in place of all older files; each step of the iterator does a part.
 
-        Later changes are written behind it meanwhile.
+        Later changes are written behind it meanwhile, and a later one with a state gives it up. Steps raise
+        StorageFull, StorageError.
         """
         self._give_up()
         number = self._next()
         self._saves = _Save(self._path(number), deque(self._numbers), change)
         self._numbers.append(number)
         self._worn = True
+        return self._in_parts(self._saves)
+
+    def _in_parts(self, saves: _Save) -> Iterator[None]:
+        while self._saves is saves:
+            self.save_more()
+            yield
 
     def save_more(self) -> None:
         """Write and sync the next part of the save; once it is complete, remove a part of the older files.
@@ -154,7 +160,7 @@ class ChainFiles:
 
     def forget(self) -> None:
         """Release the memory of the loaded state."""
-        self.loaded = Loaded()
+        self.loaded = LoadedChain()
 
     def close(self) -> None:
         """Release the directory."""
@@ -187,7 +193,7 @@ class ChainFiles:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def _load(self) -> Loaded:
+    def _load(self) -> LoadedChain:
         paths = sorted(self._directory.glob("*" + ENDING))
         if not all(path.stem.isdecimal() for path in paths):
             raise StorageFormat(f"{self._directory} does not hold a server of a chain: choose another directory")
@@ -203,14 +209,14 @@ class ChainFiles:
                 made.add(_decoded(content, path), path)
         if made.gap:
             raise Damaged(made.gap)
-        return Loaded(made.state, tuple(made.entries), made.committed)
+        return LoadedChain(made.state, tuple(made.entries), made.committed)
 
-    def _recall(self, disk: int) -> Memory:
+    def _recall(self, disk: int) -> VoteRecord:
         path = self._directory / VOTE
         if not path.exists():
             if self._numbers:
                 raise Damaged(f"{path} is gone, without which this server could vote twice: remove {path.parent}")
-            memory = Memory(disk)
+            memory = VoteRecord(disk)
             content = msgspec.msgpack.encode(memory)
             self._ops.replace_file(str(path), [_frame(content), content])
             return memory
@@ -258,19 +264,19 @@ def _magics(raw: memoryview, start: int) -> Iterator[int]:
         yield start + at
 
 
-def _decoded(content: memoryview, path: Path) -> Change:
+def _decoded(content: memoryview, path: Path) -> LogChange:
     try:
         found = _CHANGE.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageFormat(f"{path} is of another version of chappe: {error}") from None
-    state = None if found.state is None else State(found.state.index, found.state.term, (found.state.data,))
-    return Change(state, found.keep, found.entries, found.committed)
+    state = None if found.state is None else ChainState(found.state.index, found.state.term, (found.state.data,))
+    return LogChange(state, found.keep, found.entries, found.committed)
 
 
 class _Save:
     """Writes a file of one frame in parts: a change with a state, and the entries after it."""
 
-    def __init__(self, path: str, older: deque[int], change: Change) -> None:
+    def __init__(self, path: str, older: deque[int], change: LogChange) -> None:
         self.older = older  # files that it replaces
         self.complete = False  # in place
         self._path = path
@@ -311,7 +317,7 @@ class _Save:
             self._file = -1
 
 
-def _encoded(change: Change) -> Iterator[Buffer]:
+def _encoded(change: LogChange) -> Iterator[Buffer]:
     """Encode a change with a state like ``msgspec.msgpack.encode``, in parts."""
     encode, state = msgspec.msgpack.encode, change.state
     assert state is not None
@@ -347,12 +353,12 @@ class _ReplayedChanges:
     """What the changes make that were read so far. There are many, so none of them copies what is there."""
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: ChainState | None = None
         self.entries: list[Entry] = []
         self.committed = 0
         self.gap = ""  # which change is missing: harmless if a state follows, as older files are removed one by one
 
-    def add(self, change: Change, path: Path) -> None:
+    def add(self, change: LogChange, path: Path) -> None:
         """One more."""
         if change.state is not None:
             self.state, self.entries, self.committed = change.state, list(change.entries), change.committed

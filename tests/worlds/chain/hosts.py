@@ -10,10 +10,11 @@ from typing import Any
 from tests.worlds.chain import machine
 from tests.worlds.linearizable import Operation
 
-from chappe.core import Report
-from chappe.replication.agreement.core import Keep, Memory
-from chappe.replication.chain.actions import Change, Loaded, Reply, Save, Tell, Write
-from chappe.replication.chain.client import Finished, Send
+from chappe.core import Persist, Reply, Report, Send
+from chappe.errors import StorageError
+from chappe.replication.agreement.core import VoteRecord
+from chappe.replication.chain.client import Finished
+from chappe.replication.chain.disk import Job, LoadedChain, LogChange, SaveState
 from chappe.replication.chain.messages import (
     EXPIRED,
     Answer,
@@ -27,6 +28,7 @@ from chappe.sim.host import Host
 
 KEYS = ("r0", "r1", "c0", "l0")
 UNDER_WAY_MAX = 4  # operations of one client
+REFUSED = "the disk refuses"
 NUMBERS_MAX = 4  # different values, so that a compare-and-set sometimes hits
 
 
@@ -34,13 +36,13 @@ class Disk:
     """What one server has on disk; it survives its lives."""
 
     def __init__(self, disk: int) -> None:
-        self.memory = Memory(disk)
-        self.loaded = Loaded()
+        self.memory = VoteRecord(disk)
+        self.loaded = LoadedChain()
         self.refuses = 0.0  # how many of the writes it refuses
         self.write_s = 0.001
-        self._saves: tuple[Change, ...] | None = None  # the change being saved, and changes written since
+        self._saves: tuple[LogChange, ...] | None = None  # the change being saved, and changes written since
 
-    def save(self, change: Change) -> None:
+    def save(self, change: LogChange) -> None:
         """Begin to save a change with a state beside later changes."""
         self._saves = (change,)
 
@@ -56,7 +58,7 @@ class Disk:
             for each in saves or ():
                 self._do(each)
 
-    def write(self, change: Change, survives: int | None = None) -> None:
+    def write(self, change: LogChange, survives: int | None = None) -> None:
         """Do a change, or of its entries the first few; a state is there with all that belongs to it, or not."""
         if change.state is not None:
             if survives is None or survives >= len(change.entries):
@@ -69,9 +71,9 @@ class Disk:
             self._saves = (*self._saves, change)
         self._do(change)
 
-    def _do(self, change: Change) -> None:
+    def _do(self, change: LogChange) -> None:
         if change.state is not None:
-            self.loaded = Loaded(change.state, change.entries, change.committed)
+            self.loaded = LoadedChain(change.state, change.entries, change.committed)
             return
         loaded, entries = self.loaded, change.entries
         base = 0 if loaded.state is None else loaded.state.index
@@ -151,17 +153,13 @@ class ServerHost(ChainHost):
         self.machine: Any = world.machine(self)
         self.checked = 0  # committed entries that were compared
         self._writes = 0
-        self._under_way: Change | None = None
+        self._under_way: LogChange | None = None
         self._saves = 0
-        self._left = False  # an action was refused: what follows it is left
         self.core = world.cores.server(
             self.place, world.servers, self.life, self.disk.memory, self.machine, now=self.now, clock=ServerClock(self),
             loaded=self.disk.loaded, durable=world.durable, fixed=world.fixed, limits=world.limits,
         )  # fmt: skip
-        self.table = {
-            Keep: self._keep, Write: self._write, Save: self._save, Tell: self._tell, Reply: self._reply,
-            Report: self._report,
-        }  # fmt: skip
+        self.table = {Persist: self._persist, Send: self._tell, Reply: self._reply, Report: self._report}
 
     def start(self) -> None:
         """Begin to live."""
@@ -176,15 +174,17 @@ class ServerHost(ChainHost):
             self.world.see("on_step", self)
 
     def perform(self, actions: Sequence[Any]) -> None:
-        """Carry out actions in order, until one is refused."""
+        """Carry out effects in order; a vote that the disk refuses drops those behind it."""
         for action in actions:
             if not self.alive:
                 return
-            self.table[type(action)](action)
-            if self._left:
-                self._left = False
-                self.perform(self.core.handle_not_kept(self.now))
-                return
+            if isinstance(action, Persist) and action.first:
+                outcome = self._keep(action.job)
+                self.perform(self.core.handle_done(action.job, outcome, self.now))
+                if outcome is not None:
+                    return
+            else:
+                self.table[type(action)](action)
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop at once; of a write under way anything may be there afterwards."""
@@ -192,10 +192,10 @@ class ServerHost(ChainHost):
         change = self._under_way
         if self.disk.saving:
             saved = self.world.rng.random() < 0.1
-            self.world.failed[Save] += not saved
+            self.world.failed[SaveState] += not saved
             self.disk.saved(saved)
         if change is not None:
-            self.world.failed[Write] += 1
+            self.world.failed[LogChange] += 1
             survives = self.world.rng.randrange(-1, len(change.entries) + 1)
             if survives >= 0:
                 self.disk.write(change, survives)
@@ -213,16 +213,23 @@ class ServerHost(ChainHost):
 
         self.take(deliver)
 
-    def _keep(self, action: Keep) -> None:
+    def _keep(self, vote: VoteRecord) -> StorageError | None:
         if self.world.rng.random() < self.disk.refuses:
-            self.world.failed[Keep] += 1
-            self._left = True
-            return
-        self.disk.memory = action.memory
+            self.world.failed[VoteRecord] += 1
+            return StorageError(REFUSED)
+        self.disk.memory = vote
+        return None
 
-    def _write(self, action: Write) -> None:
+    def _persist(self, effect: Persist) -> None:
+        job: Job = effect.job
+        if isinstance(job, SaveState):
+            self._saves += 1
+            self.disk.save(job.change)
+            self.world.clock.after(20 * self.disk.write_s * self.world.rng.random(), self._saved, self._saves, job)
+            return
+        assert isinstance(job, LogChange)
         assert self._under_way is None
-        self._under_way = action.change
+        self._under_way = job
         self._writes += 1
         delay = self.disk.write_s * (0.5 + self.world.rng.random())
         self.world.clock.after(delay, self._written, self._writes)
@@ -235,32 +242,27 @@ class ServerHost(ChainHost):
             return
         change, self._under_way = self._under_way, None
         if self.world.rng.random() < self.disk.refuses:
-            self.world.failed[Write] += 1
+            self.world.failed[LogChange] += 1
             if self.world.rng.random() < 0.5:
                 self.disk.write(change, self.world.rng.randrange(len(change.entries) + 1))
-            self.call(self.core.handle_not_written, self.now)
+            self.call(self.core.handle_done, change, StorageError(REFUSED), self.now)
             return
         self.disk.write(change)
-        self.call(self.core.handle_written, self.now)
+        self.call(self.core.handle_done, change, None, self.now)
 
-    def _save(self, action: Save) -> None:
-        self._saves += 1
-        self.disk.save(action.change)
-        self.world.clock.after(20 * self.disk.write_s * self.world.rng.random(), self._saved, self._saves)
-
-    def _saved(self, number: int) -> None:
+    def _saved(self, number: int, job: SaveState) -> None:
         if not self.alive or number != self._saves:
             return
         if self.frozen:
-            self._inbox.append(lambda: self._saved(number))
+            self._inbox.append(lambda: self._saved(number, job))
             return
         refused = self.world.rng.random() < self.disk.refuses
-        self.world.failed[Save] += refused
+        self.world.failed[SaveState] += refused
         self.disk.saved(not refused)
-        self.call(self.core.handle_not_saved if refused else self.core.handle_saved, self.now)
+        self.call(self.core.handle_done, job, StorageError(REFUSED) if refused else None, self.now)
 
-    def _tell(self, action: Tell) -> None:
-        self._send(self.world.servers[action.server], action.message)
+    def _tell(self, effect: Send) -> None:
+        self._send(self.world.servers[effect.to], effect.message)
 
     def _send(self, target: str, message: Between) -> None:
         world, place, frame = self.world, self.place, encode(message)
@@ -268,10 +270,10 @@ class ServerHost(ChainHost):
         def deliver(_: object) -> None:
             world.hosts[target].hear(place, frame)
 
-        world.wire.send(self.name, target, deliver, None, Tell, len(frame))
+        world.wire.send(self.name, target, deliver, None, Send, len(frame))
 
     def _reply(self, action: Reply) -> None:
-        world, place, client, frame = self.world, self.place, str(action.client), encode(action.message)
+        world, place, client, frame = self.world, self.place, str(action.to), encode(action.message)
 
         def deliver(_: object) -> None:
             host = world.hosts.get(client.partition("/")[0])
@@ -349,11 +351,11 @@ class ClientHost(ChainHost):
     def answered(self, server: int, frame: bytes) -> None:
         """A server has answered."""
         answer: Answer = decode_answer(frame)
-        self.take(lambda: self.call(self.core.handle_answer, server, answer, self.now))
+        self.take(lambda: self.call(self.core.handle_message, server, answer, self.now))
 
     def _send(self, action: Send) -> None:
         world, address = self.world, self.address
-        target, message = world.servers[action.server], action.message
+        target, message = world.servers[action.to], action.message
         frame = encode(message)
 
         def deliver(_: object) -> None:

@@ -32,7 +32,7 @@ from chappe.log.events import ConnectionRefused
 from chappe.replication.chain.client import ChainClient, Finished
 from chappe.replication.chain.messages import COMMAND_BYTES_MAX, EXPIRED, OK
 from chappe.replication.chain.wire import Exclude, Excluded, Look, Refused, Seen
-from chappe.runtime.chain_node import ChainClientNode
+from chappe.runtime.chain_ports import ChainClientPorts
 from chappe.security import LogSecurity
 from chappe.system import time
 from chappe.system.forking import own
@@ -155,9 +155,8 @@ class ChainMember:
         self._tokens = itertools.count(1)
         self._refusals: dict[int, str] = {}
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
-        self.node = ChainClientNode(
-            given.known(gate), given.chain, self.core, gate=gate, on_report=self._reported, answered=self._answered
-        )
+        self._ports = ChainClientPorts(given.known(gate), given.chain, self.core, gate=gate, user=self)
+        self.node = self._ports.driver
         self.turns = self.node.turns
         self.lock = self.node.lock
         at_exit.add(self)
@@ -307,7 +306,7 @@ class ChainMember:
             self.check()
             for place, each in enumerate(questions):
                 self._questions[each.token] = (place, None)
-                self.node.ask(place, each)
+                self._ports.question(place, each)
             self.node.do(())
         try:
             yield (lambda: all(self._questions[each][1] is not None for each in tokens)), timeout
@@ -320,7 +319,8 @@ class ChainMember:
 
     # -- the core's, with the lock held --------------------------------------------------------------------------------
 
-    def _answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
+    def answered(self, place: int, answer: Seen | Excluded | Refused) -> None:
+        """See ``ChainUser``."""
         if isinstance(answer, Refused):
             self._refusals[place] = answer.why
             if place == (self.core.members or (place,))[0]:
@@ -332,7 +332,8 @@ class ChainMember:
         elif self._questions.get(answer.token, (-1, None))[0] == place:
             self._questions[answer.token] = (place, answer)
 
-    def _reported(self, event: object) -> None:
+    def reported(self, event: object) -> None:
+        """See ``ChainUser``."""
         if isinstance(event, Finished):
             self._finished(event)
             return

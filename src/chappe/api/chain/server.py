@@ -13,14 +13,13 @@ from chappe.api.chain.status import ChainServerStatus, status_of
 from chappe.api.faces import weakly
 from chappe.api.node_host import NodeHost
 from chappe.errors import UsageError
-from chappe.replication.agreement.core import Memory
-from chappe.replication.chain.actions import Applied
+from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.core import ChainServer as Core
-from chappe.replication.chain.events import Entered, Joins
+from chappe.replication.chain.events import Applied, Entered, Joins
 from chappe.replication.chain.replica import Machine
-from chappe.runtime.chain_node import ChainServerNode
+from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.chain_rules import ChainRules
-from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.driver import SYSTEM_CLOCK, Driver
 from chappe.security import LogSecurity
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -62,7 +61,7 @@ class ChainServer(NodeHost):
     """
 
     _good = (Entered, Joins)
-    _node: ChainServerNode
+    _node: Driver
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class ChainServer(NodeHost):
         files = None if directory is None else ChainFiles(Path(directory), _drawn())
         try:
             core = Core(
-                place, given.names, _drawn(), Memory(_drawn()) if files is None else files.memory, machine,
+                place, given.names, _drawn(), VoteRecord(_drawn()) if files is None else files.memory, machine,
                 now=time.monotonic(), clock=SYSTEM_CLOCK, loaded=None if files is None else files.loaded,
                 durable=given.durable, fixed=given.fixed,
             )  # fmt: skip
@@ -99,37 +98,42 @@ class ChainServer(NodeHost):
             raise
         if files is not None:
             files.forget()
-        self._node = ChainServerNode(
+        self._ports = ChainServerPorts(
             addresses, given.chain, core, files=files, gate=gate, rules=rules, on_report=weakly(self._report),
             on_applied=on_applied,
         )  # fmt: skip
+        self._node = self._ports.driver
         self._begin()
+
+    def _begin(self) -> None:
+        self._ports.start()
+        at_exit.opened(self)
 
     @property
     def address(self) -> str:
         """Where it listens."""
-        return str(self._node.address)
+        return str(self._ports.address)
 
     @property
     def member(self) -> bool:
         """Whether it is in the chain."""
-        return self._node.core.member
+        return self._ports.core.member
 
     @property
     def head(self) -> bool:
         """Whether it numbers commands."""
-        return self._node.core.head
+        return self._ports.core.head
 
     @property
     def tail(self) -> bool:
         """Whether it commits and answers them."""
-        return self._node.core.tail
+        return self._ports.core.tail
 
     def status(self) -> ChainServerStatus:
         """What it knows of the chain. Raises MemberStopped if it met a defect."""
         self._node.turns.check()
         with self._node.lock:
-            return status_of(self._node.seen(0, time.monotonic()), self.configuration.names)
+            return status_of(self._ports.seen(0, time.monotonic()), self.configuration.names)
 
     def remove(self, name: str) -> None:
         """Have a server leave the chain, and stay out; raises UsageError if it is the last member."""
@@ -141,13 +145,14 @@ class ChainServer(NodeHost):
 
     def _exclude(self, name: str, out: bool) -> None:
         with self._node.lock:
-            why = self._node.ask_out(self.configuration.place(name), out)
+            why = self._ports.ask_out(self.configuration.place(name), out)
         if why:
             raise UsageError(why)
 
     def close(self) -> None:
         """Leave: the others go on without it, at once. Waits a second for that at most. Safe to call twice."""
         at_exit.closed(self)
+        self._ports.leave()
         self._node.close()
 
     def __repr__(self) -> str:

@@ -66,7 +66,7 @@ class StoreServer(ChainServer):
         )  # fmt: skip
 
     def _begin(self) -> None:
-        self.link.serve(self._node)
+        self.link.serve(self._ports)
         super()._begin()
 
     def _report(self, event: object) -> None:

@@ -17,7 +17,7 @@ from chappe.errors import UsageError
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
 from chappe.log.storage import Retention
-from chappe.replication.chain.actions import Applied
+from chappe.replication.chain.events import Applied
 from chappe.security import LogSecurity
 
 WAITING_BYTES_MAX: Final = 64 * MIB  # of records that are not in the store's files yet; then nothing more is confirmed

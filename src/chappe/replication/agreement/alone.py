@@ -1,4 +1,4 @@
-"""A server that decides without asking the others: the same inputs and actions as ``Agreement``, without its votes.
+"""A server that decides without asking the others: the same inputs and effects as ``Agreement``, without its votes.
 
 A number is a round and the place of the server that decided it, so two servers never decide the same number. Where two
 decide at once, the caller judges whose value stands: it has a server begin again as another disk, or outbid the other.
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from chappe.core import Effect
 from chappe.errors import UsageError
-from chappe.replication.agreement.core import SERVERS_MAX, Action, Agreement, Memory
+from chappe.replication.agreement.core import SERVERS_MAX, Agreement, VoteRecord
 from chappe.replication.agreement.messages import NUMBER_MAX, Ask, Decided, Message
 
 PLACES: Final = SERVERS_MAX + 1  # numbers in one round
@@ -38,7 +39,7 @@ class WithoutAgreement(Agreement):
         self,
         place: int,
         servers: int,
-        memory: Memory,
+        memory: VoteRecord,
         disks_of: Callable[[bytes], tuple[int, ...]],
         disk_in: Callable[[int, bytes], int],
     ) -> None:
@@ -60,7 +61,7 @@ class WithoutAgreement(Agreement):
         """One server decides."""
         return 1
 
-    def propose(self, value: bytes, now: float, *, above: int = 0) -> list[Action]:
+    def propose(self, value: bytes, now: float, *, above: int = 0) -> list[Effect]:
         """Decide this at once, with a number beyond all that are known, and beyond ``above``."""
         number = (max(self.memory.number, above) // PLACES + 1) * PLACES + self.place
         if number > NUMBER_MAX:
@@ -68,7 +69,7 @@ class WithoutAgreement(Agreement):
         decided = Decided(number, value)
         return [*self._learn(decided), *self._to_all(decided)]
 
-    def handle_message(self, sender: int, message: Message, now: float) -> list[Action]:
+    def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
         """Another server tells or asks what is decided; votes do not count here."""
         match message:
             case Decided():
@@ -77,7 +78,7 @@ class WithoutAgreement(Agreement):
                 return self._tell_decided(sender) if message.number < self.memory.number else []
         return []
 
-    def _learn(self, message: Decided) -> list[Action]:
+    def _learn(self, message: Decided) -> list[Effect]:
         if message.number > self.memory.number:
             self.memory = replace(self.memory, disk=self._disk_in(message.number, message.value))
         return super()._learn(message)

@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
-from chappe.errors import UsageError
+from chappe.core import Effect, Persist, Send
+from chappe.errors import StorageError, UsageError
 from chappe.replication.agreement.messages import (
     NO_BALLOT,
     NUMBER_MAX,
@@ -41,7 +42,7 @@ PAUSES_MAX: Final = 8  # a refused server waits that many times as long at most
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class VoteRecord:
     """What a server keeps: what is decided, and its vote on the next number."""
 
     disk: int
@@ -52,34 +53,8 @@ class Memory:
     proposal: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Have this on disk before what follows. If that fails, leave what follows and call ``handle_not_kept``."""
-
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Send this to a server, by its place among the named ones; it may be lost."""
-
-    server: int
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Decide:
-    """Something newer is decided; numbers in between may be passed over."""
-
-    number: int
-    value: bytes
-
-
-Action: TypeAlias = Keep | Tell | Decide
-
-
 class Agreement:
-    """See the module. Every method takes ``now``, monotonic seconds, and returns what is to be done, in order.
+    """One server. What is decided is in ``number`` and ``value``, and once it is on disk also told to the others.
 
     Args:
         place: Of this server among the named ones, from 0.
@@ -88,7 +63,9 @@ class Agreement:
         disks_of: The disk of each server as a value names it, 0 where a server has no vote. Raises ProtocolError.
     """
 
-    def __init__(self, place: int, servers: int, memory: Memory, disks_of: Callable[[bytes], tuple[int, ...]]) -> None:
+    def __init__(
+        self, place: int, servers: int, memory: VoteRecord, disks_of: Callable[[bytes], tuple[int, ...]]
+    ) -> None:
         if not 0 <= place < servers <= SERVERS_MAX:
             raise UsageError(f"at least one server has to be named, and at most {SERVERS_MAX} can be")
         assert memory.disk > 0
@@ -97,7 +74,7 @@ class Agreement:
         self._servers = servers
         self._disks_of = disks_of
         self._disks = disks_of(memory.value) if memory.number else ()
-        self._kept: Memory | None = memory  # None: nobody knows what is on the disk
+        self._kept: VoteRecord | None = memory  # None: nobody knows what is on the disk
         # -- its own proposal
         self._wish = b""
         self._ballot = NO_BALLOT  # under way
@@ -171,11 +148,11 @@ class Agreement:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def start(self) -> list[Action]:
+    def start(self) -> list[Effect]:
         """Begin to live: ask the others what is decided."""
         return self._to_all(Ask(self.memory.number))
 
-    def propose(self, value: bytes, now: float) -> list[Action]:
+    def propose(self, value: bytes, now: float) -> list[Effect]:
         """Have this decided as the next number, unless something else is. Proposing the same again changes nothing."""
         assert len(value) <= VALUE_BYTES_MAX
         if self._wish == value or not self.may_vote:
@@ -189,7 +166,7 @@ class Agreement:
         self._wish = b""
         self._rest()
 
-    def handle_message(self, sender: int, message: Message, now: float) -> list[Action]:
+    def handle_message(self, sender: int, message: Message, now: float) -> list[Effect]:
         """Another server says something; ``sender`` is its place."""
         match message:
             case Decided():
@@ -199,7 +176,7 @@ class Agreement:
         if message.number <= self.memory.number:
             return [] if isinstance(message, Promise | Accepted | Refuse) else self._tell_decided(sender)
         if message.number > self.memory.number + 1:
-            return [Tell(sender, Ask(self.memory.number))]
+            return [Send(sender, Ask(self.memory.number))]
         match message:
             case Prepare() | Accept():
                 return self._vote(sender, message)
@@ -210,13 +187,13 @@ class Agreement:
             case Refuse():
                 return self._hear_refusal(message, now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Say again what was not answered, or begin again what was refused."""
         if now < self._at:
             return []
-        if self._kept is None and self.memory.number:  # perhaps nobody was told what is decided
+        if self._kept is None and self.memory.number:
             self._at = now + AGAIN_S
-            return [*self._keep(), Decide(self.memory.number, self.memory.value)]
+            return self._keep()
         if not self._wish:
             self._rest()
             return []
@@ -225,23 +202,25 @@ class Agreement:
         self._at = now + AGAIN_S
         if self._value is None:
             prepare = Prepare(self.memory.number + 1, self._ballot)
-            return [Tell(each, prepare) for each in self._others() if each not in self._promises]
+            return [Send(each, prepare) for each in self._others() if each not in self._promises]
         accept = Accept(self.memory.number + 1, self._ballot, self._value)
-        return [Tell(each, accept) for each in self._others() if each not in self._votes]
+        return [Send(each, accept) for each in self._others() if each not in self._votes]
 
-    def handle_not_kept(self, now: float) -> None:
-        """The disk has refused what was to be kept: nothing that follows from it was said."""
-        self._kept = None
-        self._rest()
-        self._at = now + AGAIN_S
+    def handle_done(self, job: VoteRecord, outcome: StorageError | None, now: float) -> list[Effect]:
+        """A vote is on disk; or the disk has refused it, and nothing that follows from it was said."""
+        if outcome is not None:
+            self._kept = None
+            self._rest()
+            self._at = now + AGAIN_S
+        return []
 
     # -- voting -----------------------------------------------------------------------------------------------
 
-    def _vote(self, sender: int, message: Prepare | Accept) -> list[Action]:
+    def _vote(self, sender: int, message: Prepare | Accept) -> list[Effect]:
         memory = self.memory
         self._seen = max(self._seen, message.ballot[0])
         if message.ballot < memory.promised:
-            return [Tell(sender, Refuse(message.number, message.ballot, memory.promised))]
+            return [Send(sender, Refuse(message.number, message.ballot, memory.promised))]
         if isinstance(message, Prepare):
             self.memory = replace(memory, promised=message.ballot)
             answer: Message = Promise(message.number, message.ballot, memory.disk, memory.accepted, memory.proposal)
@@ -249,17 +228,17 @@ class Agreement:
             self._disks_of(message.value)
             self.memory = replace(memory, promised=message.ballot, accepted=message.ballot, proposal=message.value)
             answer = Accepted(message.number, message.ballot, memory.disk)
-        return [*self._keep(), Tell(sender, answer)]
+        return [*self._keep(), Send(sender, answer)]
 
-    def _keep(self) -> list[Action]:
+    def _keep(self) -> list[Effect]:
         if self._kept == self.memory:
             return []
         self._kept = self.memory
-        return [Keep(self.memory)]
+        return [Persist(self.memory, first=True)]
 
     # -- proposing --------------------------------------------------------------------------------------------
 
-    def _begin(self, now: float) -> list[Action]:
+    def _begin(self, now: float) -> list[Effect]:
         number = self.memory.number + 1
         self._seen += 1
         if not self.may_vote or self._seen > NUMBER_MAX:
@@ -274,12 +253,12 @@ class Agreement:
         actions = [*self._keep(), *self._to_all(Prepare(number, self._ballot))]
         return actions + self._promised(self.place, self.memory.disk, accepted, now)
 
-    def _hear_promise(self, sender: int, message: Promise, now: float) -> list[Action]:
+    def _hear_promise(self, sender: int, message: Promise, now: float) -> list[Effect]:
         if message.ballot != self._ballot or self._value is not None:
             return []
         return self._promised(sender, message.disk, (message.accepted, message.value), now)
 
-    def _promised(self, place: int, disk: int, accepted: tuple[Ballot, bytes], now: float) -> list[Action]:
+    def _promised(self, place: int, disk: int, accepted: tuple[Ballot, bytes], now: float) -> list[Effect]:
         if self.memory.number and not self.counts(place, disk):
             return []
         self._promises = {**self._promises, place: accepted}
@@ -294,7 +273,7 @@ class Agreement:
         actions = [*self._keep(), *self._to_all(Accept(self.memory.number + 1, self._ballot, self._value))]
         return actions + self._hear_vote(self.place, self._ballot, self.memory.disk)
 
-    def _hear_vote(self, place: int, ballot: Ballot, disk: int) -> list[Action]:
+    def _hear_vote(self, place: int, ballot: Ballot, disk: int) -> list[Effect]:
         value = self._value
         if ballot != self._ballot or value is None:
             return []
@@ -307,11 +286,11 @@ class Agreement:
         decided = Decided(self.memory.number + 1, value)
         return [*self._learn(decided), *self._to_all(decided)]
 
-    def _hear_refusal(self, message: Refuse, now: float) -> list[Action]:
+    def _hear_refusal(self, message: Refuse, now: float) -> list[Effect]:
         self._seen = max(self._seen, message.promised[0])
         return self._pause(now) if message.ballot == self._ballot else []
 
-    def _pause(self, now: float) -> list[Action]:
+    def _pause(self, now: float) -> list[Effect]:
         """Let somebody else finish, each for another while."""
         self._rest()
         self._refused = min(self._refused + 1, PAUSES_MAX)
@@ -323,20 +302,20 @@ class Agreement:
 
     # -- learning ---------------------------------------------------------------------------------------------
 
-    def _learn(self, message: Decided) -> list[Action]:
+    def _learn(self, message: Decided) -> list[Effect]:
         if message.number <= self.memory.number:
             return []
         self._disks = self._disks_of(message.value)
-        self.memory = Memory(self.memory.disk, message.number, message.value)
+        self.memory = VoteRecord(self.memory.disk, message.number, message.value)
         self._wish, self._refused = b"", 0
         self._rest()
-        return [*self._keep(), Decide(message.number, message.value)]
+        return self._keep()
 
-    def _tell_decided(self, sender: int) -> list[Action]:
-        return [Tell(sender, Decided(self.memory.number, self.memory.value))] if self.memory.number else []
+    def _tell_decided(self, sender: int) -> list[Effect]:
+        return [Send(sender, Decided(self.memory.number, self.memory.value))] if self.memory.number else []
 
     def _others(self) -> list[int]:
         return [each for each in range(self._servers) if each != self.place]
 
-    def _to_all(self, message: Message) -> list[Action]:
-        return [Tell(each, message) for each in self._others()]
+    def _to_all(self, message: Message) -> list[Effect]:
+        return [Send(each, message) for each in self._others()]

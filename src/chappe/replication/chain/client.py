@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.chain.messages import (
@@ -30,19 +30,10 @@ from chappe.replication.chain.messages import (
     Opened,
     Outcome,
     Read,
-    Request,
     Says,
 )
 
 AGAIN_BEATS: Final = 2  # what is not answered for so long is said again
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send this to a server, by its place; it may be lost."""
-
-    server: int
-    message: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +46,6 @@ class Finished:
     durable: bool = False  # on disk
 
 
-ClientAction: TypeAlias = Send | Report
-
-
 @dataclass(slots=True)
 class _Step:
     tokens: list[int]  # 0: it is answered
@@ -66,7 +54,7 @@ class _Step:
 
 
 class ChainClient:
-    """One client. Inputs take ``now``, monotonic seconds, and return what is to be done, in order.
+    """One client.
 
     Args:
         servers: How many are named.
@@ -110,7 +98,7 @@ class ChainClient:
         self._at = min(self._at, now + self._again_s)
         return self._token
 
-    def read(self, query: bytes, now: float, *, server: int | None = None) -> tuple[int, list[ClientAction]]:
+    def read(self, query: bytes, now: float, *, server: int | None = None) -> tuple[int, list[Effect]]:
         """Ask the machine, at a server or at the tail; returns the token of the question."""
         self._token += 1
         self._reads[self._token] = (server, query)
@@ -126,7 +114,7 @@ class ChainClient:
         self._end_session()
         self._unsent, self._reads = {}, {}
 
-    def handle_answer(self, server: int, message: Answer, now: float) -> list[ClientAction]:
+    def handle_message(self, server: int, message: Answer, now: float) -> list[Effect]:
         """A server has answered."""
         match message:
             case Chain():
@@ -145,14 +133,14 @@ class ChainClient:
                 del self._reads[message.token]
                 return [Report(Finished([message.token], [(message.outcome, message.result)]))]
 
-    def handle_timeout(self, now: float) -> list[ClientAction]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Say again what was not answered, and ask somebody else who is in the chain."""
         if now < self.next_timeout():
             return []
         self._at = now + self._again_s
         self._turn = (self._turn + 1) % self._servers
         listen = Listen(self._session, self._name())
-        actions: list[ClientAction] = [Send(self._turn, listen)]
+        actions: list[Effect] = [Send(self._turn, listen)]
         if self.members:
             actions.append(Send(self.members[-1], listen))
         actions += self._again()
@@ -160,7 +148,7 @@ class ChainClient:
             actions.append(Send(self._turn, Read(token, query)) if server is not None else self._ask(token))
         return actions
 
-    def flush(self, now: float) -> list[ClientAction]:
+    def flush(self, now: float) -> list[Effect]:
         """Number commands as far as there is room in the session, and send them; called after one or several inputs."""
         if not self._unsent:
             return []
@@ -169,7 +157,7 @@ class ChainClient:
                 return []
             self._opening = True
             return [Send(self._head(), Open(self._name()))]
-        found: list[ClientAction] = []
+        found: list[Effect] = []
         while self._unsent and self._seq - self._done < self._limits.session_window:
             self._seq += 1
             self._steps[self._seq] = self._step()
@@ -193,7 +181,7 @@ class ChainClient:
         commands = self._steps[seq].commands
         return Send(self._head(), Do(self._session, seq, self._done, commands[0], commands[1:]))
 
-    def _hear(self, message: Chain, now: float) -> list[ClientAction]:
+    def _hear(self, message: Chain, now: float) -> list[Effect]:
         self.why = message.why
         if message.number <= self.number or not message.members or max(message.members) >= self._servers:
             return []
@@ -201,13 +189,13 @@ class ChainClient:
         listen = Send(self.members[-1], Listen(self._session, self._name()))
         return [listen, *self._again(), *(self._ask(token) for token in self._reads)]
 
-    def _again(self) -> list[ClientAction]:
+    def _again(self) -> list[Effect]:
         """All steps under way, once more."""
         if self._unsent and not self._session:
             return [Send(self._head(), Open(self._name()))]
         return [self._say(each) for each in self._steps]
 
-    def _finish(self, message: Done, now: float) -> list[ClientAction]:
+    def _finish(self, message: Done, now: float) -> list[Effect]:
         if message.session != self._session:
             return []
         self._used_at = now

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from chappe.limits import ChainLimits
-from chappe.replication.chain.actions import State
 from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.neighbour import Neighbour
@@ -50,7 +50,7 @@ class Server(Protocol):
         """Whether a state is to be saved, or is being saved."""
         ...
 
-    def replace_log(self, state: State) -> None:
+    def replace_log(self, state: ChainState) -> None:
         """Let a state take the place of the log up to it."""
         ...
 
@@ -80,7 +80,9 @@ class Compaction:
         self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
         self._making: _Made | None = None  # a snapshot in the making
         self._made: Giver | None = None  # a complete one, for a joiner
-        self._unsettled: tuple[int, State] | None = None  # to be written once everything up to that mark is elsewhere
+        self._unsettled: tuple[int, ChainState] | None = (
+            None  # to be written once everything up to that mark is elsewhere
+        )
         self.owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
         self.begin(size)
 
@@ -177,7 +179,7 @@ class Compaction:
         if not making.step(self._limits.made_bytes):
             return
         self._making = None
-        state = State(made.index, made.term, tuple(making.chunks))
+        state = ChainState(made.index, made.term, tuple(making.chunks))
         self._mind_size(making.size)
         if made.mark is not None:
             self._unsettled = (made.mark, state)

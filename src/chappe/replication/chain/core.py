@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from chappe.core import Clock, Report
-from chappe.errors import UsageError
+from chappe.core import Clock, Effect, Persist, Report, Send
+from chappe.errors import StorageError, UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement import core as agreement
 from chappe.replication.agreement.alone import WithoutAgreement, decider
-from chappe.replication.agreement.core import Agreement, Decide, Keep, Memory
+from chappe.replication.agreement.core import Agreement, VoteRecord
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
-from chappe.replication.chain.actions import Action, Applied, Change, Loaded, Save, State, Tell, Write
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
+from chappe.replication.chain.disk import ChainState, Job, LoadedChain, LogChange, SaveState
 from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.events import Entered, NotKept, ThrewAway
+from chappe.replication.chain.events import Applied, Entered, NotKept, ThrewAway
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.messages import (
@@ -54,7 +53,7 @@ from chappe.replication.chain.serving import Serving
 
 LOG: Final = "the log"
 STATE: Final = "the state that takes the place of the log"
-REFUSES: Final = "the disk refuses"
+VOTE: Final = "the vote on the next configuration"
 REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
 
 
@@ -72,7 +71,7 @@ class Status:
 
 
 class ChainServer:
-    """One server. Inputs take ``now``, monotonic seconds, return what is to be done in order; then ``flush`` is due.
+    """One server; ``flush`` is due after each input.
 
     Args:
         place: Of this server among the named ones.
@@ -95,12 +94,12 @@ class ChainServer:
         place: int,
         names: tuple[str, ...],
         life: int,
-        memory: Memory,
+        memory: VoteRecord,
         machine: Machine,
         *,
         now: float,
         clock: Clock,
-        loaded: Loaded | None = None,
+        loaded: LoadedChain | None = None,
         durable: bool = True,
         fixed: bool = False,
         limits: ChainLimits = CHAIN_LIMITS,
@@ -130,7 +129,7 @@ class ChainServer:
         self.apart = False  # of a fixed chain: it has gone on by itself, and what it has goes
         self.peers = Peers(place, len(names), limits.silent_s)
         # -- the log and the state
-        loaded = loaded or Loaded()
+        loaded = loaded or LoadedChain()
         self.replica = Replica(machine, limits, fixed=fixed)
         state = loaded.state
         if state is not None:
@@ -142,12 +141,14 @@ class ChainServer:
         self.committed = self.log.base
         self.apply(min(loaded.committed, self.log.end), answers=False)
         # -- the disk
-        self._writing: Change | None = None
+        self._writing: LogChange | None = None
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
-        self._state: State | None = None  # to be written in place of everything, before anything else: while joining
-        self._saves: State | None = None  # to be saved beside later changes: as a member, for which others wait
-        self._saving: State | None = None  # being saved
+        self._state: ChainState | None = (
+            None  # to be written in place of everything, before anything else: while joining
+        )
+        self._saves: ChainState | None = None  # to be saved beside later changes: as a member, for which others wait
+        self._saving: ChainState | None = None  # being saved
         self._save_at = -math.inf  # the disk has refused: when to save again
         self.elsewhere = machine if isinstance(machine, Elsewhere) else None
         self.compaction = Compaction(self, limits, 0 if state is None else state.size)
@@ -171,7 +172,7 @@ class ChainServer:
         # -- time
         self._beat_at = now
         self._seen_at = now
-        self._answers: list[Action] = []  # found while applying
+        self._answers: list[Effect] = []  # found while applying
         self.news: list[Applied] | None = None  # what was applied, if somebody takes it from here
         self.serving = Serving(self, limits)
 
@@ -253,11 +254,11 @@ class ChainServer:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin to live."""
         return self.agree(self.agreement.start(), now) + self.handle_timeout(now)
 
-    def handle_message(self, sender: int, message: Between, now: float) -> list[Action]:
+    def handle_message(self, sender: int, message: Between, now: float) -> list[Effect]:
         """Another server says something; ``sender`` is its place."""
         self._look(now)
         if isinstance(message, Decided) and self._outbids(message):
@@ -267,13 +268,13 @@ class ChainServer:
         if isinstance(message, Beat):
             self.peers.hear(sender, message, now)
         if message.number > self.number:
-            return [Tell(sender, Ask(self.number))]
+            return [Send(sender, Ask(self.number))]
         if message.number < self.number:
             asks = isinstance(message, Beat | Resume | Append | Join | Confirm)
-            return [Tell(sender, Decided(self.number, self.agreement.value))] if asks else []
-        return self._handle(sender, message, now)
+            return [Send(sender, Decided(self.number, self.agreement.value))] if asks else []
+        return self._hear(sender, message, now)
 
-    def handle_request(self, client: Hashable, request: Request, origin: bytes, now: float) -> list[Action]:
+    def handle_request(self, client: Hashable, request: Request, origin: bytes, now: float) -> list[Effect]:
         """Take a client's request. It is answered by ``Reply``, or not at all: then the client repeats it.
 
         ``origin`` is the client's identity or address, for ``origins``.
@@ -292,7 +293,7 @@ class ChainServer:
             self.serving.propose(command)
         return self.head
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._look(now)
         self.compaction.handle_timeout(now)
@@ -302,24 +303,32 @@ class ChainServer:
         self._beat_at = now + self._limits.beat_s
         if not self.joining.gives:
             self.compaction.forget()
-        actions += [Tell(place, self.beat(now)) for place in self.peers.others]
+        actions += [Send(place, self.beat(now)) for place in self.peers.others]
         actions += self.proposing.consider(now)
         self._repeat(now)
         return actions + self.joining.look(now) + self.joining.ask(now) + self.serving.repeat()
 
-    def handle_written(self, now: float) -> list[Action]:
-        """The change that was to be written is on disk."""
-        change, self._writing = self._writing, None
-        assert change is not None
+    def handle_done(self, job: Job, outcome: StorageError | None, now: float) -> list[Effect]:
+        """A job of the disk is done, or the disk has refused it."""
+        if isinstance(job, LogChange):
+            return self._written_down(job) if outcome is None else self._not_written(job, str(outcome), now)
+        if isinstance(job, SaveState):
+            return self._saved() if outcome is None else self._not_saved(str(outcome), now)
+        done = self.agree(self.agreement.handle_done(job, outcome, now), now)
+        return done if outcome is None else [*done, *self._tell_refused(NotKept(VOTE, str(outcome)), now)]
+
+    def _written_down(self, change: LogChange) -> list[Effect]:
+        assert self._writing is not None
+        self._writing = None
         self.synced = min(change.keep + len(change.entries), self._written)
         self._noted = max(self._noted, change.committed)
         self._refused.pop(LOG, None)
         return []
 
-    def handle_not_written(self, now: float, why: str = REFUSES) -> list[Action]:
-        """The disk has refused it: what of it is there is not known. All that is not synced is written again."""
-        change, self._writing = self._writing, None
-        assert change is not None
+    def _not_written(self, change: LogChange, why: str, now: float) -> list[Effect]:
+        """How much of it is there is not known: all that is not synced is written again."""
+        assert self._writing is not None
+        self._writing = None
         if change.state is not None and self._state is None and change.state.index >= self.log.base:
             self._state = change.state
         self._written = self.synced
@@ -327,26 +336,20 @@ class ChainServer:
         self._write_at = now + 1.0
         return self._tell_refused(NotKept(LOG, why), now)
 
-    def handle_saved(self, now: float) -> list[Action]:
-        """Note that the saved change is on disk."""
+    def _saved(self) -> list[Effect]:
         if self._saves is self._saving:
             self._saves = None
         self._saving = None
         self._refused.pop(STATE, None)
         return []
 
-    def handle_not_saved(self, now: float, why: str = REFUSES) -> list[Action]:
-        """Save again later: the disk has refused, and still has the older files."""
+    def _not_saved(self, why: str, now: float) -> list[Effect]:
+        """Save again later: the disk still has the older files."""
         self._saving = None
         self._save_at = now + 1.0
         return self._tell_refused(NotKept(STATE, why), now)
 
-    def handle_not_kept(self, now: float, why: str = REFUSES) -> list[Action]:
-        """The disk has refused what the agreement was to keep."""
-        self.agreement.handle_not_kept(now)
-        return self._tell_refused(NotKept("the vote on the next configuration", why), now)
-
-    def _tell_refused(self, found: NotKept, now: float) -> list[Action]:
+    def _tell_refused(self, found: NotKept, now: float) -> list[Effect]:
         told = self._refused.get(found.what)
         if told is not None and now - told[0] < REFUSED_AGAIN_S:
             return []
@@ -365,7 +368,7 @@ class ChainServer:
 
     # -- what follows from inputs -----------------------------------------------------------------------------
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """What is to be written, sent on, acknowledged and answered after all that came."""
         if self.fixed and not self.agreement.kept:
             return []  # nobody else remembers what this server has decided
@@ -379,13 +382,13 @@ class ChainServer:
             if target is not None:
                 joins = target is not self.next
                 found = target.feed(self.log, self.number, synced, self.committed, now, joins=joins)
-                actions += [Tell(target.place, each) for each in found]
+                actions += [Send(target.place, each) for each in found]
         if self.aligned and not self.head:
             ack = (self.log.end, self.safe, self.committed, self.joining.full)
             self._owes_ack = ack != self._acked
             if self._owes_ack and now >= self._ack_at:
                 self._acked, self._owes_ack, self._ack_at = ack, False, now + self._limits.ack_s
-                actions.append(Tell(self._before(), Ack(self.number, self.life, *ack)))
+                actions.append(Send(self._before(), Ack(self.number, self.life, *ack)))
         return actions + self.serving.flush()
 
     def _commit(self) -> None:
@@ -410,7 +413,7 @@ class ChainServer:
         if self.tail:
             self._answers += self.serving.committed(index, entry, outcomes)
 
-    def replace_log(self, state: State) -> None:
+    def replace_log(self, state: ChainState) -> None:
         """Let a state take the place of the log up to it, here and on disk."""
         self.log.shorten(state.index)
         if self.member and state.index <= self.synced:
@@ -418,7 +421,7 @@ class ChainServer:
         else:
             self._state = state
 
-    def take_state(self, state: State, restored: Restored) -> None:
+    def take_state(self, state: ChainState, restored: Restored) -> None:
         """Begin anew with a state of the tail."""
         restored.finish(state.index)
         self.compaction.begin(state.size)
@@ -428,16 +431,16 @@ class ChainServer:
         self._cut, self._state, self._saves = None, state, None
         self.aligned = False
 
-    def _save(self, now: float) -> list[Action]:
+    def _save(self, now: float) -> list[Effect]:
         """Save a state in place of the log, beside later changes."""
         state = self._saves
         if state is None or self._saving is not None or now < self._save_at or self._cut is not None:
             return []
         self._saving = state
         entries = self.log.after(state.index)[: self._written - state.index]
-        return [Save(Change(state, state.index, entries, self.committed))]
+        return [Persist(SaveState(LogChange(state, state.index, entries, self.committed)))]
 
-    def _write(self, now: float) -> list[Action]:
+    def _write(self, now: float) -> list[Effect]:
         if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
             return []
         state, self._state = self._state, None
@@ -453,8 +456,8 @@ class ChainServer:
             return []
         self._cut = None
         self._written = base + len(entries)
-        self._writing = Change(state, base, entries, self.committed)
-        return [Write(self._writing)]
+        self._writing = LogChange(state, base, entries, self.committed)
+        return [Persist(self._writing)]
 
     # -- neighbours -------------------------------------------------------------------------------------------
 
@@ -463,20 +466,20 @@ class ChainServer:
         places = self.configuration.places
         return places[places.index(self.place) - 1] if self.member else places[-1]
 
-    def _handle(self, sender: int, message: Link, now: float) -> list[Action]:
+    def _hear(self, sender: int, message: Link, now: float) -> list[Effect]:
         match message:
             case Resume():
-                self._handle_resume(sender, message, now)
+                self._resume(sender, message, now)
             case Append():
-                return self._handle_append(sender, message)
+                return self._append(sender, message)
             case Ack():
-                self._handle_ack(sender, message, now)
+                self._acknowledge(sender, message, now)
             case Join():
-                return self.joining.handle_join(sender, message, now)
+                return self.joining.admit(sender, message, now)
             case Piece():
-                return self.joining.handle_piece(sender, message, now)
+                return self.joining.take_piece(sender, message, now)
             case Want():
-                return self.joining.handle_want(sender, message, now)
+                return self.joining.give_more(sender, message, now)
             case Confirm():
                 return self._confirm(sender, message)
             case Confirmed():
@@ -486,7 +489,7 @@ class ChainServer:
                 pass
         return []
 
-    def _handle_resume(self, sender: int, message: Resume, now: float) -> None:
+    def _resume(self, sender: int, message: Resume, now: float) -> None:
         """The successor says where its log ends: the common part is found, and it gets the rest."""
         target = self.next
         if target is None or target.place != sender or not self.aligned:
@@ -498,14 +501,14 @@ class ChainServer:
             return
         target.begin(base, now)
 
-    def _handle_append(self, sender: int, message: Append) -> list[Action]:
+    def _append(self, sender: int, message: Append) -> list[Effect]:
         if self.head or sender != self._before():
             return []
         if not self.member and self.place in self.configuration.places:
             return []  # what is on its disk may be all that is left of what was committed
         if self.joining.anew:
             return []
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if not self.aligned:
             if not message.first or not self.committed <= message.base <= self.log.end:
                 return []
@@ -521,7 +524,7 @@ class ChainServer:
         self._acked = None
         return actions
 
-    def _throw_away(self, base: int) -> list[Action]:
+    def _throw_away(self, base: int) -> list[Effect]:
         last = self.log.end
         if last <= base:
             return []
@@ -533,11 +536,11 @@ class ChainServer:
         self.serving.forget()
         return [Report(ThrewAway(base + 1, last))]
 
-    def _handle_ack(self, sender: int, message: Ack, now: float) -> None:
+    def _acknowledge(self, sender: int, message: Ack, now: float) -> None:
         for target in (self.next, self.joining.joiner):
             if target is None or (target.place, target.life) != (sender, message.life):
                 continue
-            if target.handle_ack(message, self.log.end, now) and target is self.next:
+            if target.acknowledge(message, self.log.end, now) and target is self.next:
                 self.apply(message.committed)
 
     def _repeat(self, now: float) -> None:
@@ -548,15 +551,15 @@ class ChainServer:
                 target.repeat(now)
         if self.member and not self.aligned:
             resume = Resume(self.number, self.log.runs(), self.committed)
-            self._answers.append(Tell(self._before(), resume))
+            self._answers.append(Send(self._before(), resume))
 
     # -- reads, for others ------------------------------------------------------------------------------------
 
-    def _confirm(self, sender: int, message: Confirm) -> list[Action]:
+    def _confirm(self, sender: int, message: Confirm) -> list[Effect]:
         if not self.agreement.untouched or not self.agreement.may_vote or (self.tail and not self.aligned):
             return []
         disk = self.agreement.memory.disk
-        return [Tell(sender, Confirmed(self.number, message.life, message.round, disk, self.shown))]
+        return [Send(sender, Confirmed(self.number, message.life, message.round, disk, self.shown))]
 
     # -- configurations ---------------------------------------------------------------------------------------
 
@@ -574,22 +577,13 @@ class ChainServer:
             self.proposing.reset()
         self._seen_at = now
 
-    def agree(self, found: Iterable[agreement.Action], now: float) -> list[Action]:
-        """What the agreement wants done, and what follows from what it decides."""
-        actions: list[Action] = []
-        for action in found:
-            match action:
-                case Keep():
-                    actions.append(action)
-                case agreement.Tell():
-                    actions.append(Tell(action.server, action.message))
-                case Decide():
-                    actions += self._enter(action.number, action.value, now)
-        return actions
+    def agree(self, effects: list[Effect], now: float) -> list[Effect]:
+        """What the agreement has answered, and what follows from what it has decided."""
+        if self.agreement.number > self.number:
+            return effects + self._enter(self.agreement.number, self.agreement.value, now)
+        return effects
 
-    def _enter(self, number: int, decided: bytes, now: float) -> list[Action]:
-        if number <= self.number:
-            return []
+    def _enter(self, number: int, decided: bytes, now: float) -> list[Effect]:
         disk = self.agreement.memory.disk
         if self.fixed and disk != self._disk:  # it has gone on by itself: nobody may take it for who it was
             self._disk, self.apart = disk, True
@@ -611,7 +605,7 @@ class ChainServer:
         if self.member and not self.head:
             self._repeat(now)
         self._beat_at = now
-        actions: list[Action] = [Report(Entered(number, configuration.places, self.place, self.names))]
+        actions: list[Effect] = [Report(Entered(number, configuration.places, self.place, self.names))]
         return actions + self.serving.entered()
 
     # -- a fixed chain: two servers may have decided at once -----------------------------------------------------
@@ -639,7 +633,7 @@ class ChainServer:
         life = self.configuration.life(self.place)
         return life > 0 and following.life(self.place) == life and not self._follows(message.number, following)
 
-    def _outbid(self, number: int, now: float) -> list[Action]:
+    def _outbid(self, number: int, now: float) -> list[Effect]:
         line = value.line_behind(self.configuration, self.number)
         again = value.encode(msgspec.structs.replace(self.configuration, line=line))
         assert isinstance(self.agreement, WithoutAgreement)

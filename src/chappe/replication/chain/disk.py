@@ -1,18 +1,20 @@
-"""What a server of a chain asks of whoever runs it, besides ``core.Report`` and the agreement's; done in order."""
+"""What a server of a chain has on disk, and its jobs for it.
+
+One change is written at a time, and one state is saved at a time. A vote may come between, and between two parts of a
+state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chappe.core import Report
-from chappe.replication.agreement.core import Keep
-from chappe.replication.chain.messages import Answer, Between, Entry
+from chappe.replication.agreement.core import VoteRecord
+from chappe.replication.chain.messages import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ChainState:
     """The whole state after an entry of the log, in chunks, as ``Replica.make`` makes it."""
 
     index: int
@@ -26,7 +28,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LogChange:
     """What is to be on disk, done in this order.
 
     Args:
@@ -36,72 +38,29 @@ class Change:
         committed: Everything up to there is committed: a hint for the next life, which may be late.
     """
 
-    state: State | None
+    state: ChainState | None
     keep: int
     entries: tuple[Entry, ...]
     committed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedChain:
     """What is on a disk: every change that was written, and of the last one perhaps only the beginning."""
 
-    state: State | None = None
+    state: ChainState | None = None
     entries: tuple[Entry, ...] = ()
     committed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """A command that was committed and done.
+class SaveState:
+    """A job: save a change, which has a state, in place of everything written so far, beside later changes.
 
-    Args:
-        index: Of its entry in the log; commands of one step share it.
-        at_us: When the head numbered it, by the time of day.
-        command: For the machine.
-        outcome: 0, or 1 if the machine has raised something.
-        result: What the machine returned, or the text of what it raised.
+    It may take long. Until the state is complete the older files count.
     """
 
-    index: int
-    at_us: int
-    command: bytes
-    outcome: int
-    result: bytes
+    change: LogChange
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Have this on disk, beside what else there is to do; then call ``handle_written``. One is under way at a time."""
-
-    change: Change
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Send this to another server, by its place; it may be lost."""
-
-    server: int
-    message: Between
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Send this to a client; it may be lost."""
-
-    client: Hashable
-    message: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Save this change, which has a state, to disk in place of everything written so far.
-
-    This may take long. ``Write`` continues behind it: until the state is complete, the older files count. Then
-    call ``handle_saved``. One is under way at a time.
-    """
-
-    change: Change
-
-
-Action: TypeAlias = Keep | Write | Save | Tell | Reply | Report
+Job: TypeAlias = VoteRecord | LogChange | SaveState

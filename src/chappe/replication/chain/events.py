@@ -124,3 +124,22 @@ class Replaced:
             f"the chain was cut in two: the state of {self.name} up to command {self.had} is thrown away for that of"
             f" {self.tail} up to {self.has}; what was confirmed on the side of {self.name} alone, if anything, is lost"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A command that was committed and done.
+
+    Args:
+        index: Of its entry in the log; commands of one step share it.
+        at_us: When the head numbered it, by the time of day.
+        command: For the machine.
+        outcome: 0, or 1 if the machine has raised something.
+        result: What the machine returned, or the text of what it raised.
+    """
+
+    index: int
+    at_us: int
+    command: bytes
+    outcome: int
+    result: bytes

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
-from chappe.replication.chain.actions import Action, State, Tell
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import Configuration
+from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.elsewhere import Elsewhere
 from chappe.replication.chain.events import GaveUp, Replaced, TooLarge
 from chappe.replication.chain.log import Log
@@ -55,7 +55,7 @@ class Server(Protocol):
         """The part of its machine that lies elsewhere, if there is one."""
         ...
 
-    def take_state(self, state: State, restored: Restored) -> None:
+    def take_state(self, state: ChainState, restored: Restored) -> None:
         """Begin anew with a state."""
         ...
 
@@ -100,7 +100,7 @@ class Joining:
         joiner = self.joiner
         return joiner is not None and (joiner.known or joiner.giver is not None or joiner.waits)
 
-    def handle_join(self, sender: int, message: Join, now: float) -> list[Action]:
+    def admit(self, sender: int, message: Join, now: float) -> list[Effect]:
         """Somebody asks for what it lacks."""
         server, configuration = self._server, self._server.configuration
         if not server.tail or not server.aligned or sender in configuration.places or configuration.out[sender]:
@@ -127,18 +127,18 @@ class Joining:
             if giver.size > self._limits.state_bytes_max:
                 self.joiner = None  # it is told how large that is, and asks much later again
                 too_large = TooLarge(server.names[sender], giver.size, self._limits.state_bytes_max)
-                return [Tell(sender, giver.first()), Report(too_large)]
-        return [Tell(sender, giver.first())]
+                return [Send(sender, giver.first()), Report(too_large)]
+        return [Send(sender, giver.first())]
 
-    def handle_want(self, sender: int, message: Want, now: float) -> list[Action]:
+    def give_more(self, sender: int, message: Want, now: float) -> list[Effect]:
         """Somebody has room for more of the state that it gets."""
         joiner = self.joiner
         if joiner is None or joiner.place != sender or joiner.giver is None:
             return []
         joiner.moved_at = now
-        return [Tell(sender, each) for each in joiner.giver.more(message)]
+        return [Send(sender, each) for each in joiner.giver.more(message)]
 
-    def look(self, now: float) -> list[Action]:
+    def look(self, now: float) -> list[Effect]:
         """Let go of who is not heard any more, or takes nothing for long: it asks again when it is back."""
         joiner, server = self.joiner, self._server
         if joiner is None:
@@ -177,7 +177,7 @@ class Joining:
             return ""
         return "its disk is behind: it takes nothing more until that has caught up" if self.full else self._hindered
 
-    def ask(self, now: float) -> list[Action]:
+    def ask(self, now: float) -> list[Effect]:
         """Who is not a member asks the tail for what it lacks."""
         server, configuration = self._server, self._server.configuration
         if not server.number or server.place in configuration.places or configuration.out[server.place]:
@@ -190,12 +190,12 @@ class Joining:
             self._stuck = 0 if self._taker.size != self._taken else self._stuck + 1
             self._taken = self._taker.size
             if self._stuck < STUCK_BEATS:
-                return [Tell(tail, want)] if self._stuck >= AGAIN_BEATS else []
+                return [Send(tail, want)] if self._stuck >= AGAIN_BEATS else []
             self._taker, self._stuck = Taker(server.replica, self._limits), 0
         committed = NOTHING if self.anew else server.committed
-        return [Tell(tail, Join(server.number, server.life, committed, not server.aligned))]
+        return [Send(tail, Join(server.number, server.life, committed, not server.aligned))]
 
-    def handle_piece(self, sender: int, message: Piece, now: float) -> list[Action]:
+    def take_piece(self, sender: int, message: Piece, now: float) -> list[Effect]:
         """A piece of a state has come."""
         server, configuration, limits = self._server, self._server.configuration, self._limits
         if server.place in configuration.places or sender != configuration.places[-1]:
@@ -204,7 +204,7 @@ class Joining:
             return []
         if server.aligned and message.index <= server.log.end:  # it has that: what was acknowledged has to stay
             server.apply(message.index)
-            return [Tell(sender, Join(server.number, server.life, server.committed, False))]
+            return [Send(sender, Join(server.number, server.life, server.committed, False))]
         if message.size > limits.state_bytes_max:
             self._asks_at = now + TOO_LARGE_S
             too_large = TooLarge(server.names[server.place], message.size, limits.state_bytes_max)
@@ -214,12 +214,12 @@ class Joining:
         state = self._taker.take(message)
         if state is None:
             want = self._taker.want() if self._taker.size != before else None  # a repeated piece asks for no more
-            return [] if want is None else [Tell(sender, want)]
+            return [] if want is None else [Send(sender, want)]
         self._hindered = ""
         replaced = Replaced(
             server.names[server.place], server.committed, server.names[sender], state.index, server.apart
         )
-        reports: list[Action] = [Report(replaced)] if self.anew and server.committed else []
+        reports: list[Effect] = [Report(replaced)] if self.anew and server.committed else []
         server.take_state(state, self._taker.restored)
         self.begun, server.apart = True, False
-        return [*reports, Tell(sender, Join(server.number, server.life, server.committed, True))]
+        return [*reports, Send(sender, Join(server.number, server.life, server.committed, True))]

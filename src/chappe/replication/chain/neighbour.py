@@ -56,7 +56,7 @@ class Neighbour:
         """What it lacks is not in the log any more."""
         self.known = False
 
-    def handle_ack(self, message: Ack, end: int, now: float) -> bool:
+    def acknowledge(self, message: Ack, end: int, now: float) -> bool:
         """It says how far it is, of a log that ends here; returns whether that can be."""
         if not self.known or message.end > end:
             return False

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final, Protocol
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.errors import UsageError
 from chappe.limits import ChainLimits
-from chappe.replication.agreement.core import Action as AgreementAction
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import configuration as value
-from chappe.replication.chain.actions import Action
 from chappe.replication.chain.configuration import Configuration, line_behind
 from chappe.replication.chain.events import Joins, TookOut, Waits
 from chappe.replication.chain.joining import Joining
@@ -46,8 +43,8 @@ class Server(Protocol):
         """Return what the others are told of this server."""
         ...
 
-    def agree(self, found: Iterable[AgreementAction], now: float) -> list[Action]:
-        """Return what the agreement wants done, and what follows from what it decides."""
+    def agree(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Return what the agreement has answered, and what follows from what it has decided."""
         ...
 
 
@@ -89,7 +86,7 @@ class Proposing:
         self._trouble_at = self._gone_at = math.inf
         self._slow = None
 
-    def consider(self, now: float) -> list[Action]:
+    def consider(self, now: float) -> list[Effect]:
         """Propose what would be better, if it is this server's turn."""
         server = self._server
         beats = {server.place: server.beat(now), **server.peers.heard(now)}
@@ -126,14 +123,14 @@ class Proposing:
             return actions
         return actions + self._propose(found, now)
 
-    def _propose(self, found: Wanted, now: float) -> list[Action]:
+    def _propose(self, found: Wanted, now: float) -> list[Effect]:
         server = self._server
         assert found.configuration is not None
         self._proposed = found.configuration
-        actions: list[Action] = [Report(TookOut(server.names[place], why)) for place, why in found.leaving]
+        actions: list[Effect] = [Report(TookOut(server.names[place], why)) for place, why in found.leaving]
         return actions + server.agree(server.agreement.propose(value.encode(found.configuration), now), now)
 
-    def _take_in(self, now: float) -> list[Action]:
+    def _take_in(self, now: float) -> list[Effect]:
         """The tail has somebody join who has everything, and commits nothing until that is decided."""
         server = self._server
         configuration = server.configuration
@@ -161,7 +158,7 @@ class Proposing:
             return -1
         return next((place for place, beat in members if beat.synced < index), -1)
 
-    def _tell_why(self, why: str) -> list[Action]:
+    def _tell_why(self, why: str) -> list[Effect]:
         server = self._server
         if why == server.why:
             return []

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
-from chappe.core import Clock
+from chappe.core import Clock, Effect, Reply, Send
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
-from chappe.replication.chain.actions import Action, Reply, Tell
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.log import Log
 from chappe.replication.chain.messages import (
@@ -85,7 +84,7 @@ class Serving:
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
-    def handle(self, client: Hashable, request: Request, origin: bytes) -> list[Action]:
+    def handle(self, client: Hashable, request: Request, origin: bytes) -> list[Effect]:
         """A client asks."""
         server = self._server
         match request:
@@ -107,7 +106,7 @@ class Serving:
                 return self._do(client, request)
         return []
 
-    def _do(self, client: Hashable, request: Do) -> list[Action]:
+    def _do(self, client: Hashable, request: Do) -> list[Effect]:
         server, session = self._server, request.session
         if request.also and len(request.command) + sum(map(len, request.also)) > STEP_BYTES:
             raise ProtocolError("several commands that are too many bytes for one step")
@@ -128,7 +127,7 @@ class Serving:
                 self.forget()
         return []
 
-    def _read(self, client: Hashable, request: Read) -> list[Action]:
+    def _read(self, client: Hashable, request: Read) -> list[Effect]:
         server = self._server
         if not server.member or not server.aligned:
             return [self._elsewhere(client)]
@@ -149,7 +148,7 @@ class Serving:
 
     # -- what the server tells --------------------------------------------------------------------------------
 
-    def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Action]:
+    def committed(self, index: int, entry: Entry, outcomes: Outcomes | None) -> list[Effect]:
         """The tail has applied an entry: whoever waits for it is answered."""
         server = self._server
         if entry.own:
@@ -166,7 +165,7 @@ class Serving:
             return []
         return self._done(client, entry.session, entry.seq, outcomes)
 
-    def entered(self) -> list[Action]:
+    def entered(self) -> list[Effect]:
         """Another configuration is in force."""
         server = self._server
         self.forget()
@@ -184,15 +183,15 @@ class Serving:
                 if entry.session:
                     self._lasts[entry.session] = entry.seq
 
-    def repeat(self) -> list[Action]:
+    def repeat(self) -> list[Effect]:
         """What may have been lost is asked again."""
         if self._reads.stuck:
             self._reads.again()
         return self._ask() if self._reads.asking and self._server.member else []
 
-    def flush(self) -> list[Action]:
+    def flush(self) -> list[Effect]:
         """Ask what reads wait for, and answer those for which it is known."""
-        server, actions = self._server, list[Action]()
+        server, actions = self._server, list[Effect]()
         if self._lasts and server.log.end == server.committed:
             self._lasts = {}
         if server.member and server.aligned and self._reads.ask():
@@ -204,14 +203,14 @@ class Serving:
 
     # -- parts ------------------------------------------------------------------------------------------------
 
-    def _ask(self) -> list[Action]:
+    def _ask(self) -> list[Effect]:
         server = self._server
         if server.agreement.untouched and server.agreement.may_vote:
             if server.tail:
                 self._reads.committed(self._reads.round, server.shown)
             self._reads.vote(server.place, self._reads.round, server.majority)
         confirm = Confirm(server.number, server.life, self._reads.round)
-        return [Tell(place, confirm) for place in server.peers.others]
+        return [Send(place, confirm) for place in server.peers.others]
 
     def _last(self, session: int) -> int | None:
         """The newest command of a session in the log; None: it is not open."""
@@ -244,10 +243,10 @@ class Serving:
         if len(self._listeners) > 2 * self._limits.sessions_max:
             self._listeners.pop(next(iter(self._listeners)))
 
-    def _done(self, client: Hashable, session: int, seq: int, outcomes: Outcomes) -> list[Action]:
+    def _done(self, client: Hashable, session: int, seq: int, outcomes: Outcomes) -> list[Effect]:
         configuration = self._server.configuration
         members, durable = len(configuration.chain), configuration.durable
-        found: list[Action] = []
+        found: list[Effect] = []
         first = size = 0
         for place, (_, result) in enumerate(outcomes):
             if place > first and size + len(result) > STEP_BYTES:

@@ -6,7 +6,7 @@ from crc32c import crc32c
 
 from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
-from chappe.replication.chain.actions import State
+from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.messages import Piece, Want
 from chappe.replication.chain.replica import Replica
 
@@ -20,7 +20,7 @@ class Giver:
         number: The number of the configuration.
     """
 
-    def __init__(self, state: State, check: int, number: int, limits: ChainLimits) -> None:
+    def __init__(self, state: ChainState, check: int, number: int, limits: ChainLimits) -> None:
         self.index = state.index
         self.size = state.size
         self._state = state
@@ -69,7 +69,7 @@ class Taker:
         self.restored = replica.restoring()
         self.size = 0
 
-    def take(self, piece: Piece) -> State | None:
+    def take(self, piece: Piece) -> ChainState | None:
         """Take a piece; return the state once it is complete and correct: then ``restored`` has it.
 
         A piece of a newer state starts over. Raises ProtocolError.
@@ -94,7 +94,7 @@ class Taker:
             raise
         if self.size < piece.size:
             return None
-        state = State(piece.index, piece.term, tuple(self._have)) if self._check == piece.check else None
+        state = ChainState(piece.index, piece.term, tuple(self._have)) if self._check == piece.check else None
         restored = self.restored
         self._begin(None)
         if state is not None:
