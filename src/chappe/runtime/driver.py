@@ -20,7 +20,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import zmq
 
@@ -120,9 +120,13 @@ class Ports:
     """Where the effects of one kind of core go, and where its input comes from.
 
     A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out``.
+
+    ``eager`` says that waits are over for reasons that nobody tells of, and that descriptors tell only once, as those
+    of ZeroMQ do; other ports set ``turns.news`` themselves.
     """
 
     driver: Driver
+    eager: ClassVar[bool] = True
 
     # -- effects ---------------------------------------------------------------------------------------
 
@@ -178,6 +182,10 @@ class Ports:
         """
         raise NotImplementedError(job)
 
+    def disk(self, job: Any) -> Hashable:
+        """Name the disk of a job: jobs of one disk are done in order, and disks do not wait for each other."""
+        return None
+
     def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
         """Tell the core what a job came to."""
         raise NotImplementedError(job)
@@ -187,6 +195,10 @@ class Ports:
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
         """A message has come over a socket that is watched as ``link``. Raises ProtocolError for a malformed one."""
         raise NotImplementedError(link)
+
+    def ready(self, what: Any, mask: int) -> None:
+        """Read from or write to what was registered with ``turns``, where that is neither an inlet nor a function."""
+        raise NotImplementedError(what)
 
     def holds(self, link: Any) -> bool:
         """Whether nothing is to be read from it now. Call ``Driver.suspect`` when that has changed."""
@@ -235,13 +247,13 @@ class Driver:
         self.core = core
         self.ports = ports
         ports.driver = self
-        self.turns = Turns(self._handle, self._due, self._stopped, what=what, eager=True)
+        self.turns = Turns(self._handle, self._due, self._stopped, what=what, eager=ports.eager)
         self.lock = self.turns.lock
         self.halt_event = self.turns.machine.event()
         self.malformed = 0
         self.still = False  # what has to be on disk first is written: no other input is handled meanwhile
         self._inbox: deque[tuple[Any, Any, bool]] = deque()  # that came meanwhile: as ``_take`` has it
-        self._disk: Lane | None = None
+        self._disks: dict[Hashable, Lane] = {}  # by the name that ports give them
         self._files_closed = False
         self._inlets: dict[zmq.Socket[bytes], Inlet] = {}
         self._suspects: dict[Inlet, None] = {}  # used since their descriptor was last looked at
@@ -287,10 +299,22 @@ class Driver:
         if self._files_closed:
             return
         self._files_closed = True
-        if self._disk is None:
-            self.ports.close_files()
-        else:
-            self._disk.close(CLOSE_S, self.ports.close_files)
+        for disk in [each for each in self._disks if each is not None]:
+            self.end_disk(disk, CLOSE_S)
+            self.forget_disk(disk)
+        self.end_disk(None, CLOSE_S, self.ports.close_files)
+
+    def end_disk(self, disk: Hashable, timeout_s: float, last: Callable[[], object] | None = None) -> None:
+        """Take no more jobs of a disk, and do ``last`` behind them, on their thread; waits at most so long."""
+        lane = self._disks.get(disk)
+        if lane is not None:
+            lane.close(timeout_s, last)
+        elif last is not None:
+            last()
+
+    def forget_disk(self, disk: Hashable) -> None:
+        """No core asks for jobs of it any more."""
+        self._disks.pop(disk, None)
 
     def forked(self) -> None:
         """We are a child's copy."""
@@ -365,12 +389,14 @@ class Driver:
     def _persist(self, job: Any, rest: Sequence[Effect] | None) -> None:
         if self._files_closed:
             return
-        if self._disk is None:
-            self._disk = Lane(DISKS, self.run)
+        disk = self.ports.disk(job)
+        lane = self._disks.get(disk)
+        if lane is None:
+            lane = self._disks[disk] = Lane(DISKS, self.run)
         if rest is not None:
             assert not self.still
             self.still = True
-        self._disk.do(partial(self._carry_out, job), partial(self._carried_out, job, rest))
+        lane.do(partial(self._carry_out, job), partial(self._carried_out, job, rest))
 
     def _carry_out(self, job: Any) -> Any:
         try:
@@ -390,10 +416,11 @@ class Driver:
             self.perform(self.ports.done(job, outcome, time.monotonic()))
             if not isinstance(outcome, StorageError):
                 self.perform(rest)
-        while self._inbox and not self.still:
-            self._take(*self._inbox.popleft())
+            while self._inbox and not self.still:
+                self._take(*self._inbox.popleft())
+            if not self.still:
+                self.suspect_all()
         if not self.still:
-            self.suspect_all()
             self.do(())
 
     # -- driving ---------------------------------------------------------------------------------------
@@ -417,7 +444,13 @@ class Driver:
     def _handle(self, ready: Ready) -> bool:
         """Handle what is there and what is due; returns whether there is more."""
         for key, mask in ready:
-            key.data(mask)
+            what = key.data
+            if type(what) is Inlet:
+                self._suspects[what] = None
+            elif callable(what):
+                what(mask)
+            else:
+                self.ports.ready(what, mask)
         suspects, self._suspects = self._suspects, {}
         for inlet in suspects:
             if self.drain(inlet):
@@ -444,7 +477,8 @@ class Driver:
             self._look_at = min(self._look_at, now + TICK_S)
         if self._suspects:
             self._look_at = min(self._look_at, now + YIELD_S)  # the lock is not fair: let others have it for once
-        self.turns.news = True
+        if self.ports.eager:
+            self.turns.news = True
         return bool(self._suspects) and not self._callers
 
     def _due(self) -> float:
@@ -456,7 +490,7 @@ class Driver:
     def watch(self, inlet: Inlet) -> Inlet:
         """Have a socket read from now on."""
         self._inlets[inlet.sock] = inlet
-        self.turns.register(inlet.descriptor, selectors.EVENT_READ, lambda mask: self.suspect(inlet))
+        self.turns.register(inlet.descriptor, selectors.EVENT_READ, inlet)
         self.suspect(inlet)
         return inlet
 
