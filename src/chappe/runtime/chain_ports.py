@@ -7,7 +7,6 @@ speaks over a connection of its own. What came together is answered together: me
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
@@ -54,7 +53,6 @@ from chappe.transports.zeromq import open_socket
 QUEUE_MESSAGES: Final = 64  # of one connection, in ZeroMQ; they have a megabyte each at most, or one large command
 LEAVE_S: Final = 1.0  # a server that ends in good order waits this long for the others to go on without it
 CONNECTIONS_WAITING: Final = 1_024  # to be accepted: clients come back at once after a restart
-_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 Told = Callable[[Sequence[Applied], bool], None]
 
@@ -165,8 +163,7 @@ class ChainServerPorts(Ports):
         try:
             own = addresses[core.place]
             self._router = router = open_socket(zmq.ROUTER, gate)
-            # Frames that know who sent them.
-            self._asked = driver.watch(Inlet(router, None, partial(router.recv_multipart, _NOBLOCK, copy=False)))
+            self._asked = driver.watch(Inlet(router, None, copied=False))
             router.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
             router.setsockopt(zmq.ROUTER_MANDATORY, 1)
             router.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)

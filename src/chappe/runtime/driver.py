@@ -396,7 +396,7 @@ class Driver:
         if rest is not None:
             assert not self.still
             self.still = True
-        lane.do(partial(self._carry_out, job), partial(self._carried_out, job, rest))
+        lane.do(partial(self._carry_out, job), partial(self._carried_out, lane, job, rest))
 
     def _carry_out(self, job: Any) -> Any:
         try:
@@ -404,10 +404,9 @@ class Driver:
         except StorageError as error:
             return error
 
-    def _carried_out(self, job: Any, rest: Sequence[Effect] | None, outcome: Any) -> None:
+    def _carried_out(self, lane: Lane, job: Any, rest: Sequence[Effect] | None, outcome: Any) -> None:
         if isinstance(outcome, Iterator):
-            assert self._disk is not None
-            self._disk.do(partial(_do_part, outcome), partial(self._carried_out, job, rest))
+            lane.do(partial(_do_part, outcome), partial(self._carried_out, lane, job, rest))
             return
         if rest is None:
             self._take(job, outcome, True)
