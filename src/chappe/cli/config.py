@@ -113,7 +113,7 @@ SCHEMA: Final[Any] = _schema()
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """How much to keep of the topics that ``topics`` selects; None means without limit."""
+    """Retention of the topics that ``topics`` selects; None means without limit."""
 
     topics: str
     age_s: float | None
@@ -123,7 +123,7 @@ class RetentionRule:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the configuration file says. ``path`` is None if there is none."""
+    """The content of the configuration file. ``path`` is None if there is none."""
 
     path: Path | None = None
     values: Mapping[str, Any] = field(default_factory=dict)  # by Setting.key

@@ -1,4 +1,4 @@
-"""What the command line says to people, on standard error, one line each."""
+"""The process of a command: signals, streams, and lines for people on standard error."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def show_json(facts: dict[str, Any]) -> None:
 
 
 def debugging() -> bool:
-    """Whether errors come with their traceback (``CHAPPE_DEBUG=1``)."""
+    """True if errors come with their traceback (``CHAPPE_DEBUG=1``)."""
     return os.environ.get("CHAPPE_DEBUG", "") not in ("", "0")
 
 
@@ -210,7 +210,7 @@ def replace_closed() -> None:
 
 
 def allow_files(wanted: int) -> int:
-    """How many files this process may open, raised to ``wanted`` if it is less and the machine lets us."""
+    """Return the bound on open files of this process, raised to ``wanted`` if it is less and the machine lets us."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -245,7 +245,7 @@ def host_and_ports(address: str) -> tuple[str, int, int]:
 
 
 def answers(address: str) -> bool:
-    """Whether anything accepts connections at the address of a tower, or of one of several."""
+    """True if anything accepts connections at the address of a tower, or of one of several."""
     for each in address.split(","):
         try:
             with socket.create_connection(host_and_ports(each)[:2], CONNECT_S):
@@ -296,7 +296,7 @@ class Bar:
 
 
 def rate_of(count: int, seconds: float) -> float:
-    """How many a second; 0 before any time has passed."""
+    """Return a rate a second; 0 before any time has passed."""
     return count / seconds if seconds > 0 else 0.0
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """What has the records instead of standard output."""
+    """Options of worker processes, which have the records instead of standard output."""
 
     PANEL: ClassVar = "Workers"
 

@@ -305,13 +305,13 @@ def taken(source: TomlFile, found: TomlSection, section: str, above: tuple[str, 
 
 
 def source_of(context: Context, name: str | None) -> str:
-    """Where a parameter's value comes from: ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file), ``DEFAULT``."""
+    """The source of a parameter's value: ``COMMANDLINE``, ``ENVIRONMENT``, ``DEFAULT_MAP`` (a file), ``DEFAULT``."""
     source = None if name is None else context.get_parameter_source(name)
     return "DEFAULT" if source is None else source.name
 
 
 def origin(context: Context, key: str) -> str:
-    """Where the value of a setting comes from, for a sentence."""
+    """The source of a setting's value, for a sentence."""
     found = of(key)
     match source_of(context, found.name):
         case "COMMANDLINE":

@@ -43,7 +43,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, how it is, what was found, and what mends it."""
+    """The result of a check, and a remedy."""
 
     name: str
     status: Status
@@ -100,7 +100,7 @@ def check_python() -> Check:
 
 
 def check_compiled() -> Check:
-    """How much of chappe is compiled; without it all works, slower."""
+    """Compiled parts of chappe; without them everything works, slower."""
     from chappe.cli.version import itself
 
     return Check("compiled", "ok", itself())
@@ -119,7 +119,7 @@ def check_zeromq() -> Check:
 
 
 def check_interface(listen: str) -> Check:
-    """Whether sockets can listen on the interface at all."""
+    """The interface: sockets must be able to listen there."""
     host = listen.partition(":")[0]
     try:
         with socket.socket() as trial:
@@ -133,7 +133,7 @@ def check_interface(listen: str) -> Check:
 
 
 def check_ports(tower: str) -> Iterator[Check]:
-    """Whether a tower answers at its two ports, or could listen there; of several towers each."""
+    """The two ports of each tower: it answers there, or could listen there."""
     for each in tower.split(","):
         host, *ports = host_and_ports(each)
         for port in ports:
@@ -169,7 +169,7 @@ def _check_free(host: str, port: int) -> Check:
 
 
 def check_clock() -> Check:
-    """Whether the clock is plausible and runs steadily; records are stamped, and kept, by it."""
+    """The clock: plausible and steady; records are stamped, and kept, by it."""
     wall, steady = time.time(), time.monotonic()
     time.sleep(CLOCK_LOOK_S)
     drift = abs((time.time() - wall) - (time.monotonic() - steady))
@@ -184,7 +184,7 @@ def check_clock() -> Check:
 
 
 def check_directory(directory: Path) -> Iterator[Check]:
-    """Whether records can be kept in the directory: writable, room, and how long a sync takes."""
+    """The directory of records: writable, with room, on a disk that syncs fast."""
     where = directory
     while not where.exists() and where != where.parent:
         where = where.parent

@@ -29,7 +29,7 @@ def readable_twice(file: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def written(file: str) -> Iterator[IO[bytes]]:
-    """Where to write; a file is there when all of it is on disk, and as it was if anything goes wrong."""
+    """Open a file to write it whole; on any error the file stays as it was."""
     if file == "-" or (Path(file).exists() and not Path(file).is_file()):  # such as a pipe
         with open(sys.stdout.fileno() if file == "-" else file, "wb", closefd=file != "-") as out:
             yield out

@@ -40,7 +40,7 @@ class UntilInterrupted:
 
 
 def batches(get_many: Callable[[int, float], list[T]], count: int | None, seconds: float | None) -> Iterator[list[T]]:
-    """What comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
+    """Yield what comes, as much at a time as is there: ``count`` of them in all, and for ``seconds`` at most.
 
     Now and then an empty batch comes. Raises BrokenPipeError once nobody reads standard output any more.
     """

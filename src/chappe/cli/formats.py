@@ -1,4 +1,4 @@
-"""How ``chappe produce`` splits its input into records: lines, JSON lines, length-prefixed, or as ``consume`` has them.
+"""Formats of input and output: ``chappe produce`` splits its input into records, ``consume`` prints them.
 
 A splitter takes chunks of any size, and for each yields the records that are complete. It holds at most one
 incomplete record, so memory is bounded by the largest record.
@@ -146,7 +146,7 @@ def _whole(line: _Line) -> FullRecord:
 
 
 def bytes_of(text: JsonBytes) -> bytes | None:
-    """What ``json_value`` has made JSON of. Raises UsageError."""
+    """Undo ``json_value``. Raises UsageError."""
     if isinstance(text, Base64):
         try:
             return base64.b64decode(text.base64, validate=True)
@@ -164,7 +164,7 @@ def _micros(stamp: str | int) -> int:
 
 
 def looks_consumed(item: Item) -> bool:
-    """Whether a JSON line is what ``consume --output json`` prints."""
+    """True if a JSON line looks as ``consume --output json`` prints it."""
     try:
         found = msgspec.json.decode(item, type=dict[str, msgspec.Raw]) if isinstance(item, bytes) else {}
     except msgspec.ValidationError:  # JSON, but not an object

@@ -94,7 +94,7 @@ class DomainSection(TomlSection, frozen=True):
 
 
 class GatewayFile(TomlSection, frozen=True):
-    """What a file says."""
+    """The file of a gateway."""
 
     domains: dict[str, Any] = msgspec.field(default_factory=dict)  # of DomainSection, by name
 
@@ -172,7 +172,7 @@ class _GatewayDisplay(Display):
 
 
 def report(status: GatewayStatus, peers: Sequence[Sequence[peering.PeerRow]]) -> dict[str, Any]:
-    """What a machine is told."""
+    """The status for a machine."""
     sides = [
         {**asdict(side), "wanted": [_text(each) for each in side.wanted], "peers": [asdict(row) for row in rows]}
         for side, rows in zip(status.sides, peers, strict=True)

@@ -245,7 +245,7 @@ def _needed(directory: Path, name: str) -> tuple[Path, ...]:
 
 
 def also(directory: Path) -> str:
-    """What members of groups need, if there are groups."""
+    """Name the files that members of groups need, if there are groups."""
     found = sorted(directory.glob(sealed_file(Path(), "*").name))
     return "".join(f"; and members of the group {each}" for each in found)
 

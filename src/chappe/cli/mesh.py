@@ -1,4 +1,4 @@
-"""What the commands of the mesh share: addresses, security, and what is said about peers."""
+"""Common parts of commands of the mesh: addresses, security, notices about peers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Trust:
         return [*tls, *(["--anonymous"] if self.anonymous else []), *(["--plain"] if self.plain else []), *acting]
 
     def security(self) -> Security | Keys:
-        """What they ask for; raises UsageError if they contradict each other."""
+        """The security that the options ask for; raises UsageError if they contradict each other."""
         if (self.tls is not None) + self.anonymous + self.plain > 1:
             raise UsageError("give only one of --tls, --anonymous and --plain")
         if self.tls is not None:

@@ -1,4 +1,4 @@
-"""Where Prometheus reads the numbers of a pipeline: a server that costs little, whoever comes and whatever is said.
+"""A small server for the numbers of a pipeline, which Prometheus reads; its cost is bounded.
 
 Each connection has a thread, so they are few: where there are more, the oldest gives way. Who says nothing is cut off.
 On loopback the name that was dialled has to be this machine's, so that no page of the web reads along by a name of its
@@ -34,7 +34,7 @@ class _MetricsHandler(WSGIRequestHandler):
     timeout = HANDSHAKE_TIMEOUT_S  # of each wait for a byte
 
     def get_environ(self) -> dict[str, Any]:
-        """See wsgiref."""
+        """Add the identity that the client's certificate names."""
         tls = self.connection if isinstance(self.connection, SSLSocket) else None
         return {**super().get_environ(), _CERTIFIED: certified(tls)}
 
@@ -94,7 +94,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who leaves in the middle is no error of ours."""
+        """Ignore clients that leave in the middle."""
 
     def close(self) -> None:
         """Free the port."""

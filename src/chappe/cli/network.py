@@ -107,7 +107,7 @@ def look(endpoint: Endpoint, peers: Iterable[str]) -> Network:
 
 
 def is_settled(network: Network) -> bool:
-    """Whether nothing is on its way: all in reach have been heard, and none tells of a link that the other denies.
+    """True if nothing is on its way: all in reach have been heard, and none tells of a link that the other denies.
 
     From beyond an endpoint that passes nothing on nobody is heard.
     """

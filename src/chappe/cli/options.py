@@ -100,7 +100,7 @@ Json: TypeAlias = Annotated[bool, Option("--json", help="Print JSON for a machin
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a command reaches the log: through a tower, or at forwarders alone."""
+    """Options by which a command reaches the log: through a tower, or at forwarders alone."""
 
     tower: Tower = TOWER
     listen: Listen = LISTEN
@@ -125,7 +125,7 @@ class Reach:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What producers, consumers and ``discover`` take."""
+        """The arguments of producers, consumers and ``discover``."""
         security = "plain" if self.plain else None
         return {
             "tower": self.tower, "listen": self.listen, "forwarders": self.forwarders or None, "security": security,
@@ -133,12 +133,12 @@ class Reach:
 
     @property
     def named(self) -> str:
-        """Where it is, in a sentence."""
+        """The place, for a sentence."""
         return f"the forwarder at {self.forwarders}" if self.forwarders else f"the tower at {self.tower}"
 
     @property
     def command(self) -> str:
-        """What starts who keeps records."""
+        """The command that starts a keeper of records."""
         return "chappe forward" if self.forwarders else "chappe store DIRECTORY"
 
 
@@ -148,7 +148,7 @@ def _rank(context: Context, option: str) -> int:
 
 
 def keys_of(acting: str | None) -> Keys | None:
-    """What ``--as`` names; its passphrase comes from the environment."""
+    """The keys that ``--as`` names; the passphrase comes from the environment."""
     return None if acting in (None, NONE) else Keys(acting, os.environ.get(PASSPHRASE))
 
 

@@ -45,7 +45,7 @@ class PeerRates:
         self._rates: dict[str, tuple[Rate, ...]] = {}  # in and out
 
     def look(self) -> list[PeerRow]:
-        """How things are now."""
+        """The peers of this moment."""
         now = time.monotonic()
         rows = []
         before, self._rates = self._rates, {}

@@ -77,7 +77,7 @@ def percentile(times: Sequence[float], percent: float) -> float:
 
 
 def histogram(times: Sequence[float]) -> list[tuple[float, float, int]]:
-    """How many of the sorted ``times`` lie where: from, to, count. Steps are of equal ratio: 2, or a root of it."""
+    """Count the sorted ``times`` in steps: from, to, count. Steps are of equal ratio: 2, or a root of it."""
     low, high = max(times[0], 1e-7), max(times[-1], 1e-7)
     per_octave = 4
     while per_octave > 1 and math.log2(high / low) * per_octave > BUCKETS_MAX:

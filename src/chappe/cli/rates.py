@@ -1,4 +1,4 @@
-"""How fast counters grow, from one look to the next."""
+"""Rates of counters, from one look to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a long-running command shows: a picture that is kept up to date in a terminal, lines now and then elsewhere."""
+"""The display of long-running commands: a live picture in a terminal, lines now and then elsewhere."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def wait(as_json: bool, facts: dict[str, Any], text: str, *members: ServingMembe
 
 
 class Display(ABC):
-    """How a command that serves shows how it fares.
+    """The display of a command that serves.
 
     Args:
         title: The first line of the picture.
@@ -176,7 +176,7 @@ def _keys(given: dict[str, Any]) -> Keys | None:
 
 
 def _where(given: dict[str, Any], at: str, keys: Keys) -> dict[str, Any]:
-    """How it reaches the log: itself, as the command says, or as the settings say."""
+    """The arguments by which it reaches the log: itself, as the command says, or as the settings say."""
     if not at:
         if (forwarders := settings.forwarders()) is not None:
             return {"forwarders": forwarders}

@@ -186,7 +186,7 @@ def wanted_line(each: Subscribed) -> str:
 
 
 class Picture:
-    """What a terminal shows: the busiest topics, who wants what, and what passed last."""
+    """The picture in a terminal: the busiest topics, subscriptions, and the newest messages."""
 
     def __init__(self, where: str) -> None:
         self._where = where

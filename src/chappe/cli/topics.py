@@ -29,7 +29,7 @@ PIPE_WIDTH: Final = 240  # of the table where no terminal says how wide it is
 
 
 class Holdings(NamedTuple):
-    """What all stores that answered together have of each partition."""
+    """The partitions of all stores that answered, taken together."""
 
     known: Mapping[Key, KnownPartition]
     stores: Mapping[str, str]  # their ids, by the endpoints that ``known`` names
@@ -90,7 +90,7 @@ def check_known(held: Holdings, filters: Sequence[Filter], reach: options.Reach)
 
 
 def none_matches(patterns: Sequence[Filter], reach: options.Reach) -> str | None:
-    """What to say if topics are there and none is selected; None if there are no topics at all."""
+    """A sentence for when topics are there and none is selected; None if there are no topics at all."""
     names = sorted({topic for topic, _ in look(reach, []).known})
     if not names:
         return None

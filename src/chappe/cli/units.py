@@ -40,7 +40,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_start(text: str, now: datetime | None = None) -> Literal["earliest", "latest", "last-value"] | int | datetime:
-    """Where to begin reading: ``earliest``, ``latest``, ``last-value``, an offset, an age ago, or a moment in ISO 8601.
+    """A position to begin at: ``earliest``, ``latest``, ``last-value``, an offset, an age ago, or a moment in ISO 8601.
 
     A moment without zone is local time. Raises UsageError.
     """

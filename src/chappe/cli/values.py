@@ -1,4 +1,4 @@
-"""How values are typed and printed on the command line: JSON first, Broker's text form on request.
+"""Values on the command line, typed and printed: JSON first, Broker's text form on request.
 
 What is typed is read by the first rule that fits:
 
@@ -97,7 +97,7 @@ def read_argument(text: str, kind: str | None = None, *, as_text: bool = False) 
 
 
 def hint(text: str) -> str | None:
-    """What to say of a text that was taken as a string, and looks like something that it is not; None: nothing."""
+    """A hint for a text that was taken as a string and looks like another type; None: nothing."""
     named, colon, _ = text.partition(":")
     inner = text.strip(_SPACE)
     if (colon and named in TYPE_NAMES) or inner[:1] in ("{", "[", '"') or _SCALAR.fullmatch(inner):
@@ -204,7 +204,7 @@ def entry_as_json(key: object, value: object) -> bytes:
 
 
 def read_entry(line: bytes) -> tuple[Value, Value]:
-    """What ``entry_as_json`` has written, or the same with plain JSON; raises InvalidData."""
+    """Read a line of ``entry_as_json``, or the same with plain JSON; raises InvalidData."""
     table = loads_plain(b'{"@data-type":"table","data":[' + line.strip() + b"]}")
     if not isinstance(table, Table) or len(table) != 1:
         raise InvalidData("an entry is one object with key and value")
@@ -213,7 +213,7 @@ def read_entry(line: bytes) -> tuple[Value, Value]:
 
 
 def of_prefix(key: object, prefix: str | None) -> bool:
-    """Whether a key is wanted."""
+    """True if a key begins with the prefix, or there is none."""
     return prefix is None or (isinstance(key, str) and key.startswith(prefix))
 
 
@@ -226,7 +226,7 @@ def message_as_text(topic: str, payload: bytes, *, broker: bool = False) -> byte
 
 
 def message_texts(payload: bytes, *, broker: bool = False) -> list[str]:
-    """What ``message_as_text`` shows of a value: one text, or of a batch of Zeek's one for each message in it."""
+    """The texts of a value: one, or of a batch of Zeek's one for each message in it."""
     from chappe.data import zeek
     from chappe.data.binary import decode
 

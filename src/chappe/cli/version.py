@@ -33,7 +33,7 @@ def lines() -> Iterator[str]:
 
 
 def itself() -> str:
-    """How much of chappe runs compiled here: ``Python alone``, or how many modules of which parts."""
+    """The compiled share of chappe here: ``Python alone``, or how many modules of which parts."""
     if is_pure():
         return "Python alone, since CHAPPE_PURE is set"
     package = Path(chappe.__file__).parent

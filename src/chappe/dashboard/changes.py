@@ -1,4 +1,4 @@
-"""What a dashboard changes, if it was started with ``--allow-changes``: each change says first what is lost by it.
+"""Changes from a dashboard that was started with ``--allow-changes``: each change says first what is lost by it.
 
 A change is planned, which looks and changes nothing, and then carried out, if the person who has read what is lost
 still wants it. What it is allowed is decided by those who are asked: stores, masters and servers ask the permissions.
@@ -188,7 +188,7 @@ class DashboardChanges:
     # -- groups ---------------------------------------------------------------------------------------
 
     def reset(self, group: str, to: str, at_us: int | None = None) -> Planned:
-        """Where a group on this machine goes on reading.
+        """Move the positions of a group on this machine.
 
         Args:
             group: The identity of its consumers.

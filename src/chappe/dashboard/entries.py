@@ -1,4 +1,4 @@
-"""What is in data stores and maps, for whoever looks inside: opened for the first viewer, closed after the last.
+"""Entries of data stores and maps, for viewers that look inside: opened for the first viewer, closed after the last.
 
 A data store is followed as one of its clones, so all of it is then in this process's memory. Nobody has one open who
 does not look.
@@ -303,7 +303,7 @@ def _left(seconds: float | None) -> str:
 
 
 def typed(text: str) -> Any:
-    """What a person typed: JSON, or else a text. Raises UsageError for what begins like JSON, and is none."""
+    """Read what a person typed: JSON, or else a text. Raises UsageError for text that begins like JSON."""
     try:
         return loads_plain(text)
     except InvalidData as error:

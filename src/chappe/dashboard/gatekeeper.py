@@ -1,4 +1,4 @@
-"""Who may look at the dashboard, and what its pages may do: between the server and the pages. Pure but for the network.
+"""Access to the dashboard: a check of every request between the server and the pages. Pure but for the network.
 
 A browser lets any page of the web send requests to any address, this machine's included. So the name that was dialled
 has to be one of this machine, or a token has to be known; and where a request says which page it comes from, that has
@@ -63,7 +63,7 @@ class Gatekeeper:
         self._office = office
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Pass a request on, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return

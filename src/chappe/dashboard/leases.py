@@ -1,4 +1,4 @@
-"""What is kept open for viewers: whoever does not say for a while that he still looks has left, however he left."""
+"""Leases of viewers on open things: a viewer that does not renew its lease has left, in whatever way."""
 
 from __future__ import annotations
 

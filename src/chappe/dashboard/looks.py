@@ -21,7 +21,7 @@ READS_AT_ONCE: Final = 4  # records are read for so many viewers at once; others
 
 @dataclass
 class Looks:
-    """What a dashboard looks with.
+    """The sources, entries and changes that pages of a dashboard use.
 
     Args:
         watching: Snapshots.

@@ -16,7 +16,7 @@ class NumbersCollector:
         self._now = now
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """See prometheus_client."""
+        """Yield the metrics of this moment."""
         for each in self._now():
             kind = GaugeMetricFamily if each.kind == "gauge" else CounterMetricFamily
             made = kind(each.name, each.meaning, labels=each.labels)

@@ -34,7 +34,7 @@ ANSWER_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """What to look for.
+    """A search for records.
 
     Args:
         count: Records at most.

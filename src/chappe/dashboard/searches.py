@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SearchOutcome(NamedTuple, Generic[T]):
-    """What a search found; or else ``problem`` says why it did not."""
+    """The result of a search, or the ``problem`` that prevented it."""
 
     found: T | None
     problem: str = ""
@@ -26,7 +26,7 @@ class Searches(Generic[T]):
 
     @property
     def running(self) -> bool:
-        """Whether some have not ended yet, those included that do not count any more."""
+        """True while some have not ended, those that do not count any more included."""
         return self._running > 0
 
     async def find(self, look: Callable[[], T]) -> SearchOutcome[T] | None:

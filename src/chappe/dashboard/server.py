@@ -47,7 +47,7 @@ HISTORY: Final = 100  # messages to a page that are kept for when its connection
 
 
 def new_token(host: str, given: str | None = None, *, changes: bool = False) -> str | None:
-    """What who comes has to know: what was given, or something new; on loopback nothing, unless he may change things.
+    """The token that visitors need: the given one, or a new one; on loopback none, unless they may change things.
 
     Raises UsageError.
     """
@@ -84,7 +84,7 @@ def secured(host: str, security: Security | Keys) -> tuple[ssl.SSLContext | None
 
 
 def url(host: str, port: int, token: str | None, *, tls: bool = False) -> str:
-    """What a person opens."""
+    """The address that a person opens."""
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http{'s' if tls else ''}://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
 

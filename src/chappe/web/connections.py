@@ -96,7 +96,7 @@ class CertifiedWebSocket(WebSocketsSansIOProtocol):
 
 
 class HandshakeLoop(asyncio.SelectorEventLoop):
-    """Who connects and never begins with TLS holds a descriptor no longer than elsewhere; by default it is 60 s."""
+    """Cuts off a client that connects and never begins with TLS as soon as elsewhere; the default is 60 s."""
 
     async def create_server(self, *given: Any, **options: Any) -> asyncio.Server:
         """See asyncio."""

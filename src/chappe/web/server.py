@@ -69,7 +69,7 @@ def check_origins(origins: Iterable[str]) -> frozenset[str]:
 
 
 def may_connect(found: Sequence[str], named: frozenset[str]) -> bool:
-    """Whether a client whose ``Origin`` headers are ``found`` may connect."""
+    """True if a client with the ``Origin`` headers ``found`` may connect."""
     if not found:
         return True
     if len(found) > 1:
@@ -214,19 +214,19 @@ class WebSocketServer:
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
+        """The address for clients."""
         scheme = "ws" if self._tls is None else "wss"
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{scheme}://{host}:{self.port}{PATH}"
 
     @property
     def clients(self) -> int:
-        """How many are connected."""
+        """The number of connected clients."""
         return len(self._room)
 
     @property
     def refused(self) -> int:
-        """How many wanted to be a client and were nobody who may; 0 beside an endpoint without an identity."""
+        """The number of refused clients; 0 beside an endpoint without an identity."""
         return 0 if self._door is None else self._door.refusals.count
 
     def close(self) -> None:

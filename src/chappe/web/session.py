@@ -68,7 +68,7 @@ def read_filter(text: str) -> list[str]:
 
 
 def frame(kind: str, **members: str) -> str:
-    """What the server says of itself: an ``ack``, or an ``error``."""
+    """A frame of the server itself: an ``ack``, or an ``error``."""
     return json.dumps({"type": kind, **members}, separators=(",", ":"))
 
 
@@ -94,7 +94,7 @@ class _GoneAway(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a client may, and until when it may be here at all, in seconds since 1970."""
+    """The permissions of a client, and the end of its stay in seconds since 1970."""
 
     of: Behind
     end: float
@@ -149,7 +149,7 @@ class WebSocketSession:
         self._end(_GoneAway(_GAVE_WAY))
 
     def look(self, now: float) -> None:
-        """Whether the client may still be here."""
+        """End the session of a client that may no longer be here."""
         if self._rights is None:
             return
         if now >= self._rights.end:

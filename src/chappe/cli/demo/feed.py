@@ -33,7 +33,7 @@ TELL_METRICS: Final = 100  # of one JSON object
 
 
 def kind_of(line: bytes) -> str:
-    """Whether a first line of input is a JSON object or plain text."""
+    """Tell a JSON object from plain text, by the first line of input."""
     try:
         return JSON if isinstance(msgspec.json.decode(line), dict) else LINES
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -137,7 +137,7 @@ class DemoFeed:
 
 
 def values_of(line: bytes, kind: str) -> dict[str, tuple[float, str]]:
-    """What the query makes of a line: the value and unit of its metrics, of the first few."""
+    """The metrics that the query finds in a line: the value and unit of its metrics, of the first few."""
     if kind != JSON:
         return {LINE_METRIC: (float(len(line)), "B")}
     try:

@@ -150,7 +150,7 @@ class DemoQuery:
 
     @property
     def running(self) -> bool:
-        """Whether the query has been started."""
+        """True once the query has been started."""
         return self._query is not None
 
     def check(self) -> None:

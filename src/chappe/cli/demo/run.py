@@ -225,7 +225,7 @@ def results(directory: Path, topic: str, log: Path) -> list[str]:
 
 
 def program() -> str:
-    """How this program is called from here."""
+    """The command by which this program is called from here."""
     beside = Path(sys.executable).with_name("chappe")
     if not beside.exists():
         return f"{sys.executable} -m chappe"

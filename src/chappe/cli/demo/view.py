@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live table in a terminal, two lines now and then elsewhere."""
+"""The display of the demo while it runs: a live table in a terminal, two lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Flow:
 
     @property
     def records(self) -> str:
-        """How many were sent and stored, how fast and how soon."""
+        """Counts, rates and delays of records sent and stored."""
         sent, stored, _ = self._rates()
         soon = f" after {delay(self.stored_s)}" if self.stored_s is not None else ""
         return f"{count(self.sent)} sent ({rate(sent)}), {count(self.stored)} stored ({rate(stored)}){soon}"
@@ -103,7 +103,7 @@ NAMES: Final = ("now", "window", "records", "average", "min", "max")
 
 @dataclass(slots=True)
 class DemoStatus:
-    """What the head tells, besides what flows."""
+    """The head of the display, besides the flow."""
 
     began: float
     stage: str = "starting"
@@ -113,12 +113,12 @@ class DemoStatus:
 
     @property
     def line(self) -> str:
-        """How long it runs, and what happens now."""
+        """Time since the start, and the present stage."""
         return f"{time.monotonic() - self.began:5.1f} s  {self.stage}"
 
 
 def lines(status: DemoStatus) -> Iterator[str]:
-    """What is told without a terminal."""
+    """The display without a terminal."""
     flow = status.flow
     yield f"{status.line}; records: {flow.records}; windows: {flow.counted}"
     if flow.newest:

@@ -14,7 +14,7 @@ def address(path: str, **chosen: str) -> str:
 
 
 class Here:
-    """Where one viewer is. A choice is made by going to its address, so that there is one way in which pages change.
+    """The address of one viewer. A choice is made by going to its address: pages change in one way only.
 
     Args:
         at: Address at which the viewer begins.
@@ -42,7 +42,7 @@ class Here:
         function()
 
     def chosen(self, name: str) -> str:
-        """What the address says of it; empty if nothing."""
+        """The choice of that name in the address; empty if there is none."""
         return self._chosen.get(name, "")
 
 

@@ -1,4 +1,4 @@
-"""What is asked before something is changed, in a window of its own; and how it went."""
+"""The window that asks before something is changed, and tells how it went."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _looking: set[Live] = set()  # those that are subscribed
 
 
 class Live:
-    """What one viewer sees, who comes anew each time that he opens the page."""
+    """The messages that one viewer sees; each opening of the page is another viewer."""
 
     def __init__(self, looks: Looks) -> None:
         self._looks = looks
@@ -48,7 +48,7 @@ class Live:
 
     @property
     def on(self) -> bool:
-        """Whether it is subscribed."""
+        """True while it is subscribed."""
         return self._subscriber is not None
 
     def start(self, prefix: str) -> str:

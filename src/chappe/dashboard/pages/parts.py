@@ -1,4 +1,4 @@
-"""What several pages are made of."""
+"""Elements of several pages."""
 
 from __future__ import annotations
 

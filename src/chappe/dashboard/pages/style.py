@@ -1,4 +1,4 @@
-"""How pages look: colours that people tell apart whatever their eyes, in light and dark, on screens of any width."""
+"""The style of pages: colours that all people tell apart, in light and dark, on screens of any width."""
 
 from __future__ import annotations
 

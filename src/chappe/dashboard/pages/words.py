@@ -38,7 +38,7 @@ def clock(at_us: int) -> str:
 
 
 def ago(at_us: int, now_us: int) -> str:
-    """How long ago a moment was."""
+    """The time since a moment."""
     if at_us == 0:
         return "never"
     seconds = (now_us - at_us) / US
@@ -52,7 +52,7 @@ def ago(at_us: int, now_us: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long, in the largest unit that fits."""
+    """A duration in the largest unit that fits."""
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
             return f"{seconds / length:,.3g} {unit}{'' if seconds == length else 's'}"
@@ -60,5 +60,5 @@ def duration(seconds: float) -> str:
 
 
 def connecting(awaited: Sequence[str] = ()) -> str:
-    """What stands where nothing is known yet, with the sources that are waited for."""
+    """The text where nothing is known yet, with the sources that are waited for."""
     return f"connecting to {', '.join(awaited) or 'the dashboard'} ..."

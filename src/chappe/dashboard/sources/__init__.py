@@ -11,13 +11,13 @@ from chappe.observing.snapshot import ObservedPart
 
 
 class DashboardSource(Protocol):
-    """What ``chappe.dashboard.watching`` runs."""
+    """A source of snapshots, which ``chappe.dashboard.watching`` runs."""
 
     name: str
     mend: str  # what to do if it cannot look
 
     def look(self) -> ObservedPart:
-        """What there is now. Raises ChappeError, OSError if it cannot tell."""
+        """Look once. Raises ChappeError, OSError if it cannot tell."""
 
     def close(self) -> None:
         """Leave."""

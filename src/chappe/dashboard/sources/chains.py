@@ -62,7 +62,7 @@ class ChainSource:
         )
 
     def close(self) -> None:
-        """See ``DashboardSource``."""
+        """Close the clients of all chains."""
         for _, _, chain in self._chains:
             chain.close()
 

@@ -1,4 +1,4 @@
-"""What people call members of the log, as nodes told; and which consumers told how far they have committed. No I/O."""
+"""Names of members of the log, and positions of consumers that keep them elsewhere, as nodes told. No I/O."""
 
 from __future__ import annotations
 

@@ -147,16 +147,16 @@ class LogSource:
             return name, dict(self._partitions.get(name, ()))
 
     def of(self, topic: str) -> dict[str, KnownPartition]:
-        """What stores have of the partitions of a topic, by its own name. Thread-safe."""
+        """The partitions of a topic, by its own name. Thread-safe."""
         with self._guard:
             return dict(self._partitions.get(topic, ()))
 
     def stores(self) -> list[str]:
-        """Where all stores are asked, those that do not answer included. Thread-safe."""
+        """The endpoints of all stores, those that do not answer included. Thread-safe."""
         return self._stores
 
     def groups(self) -> dict[str, dict[Key, int]]:
-        """What consumers with an identity have committed on this machine, read anew. Thread-safe."""
+        """Committed positions of consumers with an identity on this machine, read anew. Thread-safe."""
         return dict(_positions(self._groups))
 
     def readers(self) -> list[tuple[str, Mapping[Key, int], bool]]:
@@ -168,7 +168,7 @@ class LogSource:
         return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
 
     def close(self) -> None:
-        """See ``DashboardSource``."""
+        """Close all connections."""
         self._view.close()
         self._watch.close()
 
@@ -248,7 +248,7 @@ class LogSource:
         return {topic: tuple(readers) for topic, readers in found.items()}
 
     def _behind(self, positions: Mapping[Key, int]) -> dict[str, tuple[int, int]]:
-        """Of each topic the sum of the positions, and how many records they are behind."""
+        """Sum the positions of each topic, and the records that they are behind."""
         found: dict[str, tuple[int, int]] = {}
         for (topic, partition), offset in positions.items():
             known = self._partitions.get(topic, {}).get(partition)
@@ -386,7 +386,7 @@ class LogSource:
 
 
 def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None, int | None]]) -> str:
-    """What a store keeps of a topic by its policies, of which the first that fits counts, in words."""
+    """A store's retention of a topic in words; the first policy that fits counts."""
     for pattern, age_s, limit_bytes, records in retention:
         if Filter.parse(pattern).matches(topic):
             said = [

@@ -96,7 +96,7 @@ class MapSource:
         return ObservedPart(tuple(members), tuple(links), keepings=tuple(keepings), problems=tuple(problems))
 
     def close(self) -> None:
-        """See ``DashboardSource``."""
+        """Leave all maps."""
         for each in self.maps.values():
             each.close()
 

@@ -149,7 +149,7 @@ class MeshSource:
         )
 
     def lives(self, store: str) -> dict[SortKey, float]:
-        """When entries of a data store expire, by what their keys are found by, as its master told; thread-safe.
+        """Expiries of a data store's entries, by their sort keys, as its master told; thread-safe.
 
         Masters are asked once a second for some seconds after each call; so at first there is nothing.
         """
@@ -158,7 +158,7 @@ class MeshSource:
         return self._lives.get(store, {})
 
     def close(self) -> None:
-        """See ``DashboardSource``."""
+        """Close the endpoint."""
         self.endpoint.close()
 
     # -- what others tell -----------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def copying(stores: Iterable[ObservedStore]) -> Iterator[ObservedLink]:
 
 
 def roles_of(stores: Iterable[ObservedStore]) -> dict[str, list[tuple[str, str]]]:
-    """What endpoints are to data stores, by their ids: facts to show."""
+    """Roles of endpoints in data stores, by their ids: facts to show."""
     found: dict[str, list[tuple[str, str]]] = {}
     for store in stores:
         title = f"data store {store.name}"  # readable already

@@ -14,7 +14,7 @@ MISSED_S: Final = 600.0  # ... and is missed for so long
 
 
 class Missed:
-    """Of one system; told after each look who is there."""
+    """The missed stores of one system; it is told after each look which stores are there."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, float]] = {}  # ids: where, and when they were there last
@@ -37,11 +37,11 @@ class Missed:
         self._silent -= set(answering)
 
     def silent(self) -> list[str]:
-        """Where a store does not answer, whether its beacon is still heard or not."""
+        """The endpoints of stores that do not answer, with a beacon or without."""
         return sorted(self._silent)
 
     def left(self, now: float) -> list[tuple[str, str]]:
-        """Who left: ids, and where they were."""
+        """The ids and former endpoints of stores that left."""
         return [
             (store_id, at)
             for store_id, (at, seen) in self._seen.items()

@@ -1,4 +1,4 @@
-"""What passes between nodes of the log, put together from what each of them told. No I/O."""
+"""Traffic between nodes of the log, put together from the report of each. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Flow(NamedTuple):
 
 
 class Passing:
-    """Of one look.
+    """The traffic of one look.
 
     Args:
         nodes: Everybody who is there.
@@ -80,7 +80,7 @@ class Passing:
         )
 
     def told(self, address: str) -> bool:
-        """Whether a node is one of chappe, and may be asked."""
+        """True if a node is one of chappe, which may be asked."""
         return address in self._reports
 
     def further(self, known: Iterable[Ends], without: Collection[str] = ()) -> Iterator[ObservedLink]:

@@ -46,7 +46,7 @@ class PipelineSource:
         return ObservedPart(members=members, pipelines=(*found, *failed), notes=notes)
 
     def close(self) -> None:
-        """See ``DashboardSource``."""
+        """Nothing is open."""
 
 
 def pipeline_of(state: PipelineState) -> ObservedPipeline:
