@@ -14,8 +14,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -49,6 +49,24 @@ def obey_sigterm() -> None:
 def exit_code(stop: KeyboardInterrupt) -> int:
     """The exit code of a command that was stopped before it was done."""
     return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
+
+
+@contextmanager
+def hand_signals(to: Callable[[KeyboardInterrupt], None]) -> Iterator[None]:
+    """Hand Ctrl-C and SIGTERM over instead of raising them, unless they are ignored."""
+
+    def take(number: int, _frame: FrameType | None) -> None:
+        to(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    heard = {each: handler for each, handler in before.items() if callable(handler)}
+    for each in heard:
+        signal.signal(each, take)
+    try:
+        yield
+    finally:
+        for each, handler in heard.items():
+            signal.signal(each, handler)
 
 
 def say(text: str) -> None:

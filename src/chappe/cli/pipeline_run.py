@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console, Group
@@ -22,7 +20,7 @@ from rich.text import Text
 
 from chappe.api.log.lines import readable_name
 from chappe.api.serving import Office
-from chappe.cli.console import Terminated, exit_code, say, warn
+from chappe.cli.console import exit_code, hand_signals, say, warn
 from chappe.cli.metrics import MetricsServer
 from chappe.cli.screen import Fitting, People, Screen
 from chappe.cli.units import human_bytes
@@ -144,7 +142,8 @@ class PipelineRun:
         )
         console = People(file=sys.stderr)
         try:
-            with self.states.claim(state), self._stops_noted():
+            # Python's locks and imports do not bear the signals everywhere: the pipeline's thread would wait for ever
+            with self.states.claim(state), hand_signals(self.stops.append):
                 say(f"starting pipeline {state.name}; Ctrl-C ends it after the batch under way")
                 running = self._run(state, log, console)
         except KeyboardInterrupt as stop:  # before there was anything to end
@@ -172,26 +171,6 @@ class PipelineRun:
             screen = ending.enter_context(Screen(console, quiet=self.json))
             self._follow(state, running, partial(show, screen, state.name, running, time.monotonic()))
             return running
-
-    @contextmanager
-    def _stops_noted(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are noted, and not raised: Python's locks and imports do not bear that everywhere.
-
-        The pipeline's thread would wait for such a lock for ever.
-        """
-
-        def note(number: int, _frame: FrameType | None) -> None:
-            self.stops.append(Terminated() if number == signal.SIGTERM else KeyboardInterrupt())
-
-        before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-        heard = {each: handler for each, handler in before.items() if callable(handler)}
-        for each in heard:
-            signal.signal(each, note)
-        try:
-            yield
-        finally:
-            for each, handler in heard.items():
-                signal.signal(each, handler)
 
     def _follow(self, state: PipelineState, running: RunningPipeline, update: Callable[[], None]) -> None:
         """Show, tell and write down what happens until the pipeline has ended; have it end once that is asked for."""

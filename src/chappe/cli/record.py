@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Argument, Option
 
 from chappe.cli import mesh, options
-from chappe.cli.console import Bar, hear_warnings, say, tell, warn
+from chappe.cli.console import Bar, hand_signals, hear_warnings, say, tell, warn
 from chappe.cli.units import human_bytes
 from chappe.data.markup import are, many
 from chappe.errors import UsageError
@@ -84,7 +81,7 @@ def record(
         else:
             assert parquet is not None
             recorder = EventFiles(endpoint, *topics, directory=parquet)
-        with _stopped_by_signals(recorder):
+        with hand_signals(lambda _: recorder.stop()):  # a message that was taken is not forgotten half-way
             dialling.keep(endpoint, dialled)
             if as_json:
                 print(json.dumps(facts), flush=True)
@@ -123,21 +120,6 @@ def _tell_files(as_json: bool, recorder: EventFiles, done: Recorded, directory: 
         warn(f"lost {many(done.dropped, 'message')}: more came than could be written")
     if recorder.malformed or done.dropped:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _stopped_by_signals(recorder: Recorder | EventFiles) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the recording in order: a message that was taken is not forgotten half-way."""
-
-    def stop(_signum: int, _frame: FrameType | None) -> None:
-        recorder.stop()
-
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _RecordingBar:
