@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
 from chappe.cli import mesh, options, peering
 from chappe.cli.console import hear_warnings, say, warn
-from chappe.cli.serving import serves, show, stopped
+from chappe.cli.serving import KeptEntries, serves, show, stopped
 from chappe.data.markup import many
 from chappe.errors import UsageError
 from chappe.system import started
@@ -41,13 +41,7 @@ def serve(
     trust: mesh.Trust,
     queues: mesh.Queues,
     dialling: mesh.DialOptions,
-    backend: Annotated[
-        Literal["memory", "sqlite", "rocksdb"],
-        Option(help="Where entries are kept; in memory only while the command runs."),
-    ] = "memory",
-    path: Annotated[
-        Path | None, Option(metavar="PATH", help="A file for sqlite, a directory for rocksdb; made if missing.")
-    ] = None,
+    kept: KeptEntries,
     listen: mesh.Listen = None,
     peers: mesh.LastingPeers = None,
     forwarding: mesh.Forwarding = True,
@@ -81,20 +75,14 @@ def serve(
     security = trust.security()
     heard = mesh.addresses(security, listen or [mesh.HERE])
     dialled = mesh.addresses(security, peers or [])
-    if (path is None) is not (backend == "memory"):
-        raise UsageError(
-            "memory has no path: give --backend sqlite or rocksdb with --path"
-            if backend == "memory"
-            else f"the {backend} backend needs a path: give --path"
-        )
     chained = _chained(chain, name, directory)
     with ExitStack() as stack:
         endpoint = stack.enter_context(queues.endpoint(security, id=endpoint_id, forwarding=forwarding))
         statuses = endpoint.statuses()
         dialling.keep(endpoint, dialled)
-        where: dict[str, Any] = {} if path is None else {"path": path}
-        master = stack.enter_context(endpoint.attach_master(store, backend, history=history, **where, **chained))
-        facts: dict[str, Any] = {"store": store, "backend": backend, "path": None if path is None else str(path)}
+        where: dict[str, Any] = {} if kept.path is None else {"path": kept.path}
+        master = stack.enter_context(endpoint.attach_master(store, kept.backend, history=history, **where, **chained))
+        facts: dict[str, Any] = {"store": store, **kept.facts}
         entries = len(master.core.engine)
         facts |= {"id": endpoint.id, "entries": entries}
         facts["listen"] = mesh.listen(endpoint, heard)

@@ -12,7 +12,7 @@ from typer import Option
 from chappe.cli import options
 from chappe.cli.console import allow_files, hear_warnings
 from chappe.cli.rates import Rate
-from chappe.cli.serving import STEP_S, Display, ServerIdentity, serves, show, stopped, wait
+from chappe.cli.serving import STEP_S, Display, KeptEntries, ServerIdentity, serves, show, stopped, wait
 from chappe.data.markup import many
 from chappe.defaults import MAP_PORT, MAP_SERVER_FILES, TOWER_HOST, WITNESS_PORT
 from chappe.errors import UsageError
@@ -37,6 +37,7 @@ COLUMNS: Final = ("state", "keys", "updates", "updates/s", "clients", "malformed
 @serves()
 def serve(
     who: ServerIdentity,
+    kept: KeptEntries,
     at: Annotated[
         str,
         Option(
@@ -46,13 +47,6 @@ def serve(
             help="Where to listen: HOST[:PORT], `*` for any HOST, port 0 for any. The two next ports are taken, too.",
         ),
     ] = f"{TOWER_HOST}:{MAP_PORT}",
-    backend: Annotated[
-        Literal["memory", "sqlite", "rocksdb"],
-        Option(help="Where the map is kept; in memory only while the command runs."),
-    ] = "memory",
-    path: Annotated[
-        Path | None, Option(metavar="PATH", help="A file for sqlite, a directory for rocksdb; made if missing.")
-    ] = None,
     model: MODEL = None,
     name: NAME = "",
     partner: Annotated[
@@ -78,20 +72,14 @@ def serve(
 
     hear_warnings()
     allow_files(MAP_SERVER_FILES)
-    if (path is None) is not (backend == "memory"):
-        raise UsageError(
-            "memory has no path: give --backend sqlite or rocksdb with --path"
-            if backend == "memory"
-            else f"the {backend} backend needs a path: give --path"
-        )
     as_model: Any = model
     links: Any = None if link is None else tuple(link.split(","))
     if links is not None and len(links) != 2:
         raise UsageError(f"{link!a} is not two addresses with a comma: this server's and its partner's")
     with MapServer(
         at,
-        backend=backend,
-        path=path,
+        backend=kept.backend,
+        path=kept.path,
         model=as_model,
         name=name,
         partner=partner,
@@ -102,7 +90,7 @@ def serve(
         security=who.security,
     ) as server:
         status = server.status()
-        facts = {"address": server.address, "backend": backend, "path": None if path is None else str(path)}
+        facts = {"address": server.address, **kept.facts}
         title = f"map server at {server.address}"
         started.note(f"map server {server.address}")
         display = _MapServerDisplay(server, status.sequence, title, as_json)

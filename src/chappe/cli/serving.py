@@ -21,7 +21,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Protocol
+
+from typer import Option
 
 from chappe.cli import options
 from chappe.cli.console import say, show_json, tell
@@ -56,6 +59,32 @@ class ServerIdentity:
     def arguments(self) -> list[str]:
         """The same for a dashboard beside the command, which takes the identity from the environment."""
         return ["--plain"] if self.plain else []
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEntries:
+    """The options that say where a server keeps entries."""
+
+    backend: Annotated[
+        Literal["memory", "sqlite", "rocksdb"],
+        Option(help="Where entries are kept; in memory only while the command runs."),
+    ] = "memory"
+    path: Annotated[
+        Path | None, Option(metavar="PATH", help="A file for sqlite, a directory for rocksdb; made if missing.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if (self.path is None) is not (self.backend == "memory"):
+            raise UsageError(
+                "memory has no path: give --backend sqlite or rocksdb with --path"
+                if self.backend == "memory"
+                else f"the {self.backend} backend needs a path: give --path"
+            )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The options for a machine."""
+        return {"backend": self.backend, "path": None if self.path is None else str(self.path)}
 
 
 def stopped(as_json: bool, what: str) -> None:
