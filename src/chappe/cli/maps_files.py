@@ -93,12 +93,12 @@ def _set(shared: SharedMap[bytes], source: IO[bytes], timeout: float) -> Iterato
         chunk.append(shared.member.step({key: value}, None, None, properties))
         size += len(value)
         if len(chunk) == CHUNK or size >= CHUNK_BYTES:
-            run(shared.member.writing_many(chunk, timeout), shared.member.node.turns.wait)
+            run(shared.member.writing_many(chunk, timeout), shared.member.driver.turns.wait)
             done += len(chunk)
             size = 0
             chunk = []
             yield done
-    run(shared.member.writing_many(chunk, timeout), shared.member.node.turns.wait)
+    run(shared.member.writing_many(chunk, timeout), shared.member.driver.turns.wait)
     yield done + len(chunk)
 
 
