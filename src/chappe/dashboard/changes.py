@@ -129,7 +129,7 @@ class DashboardChanges:
 
     def _unread(self, topic: str, held: dict[str, KnownPartition], end: dict[str, int]) -> Iterator[str]:
         """Sentences on readers that have not read all of it."""
-        readers = [] if self._log is None else self._log.readers()
+        readers = [] if self._log is None else self._log.readers.all()
         behind = []
         for reader, positions, whole in readers:
             read = {partition: offset for (name, partition), offset in positions.items() if name == topic}
@@ -199,7 +199,7 @@ class DashboardChanges:
             UsageError: There is no such group, or it is not clear where it is to go on.
             TimedOut: A moment was asked for, and no store answers.
         """
-        found = {} if self._log is None else self._log.groups()
+        found = {} if self._log is None else self._log.readers.groups()
         if group not in found:
             raise UsageError(f"No group {group} keeps its positions on this machine.")
         if to not in ("earliest", "latest", "moment") or (to == "moment" and at_us is None):

@@ -6,17 +6,16 @@ nothing. What a store does not answer within three seconds is left out and asked
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chappe.api.log.looking import LogMember, LogWatch
 from chappe.dashboard.pages.words import duration, size
-from chappe.dashboard.sources.labels import SHORT, ConsumerCommits, Labels, beside, committed_elsewhere
+from chappe.dashboard.sources.labels import SHORT, Labels, beside
+from chappe.dashboard.sources.log_readers import LogReaders
 from chappe.dashboard.sources.missed import Missed
 from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.data.topic import Filter
@@ -36,14 +35,9 @@ from chappe.reading.offsets import Key, KnownPartition
 from chappe.reading.selection import Selection
 from chappe.reading.view import StoresView
 from chappe.security import LogSecurity
-from chappe.storage.positions import kept_at
 from chappe.system import machine, started
 
-GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
-POSITIONS_BYTES_MAX: Final = 1 << 20
-POSITIONS_EVERY: Final = 2  # looks
 NAMED_S: Final = 1.5  # a node that is new is shown once it has told its name, at the latest after this long
-COMMITS_SHOWN: Final = 20  # consumers of a node whose committed positions are among its facts
 KEPT_S: Final = 10.0  # what a node told counts for so long behind the time at which it is asked again
 
 _CARRIES: Final = {"producers": "partitions", "consumers": "carries"}
@@ -79,9 +73,6 @@ class LogSource:
         self._tower, self._named, self._forwarders = tower, named, forwarders
         self._watch = LogWatch(tower, listen=listen, forwarders=forwarders, security=security)
         self._view = StoresView(Selection((Filter("", prefix=True),)), tower=tower, find=self._find, security=security)
-        self._groups = groups if groups is not None else machine.current().data_path() / "consumers"
-        self._positions: dict[str, dict[Key, int]] = {}
-        self._looks = 0
         self._partitions: dict[str, dict[str, KnownPartition]] = {}  # by topic
         self._guard = threading.Lock()  # of the partitions, at which viewers look too
         self._raw: dict[str, str] = {}  # names of topics by what people read, where that is not the same
@@ -90,7 +81,7 @@ class LogSource:
         self._shown: dict[str, tuple[ObservedReader, ...]] = {}  # readers of each topic, at the last look
         self._labels = Labels()
         self._since: dict[str, float] = {}  # when each node that is there was seen first
-        self._elsewhere: list[ConsumerCommits] = []  # consumers that keep their positions elsewhere
+        self.readers = LogReaders(groups if groups is not None else machine.current().data_path() / "consumers")
 
     def look(self) -> ObservedPart:
         """See ``DashboardSource``."""
@@ -105,17 +96,14 @@ class LogSource:
         waited = now - began if set(self._view.away) - away else 0.0
         there = {each.store.store_id: endpoint for endpoint, each in stores.items() if each.store}
         self._missed.note(there, self._view.away, set(self._view.endpoints) - set(self._view.away), now)
-        if self._looks % POSITIONS_EVERY == 0:
-            self._positions = dict(_positions(self._groups))
-        self._looks += 1
         live = self._watch.listened_to()
         nodes = [each.address for each in seen]
         rounds = self._watch.ask(nodes, [each for each in nodes if each not in self._since])
         reports = self._watch.reports(KEPT_S + 2 * rounds)
         self._since = {each: self._since.get(each, now) for each in nodes}
         renamed = self._labels.take(reports)
-        self._elsewhere = committed_elsewhere(reports, self._labels, self._kept_here)[:GROUPS_MAX]
-        lags = self._lags()
+        self.readers.take(reports, self._labels)
+        lags = self.readers.lags(self._partitions)
         names = {topic for topic, _ in changed} | {
             name for name, found in lags.items() if self._shown.get(name) != found
         }
@@ -155,27 +143,12 @@ class LogSource:
         """The endpoints of all stores, those that do not answer included. Thread-safe."""
         return self._stores
 
-    def groups(self) -> dict[str, dict[Key, int]]:
-        """Committed positions of consumers with an identity on this machine, read anew. Thread-safe."""
-        return dict(_positions(self._groups))
-
-    def readers(self) -> list[tuple[str, Mapping[Key, int], bool]]:
-        """Groups on this machine and consumers elsewhere, what they have committed, and whether that is all of it.
-
-        Thread-safe.
-        """
-        groups = [(f"group {each}", positions, True) for each, positions in sorted(self.groups().items())]
-        return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
-
     def close(self) -> None:
         """Close all connections."""
         self._view.close()
         self._watch.close()
 
     # -- stores ---------------------------------------------------------------------------------------
-
-    def _kept_here(self, identity: str) -> bytes:
-        return kept_at(self._groups / identity)
 
     def _find(self, _tower: str) -> list[str]:
         return [each.store.endpoint for each in self._watch.members() if each.store is not None]
@@ -234,28 +207,6 @@ class LogSource:
             if client is not None and client.retention is not None:
                 found[kept_of(topic, client.retention)] = None
         return ", or at other stores ".join(found)
-
-    def _lags(self) -> dict[str, tuple[ObservedReader, ...]]:
-        """Readers of each topic, each with the records between its position and the end."""
-        found: dict[str, list[ObservedReader]] = {}
-        for group, positions in self._positions.items():
-            for topic, (position, lag) in self._behind(positions).items():
-                found.setdefault(topic, []).append(ObservedReader(group, "group", lag, position))
-        for each in self._elsewhere:
-            for topic, (position, lag) in self._behind(each.positions).items():
-                told = None if each.left_out else position
-                found.setdefault(topic, []).append(ObservedReader(each.name, "consumer", lag, told, each.left_out))
-        return {topic: tuple(readers) for topic, readers in found.items()}
-
-    def _behind(self, positions: Mapping[Key, int]) -> dict[str, tuple[int, int]]:
-        """Sum the positions of each topic, and the records that they are behind."""
-        found: dict[str, tuple[int, int]] = {}
-        for (topic, partition), offset in positions.items():
-            known = self._partitions.get(topic, {}).get(partition)
-            if known is not None:
-                position, behind = found.get(topic, (0, 0))
-                found[topic] = position + offset, behind + max(0, known.next - max(offset, known.first))
-        return found
 
     # -- the picture ----------------------------------------------------------------------------------
 
@@ -342,18 +293,10 @@ class LogSource:
             facts=(
                 ("address", readable(seen.address)),
                 *([(_CARRIES[seen.role], parts)] if parts and seen.role in _CARRIES else []),
-                *self._commits(seen.address),
+                *self.readers.commits(seen.address, self._partitions),
             ),
             named=named,
         )
-
-    def _commits(self, node: str) -> Iterator[tuple[str, str]]:
-        told = [each for each in self._elsewhere if each.node == node]
-        for each in told[:COMMITS_SHOWN]:
-            for topic, (position, lag) in sorted(self._behind(each.positions).items())[:NAMES_MAX]:
-                yield f"{each.name} in {readable(topic)}", f"committed {position:,}, {lag:,} records behind"
-        if len(told) > COMMITS_SHOWN:
-            yield "", f"and {len(told) - COMMITS_SHOWN:,} more consumers that commit"
 
     def _store(self, named: str) -> str:
         kind = "forward" if self._forwarders else "store"
@@ -401,15 +344,3 @@ def kept_of(topic: str, retention: Sequence[tuple[str, float | None, int | None,
 def _called(label: str, store_id: str) -> str:
     """A store's name for people: its label, if it told one, and the beginning of its id."""
     return beside(label, store_id) if label else readable(store_id)[:SHORT]
-
-
-def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
-    """Committed positions of consumers with an identity; files that cannot be read are skipped."""
-    with suppress(OSError):
-        for each in sorted(directory.iterdir())[:GROUPS_MAX]:
-            file = each / "positions.json"
-            with suppress(OSError, ValueError, TypeError):
-                if file.stat().st_size <= POSITIONS_BYTES_MAX:
-                    found: Any = json.loads(file.read_bytes())
-                    rows: Any = found.get("positions") if isinstance(found, dict) else found  # as before it said one
-                    yield each.name, {(str(topic), str(part)): int(offset) for topic, part, offset in rows}

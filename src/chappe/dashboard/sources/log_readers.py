@@ -1,0 +1,100 @@
+"""Readers of the log: groups on this machine, whose files are read, and consumers that keep positions elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from chappe.dashboard.sources.labels import ConsumerCommits, Labels, committed_elsewhere
+from chappe.log.traffic import Report
+from chappe.observing.snapshot import NAMES_MAX, ObservedReader, readable
+from chappe.reading.offsets import Key, KnownPartition
+from chappe.storage.positions import kept_at
+
+GROUPS_MAX: Final = 200  # consumers with an identity whose positions are read, the first by name
+POSITIONS_BYTES_MAX: Final = 1 << 20
+POSITIONS_EVERY: Final = 2  # looks
+COMMITS_SHOWN: Final = 20  # consumers of a node whose committed positions are among its facts
+
+Partitions: TypeAlias = Mapping[str, Mapping[str, KnownPartition]]  # by topic
+
+
+class LogReaders:
+    """The readers, as of the last look; those that are read anew at each call are thread-safe.
+
+    Args:
+        groups: Directory of the positions of consumers with an identity.
+    """
+
+    def __init__(self, groups: Path) -> None:
+        self._groups = groups
+        self._positions: dict[str, dict[Key, int]] = {}
+        self._looks = 0
+        self._elsewhere: list[ConsumerCommits] = []
+
+    def take(self, reports: Mapping[str, Report], labels: Labels) -> None:
+        """Take the reports of nodes, and read the files now and then."""
+        if self._looks % POSITIONS_EVERY == 0:
+            self._positions = self.groups()
+        self._looks += 1
+        here = self._groups
+        self._elsewhere = committed_elsewhere(reports, labels, lambda identity: kept_at(here / identity))[:GROUPS_MAX]
+
+    def groups(self) -> dict[str, dict[Key, int]]:
+        """Committed positions of consumers with an identity on this machine, read anew. Thread-safe."""
+        return dict(_positions(self._groups))
+
+    def all(self) -> list[tuple[str, Mapping[Key, int], bool]]:
+        """Groups on this machine and consumers elsewhere, what they have committed, and whether that is all of it.
+
+        Thread-safe.
+        """
+        groups = [(f"group {each}", positions, True) for each, positions in sorted(self.groups().items())]
+        return [*groups, *((f"consumer {each.name}", each.positions, not each.left_out) for each in self._elsewhere)]
+
+    def lags(self, known: Partitions) -> dict[str, tuple[ObservedReader, ...]]:
+        """Readers of each topic, each with the records between its position and the end."""
+        found: dict[str, list[ObservedReader]] = {}
+        for group, positions in self._positions.items():
+            for topic, (position, lag) in _behind(positions, known).items():
+                found.setdefault(topic, []).append(ObservedReader(group, "group", lag, position))
+        for each in self._elsewhere:
+            for topic, (position, lag) in _behind(each.positions, known).items():
+                told = None if each.left_out else position
+                found.setdefault(topic, []).append(ObservedReader(each.name, "consumer", lag, told, each.left_out))
+        return {topic: tuple(readers) for topic, readers in found.items()}
+
+    def commits(self, node: str, known: Partitions) -> Iterator[tuple[str, str]]:
+        """Facts of a node: how far the consumers at it have committed that keep their positions elsewhere."""
+        told = [each for each in self._elsewhere if each.node == node]
+        for each in told[:COMMITS_SHOWN]:
+            for topic, (position, lag) in sorted(_behind(each.positions, known).items())[:NAMES_MAX]:
+                yield f"{each.name} in {readable(topic)}", f"committed {position:,}, {lag:,} records behind"
+        if len(told) > COMMITS_SHOWN:
+            yield "", f"and {len(told) - COMMITS_SHOWN:,} more consumers that commit"
+
+
+def _behind(positions: Mapping[Key, int], known: Partitions) -> dict[str, tuple[int, int]]:
+    """Sum the positions of each topic, and the records that they are behind."""
+    found: dict[str, tuple[int, int]] = {}
+    for (topic, partition), offset in positions.items():
+        part = known.get(topic, {}).get(partition)
+        if part is not None:
+            position, behind = found.get(topic, (0, 0))
+            found[topic] = position + offset, behind + max(0, part.next - max(offset, part.first))
+    return found
+
+
+def _positions(directory: Path) -> Iterator[tuple[str, dict[Key, int]]]:
+    """Committed positions of consumers with an identity; files that cannot be read are skipped."""
+    with suppress(OSError):
+        for each in sorted(directory.iterdir())[:GROUPS_MAX]:
+            file = each / "positions.json"
+            with suppress(OSError, ValueError, TypeError):
+                if file.stat().st_size <= POSITIONS_BYTES_MAX:
+                    found: Any = json.loads(file.read_bytes())
+                    rows: Any = found.get("positions") if isinstance(found, dict) else found  # as before it said one
+                    yield each.name, {(str(topic), str(part)): int(offset) for topic, part, offset in rows}
