@@ -20,6 +20,7 @@ from chappe.sim.world import Settings
 CHUNK = 10
 SEEDS = 30  # the command plays more of them
 TRIED = 80  # and of these one finds each fault
+SHOWED = (15, 1, 3, 4, 32)  # one of them showed each fault when that was looked for: they are tried first
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -93,5 +94,4 @@ def ends_no_session(patch: pytest.MonkeyPatch) -> None:
 def test_a_broken_server_is_caught(broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
 
-    # The first showed who takes over without being in step, which is rare, when that was looked for.
-    assert any(Maps(seed).play().failure for seed in (15, *range(TRIED)))
+    assert any(Maps(seed).play().failure for seed in (*SHOWED, *range(TRIED)))
