@@ -57,11 +57,11 @@ class File:
     """What a descriptor is; made ready by whoever has it."""
 
     tells_once = False  # it is readable until somebody heard of it, as those of ZeroMQ are
-    readable = False
-    writable = False
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
+        self._readable = False
+        self._writable = False
         self.number = ground.next_file
         ground.next_file += 1
         ground.files[self.number] = self
@@ -70,9 +70,29 @@ class File:
         """The descriptor."""
         return self.number
 
+    @property
+    def readable(self) -> bool:
+        """Whether it is."""
+        return self._readable
+
+    @readable.setter
+    def readable(self, ready: bool) -> None:
+        self._readable = ready
+        self.ground.changes += ready
+
+    @property
+    def writable(self) -> bool:
+        """Whether it is."""
+        return self._writable
+
+    @writable.setter
+    def writable(self, ready: bool) -> None:
+        self._writable = ready
+        self.ground.changes += ready
+
     def mask(self) -> int:
         """What it is ready for, as ``selectors.EVENT_READ`` and ``EVENT_WRITE``."""
-        return (1 if self.readable else 0) | (2 if self.writable else 0)
+        return (1 if self._readable else 0) | (2 if self._writable else 0)
 
 
 class Socket(File):
@@ -133,6 +153,7 @@ class Ground:
     """
 
     def __init__(self, world: World, *, rough: bool = False, alone: bool = False) -> None:
+        self.changes = 0  # rises whenever a file becomes ready for something
         self.alone = alone
         self.rng = world.rng
         self.net = Net(world, rough=rough)

@@ -54,6 +54,7 @@ class Selector(selectors.BaseSelector, File):
     ) -> None:
         File.__init__(self, ground)
         self._host = host
+        self._idle_at = -1  # so many files had become ready when none of these was
         self._real = real
         self._called = called
         self._keys: dict[int, tuple[selectors.SelectorKey, File]] = {}
@@ -64,6 +65,7 @@ class Selector(selectors.BaseSelector, File):
             return self._real.register(fileobj, events, data)
         key = selectors.SelectorKey(fileobj, number, events, data)
         self._keys[number] = key, self.ground.files[number]
+        self._idle_at = -1
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
@@ -84,9 +86,11 @@ class Selector(selectors.BaseSelector, File):
         return selectors.EVENT_READ if self._is_ready() else 0
 
     def _is_ready(self) -> bool:
-        if self._host.paused:
+        if self._host.paused or self._idle_at == self.ground.changes:
             return False
         ready = any(file.mask() & key.events for key, file in list(self._keys.values()))
+        if not ready and self._real is None:
+            self._idle_at = self.ground.changes
         return ready or self._called() or (self._real is not None and bool(self._real.select(0)))
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

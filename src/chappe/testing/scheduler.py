@@ -285,7 +285,7 @@ class Scheduler:
 
     def _next(self, until: float = math.inf) -> float:
         dues = [place.at - self._began for member, place in list(self._places.items()) if not _is_paused(member)]
-        ends = [each.deadline for each in self._waiters if not getattr(each.thread, "paused", False)]
+        ends = [each.deadline for each in self._waiters if not (each.goes or getattr(each.thread, "paused", False))]
         return min([until, self.clock.next, *ends, *dues])
 
     def _jump(self) -> None:

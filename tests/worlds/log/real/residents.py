@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,11 +36,11 @@ class Life(Host):
     """One life of a resident."""
 
     face: Any
+    address: str
 
     def __init__(self, world: Any, resident: Resident) -> None:
         super().__init__(world, resident.name)
-        self.resident = resident
-        self.address = ""
+        self.resident: Any = resident
 
     def soon(self, delay_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call something later in this life, on its host; not while that stands still."""
@@ -151,9 +152,7 @@ class ProducerLife(Life, ProducerSubject):
                 value = None
             headers = (("h", b"x"),) if rng.random() < 0.02 else None
             first = len(sent.records)
-            if not self._took(
-                first, [(value, key)], self._try(lambda v=value, k=key, h=headers: self.face.send(v, k, h))
-            ):
+            if not self._took(first, [(value, key)], self._try(partial(self.face.send, value, key, headers))):
                 return
         if rng.random() < 0.2:
             self._try(lambda: self.face.flush(0))
@@ -193,7 +192,8 @@ class ProducerLife(Life, ProducerSubject):
     def _value(self) -> bytes:
         world = self.world
         world.serial += 1
-        return b"%d:" % world.serial + b"x" * world.rng.choice((0, 0, 3, 40, 400))
+        size: int = world.rng.choice((0, 0, 3, 40, 400))
+        return b"%d:" % world.serial + b"x" * size
 
 
 class ConsumerLife(Life, ConsumerSubject):
@@ -267,7 +267,8 @@ class ConsumerLife(Life, ConsumerSubject):
 
     def lacking(self, end: dict[Key, int]) -> dict[Key, int]:
         """Return what its program has not got of what is in front of an end."""
-        return self.face._still_unread(end)
+        found: dict[Key, int] = self.face._still_unread(end)
+        return found
 
     def seek_end(self) -> None:
         """Ask what there is."""
