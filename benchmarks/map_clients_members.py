@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from benchmarks.link import Crowd, Meter, orders, say, tether
 from chappe import SharedMap
+from chappe.core import Dial, Send, Subscribe
 from chappe.kv.chp import messages as chp
-from chappe.kv.chp.actions import Ask, Listen, Reopen
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.stream import MARK
+from chappe.runtime.driver import SYSTEM_CLOCK
 
 MEMBERS: Final = "benchmarks.map_clients_members"
 JOINING_MAX: Final = 200  # clients that connect at once, of each holder: a kernel lets few wait to be accepted
@@ -199,7 +200,7 @@ class Client:
     def __init__(self, crowd: Holder, number: int, ports: Sequence[int]) -> None:
         self._crowd = crowd
         session = chp.session_of(number.to_bytes(chp.SESSION_BYTES, "big"))
-        self.core = MapClientCore([f"127.0.0.1:{port}" for port in ports], (b"",), session)
+        self.core = MapClientCore([f"127.0.0.1:{port}" for port in ports], (b"",), session, clock=SYSTEM_CLOCK)
         self.lines = {
             (place, kind): Line(crowd, self, place, port + offset, kind)
             for place, port in enumerate(ports)
@@ -223,7 +224,7 @@ class Client:
         now = time.monotonic()
         if kind == b"SUB":
             self._crowd.beats += 1
-            self.act(self.core.handle_publication(place, frames, now))
+            self.act(self.core.handle_message(place, frames, now))
         else:
             self._crowd.messages += 1
             self._crowd.plain += frames[0] != MARK
@@ -237,12 +238,12 @@ class Client:
     def act(self, actions: list[Any]) -> None:
         """Carry out actions, and what follows from them."""
         for action in [*actions, *self.core.flush(time.monotonic())]:
-            if isinstance(action, Ask):
-                self.lines[action.server, b"DEALER"].send(action.frames)
-            elif isinstance(action, Listen):
-                self.lines[action.server, b"SUB"].listen(action.prefix, action.on)
-            elif isinstance(action, Reopen):
-                self.lines[action.server, b"DEALER"].renew()
+            if isinstance(action, Send):
+                self.lines[action.to, b"DEALER"].send(action.message)
+            elif isinstance(action, Subscribe):
+                self.lines[action.to, b"SUB"].listen(action.prefix, action.on)
+            elif isinstance(action, Dial):
+                self.lines[action.link, b"DEALER"].renew()
             else:
                 self._crowd.told[type(getattr(action, "event", action)).__name__] += 1
 

@@ -63,7 +63,7 @@ class Count:
                 self._add_class(path, node)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 self._add_function(node)
-            elif isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "").endswith("Action"):
+            elif isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "").endswith(("Action", "Effect")):
                 self.effects |= {f"{path.parent}/{name}" for name in alternatives(node.value)}
 
     def _add_class(self, path: Path, node: ast.ClassDef) -> None:
@@ -107,15 +107,15 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def takes_core(node: ast.ClassDef) -> bool:
-    """Whether a class runs a core: it is made with one, which it keeps as ``core`` or ``role``."""
-    kept = {
-        target.attr
+    """Whether a class runs a core: it tells one that time has passed."""
+    return any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == "handle_timeout"
+        and isinstance(each.func.value, ast.Attribute)
+        and each.func.value.attr in {"core", "role", "member", "_core", "_role", "_sessions"}
         for each in ast.walk(node)
-        if isinstance(each, (ast.Assign, ast.AnnAssign))
-        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
-        if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
-    }
-    return bool(kept & {"core", "role", "_core", "_role"})
+    )
 
 
 def alternatives(value: ast.expr | None) -> Iterator[str]:
@@ -127,7 +127,7 @@ def alternatives(value: ast.expr | None) -> Iterator[str]:
         yield from alternatives(value.value)
     elif isinstance(value, (ast.Name, ast.Attribute)):
         name = value.id if isinstance(value, ast.Name) else value.attr
-        if not name.endswith("Action"):
+        if not name.endswith(("Action", "Effect")):
             yield name
 
 

@@ -75,7 +75,7 @@ def test_a_session_has_the_address_of_its_client_at_all_servers(tmp_path: Path) 
         chain.call(b"one", timeout=PATIENCE_S)
         until(servers.whole)
         for each in servers.running.values():
-            sessions = each._node.core.replica._sessions.values()
+            sessions = each._ports.core.replica._sessions.values()
             assert {session.origin for session in sessions} == {b"127.0.0.1"}
 
 

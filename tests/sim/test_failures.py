@@ -70,7 +70,10 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         disk.SaveState: "the disk refuses, or the server dies before it hears of it",
     },
 }
-SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {"maps": (1, 7, 56, 40), "chain": (0, 21)}  # had them all when they were looked for
+SEEDS_OF: Final[dict[str, tuple[int, ...]]] = {
+    "maps": (1, 7, 56, 40),
+    "chain": (0, 21),
+}  # had them all when they were looked for
 HERE: Final = "it is done within the member"
 TAKEN: Final = "what is the authority's is taken into memory, whether or not the disk has room for it, too"
 CANNOT: Final[dict[type, str]] = {

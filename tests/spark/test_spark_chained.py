@@ -192,16 +192,16 @@ def test_a_session_that_is_over_is_another_one(place: ChainPlace, store: Ordered
     home = chained.begin(place, sink, 0, (), None)
     made = ChainStaging(place, home, sink, 0, 0, 0)
     made.partitions("t")
-    sessions = store._server._node.core.replica._sessions
+    sessions = store._server._ports.core.replica._sessions
     for number in range(4):
         made.put(piece(b"%d" % number))
         with store._server._node.lock:  # as if 10,000 others had come
             for each in list(sessions):
-                store._server._node.core.replica._end(each)
+                store._server._ports.core.replica._end(each)
     made.finish()
     with store._server._node.lock:
         for each in list(sessions):
-            store._server._node.core.replica._end(each)
+            store._server._ports.core.replica._end(each)
 
     chained.commit(place, sink, 0, [(0, 0, made.pieces, made.rows)])
 
