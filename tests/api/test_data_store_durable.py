@@ -19,7 +19,7 @@ from chappe.errors import BackendFailure, Damaged, StorageFull, StorageLocked, T
 from chappe.kv.backend import Operation, PutRow
 from chappe.kv.chp.star_rows import row_of
 from chappe.kv.events import CommitFailed, MasterLost, WriteFailed
-from chappe.replication.binary_star.decisions import Memory
+from chappe.replication.binary_star.decisions import PairMemory
 from chappe.replication.binary_star.messages import LEADER, Record
 from chappe.storage.kv_backends import RocksdbBackend, SqliteBackend
 
@@ -33,7 +33,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 def test_the_file_of_one_of_a_former_pair_of_masters_is_opened(backend: str, make: Make, tmp_path: Path) -> None:
     kept = {"sqlite": SqliteBackend, "rocksdb": RocksdbBackend}[backend](path=tmp_path / "s")
-    kept.commit([PutRow(encode_value("k"), encode_value(1), None), row_of(Memory(3, Record(3, LEADER)))])
+    kept.commit([PutRow(encode_value("k"), encode_value(1), None), row_of(PairMemory(3, Record(3, LEADER)))])
     kept.close()
     with make().attach_master("s", backend, path=tmp_path / "s") as store:
         assert store.items() == [("k", 1)]

@@ -13,7 +13,7 @@ from chappe.kv.backend import Loaded, PutRow, WriterRow
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapServerLost
 from chappe.kv.chp.ledger import CONFLICT, INVALID
-from chappe.kv.chp.recent import Recent
+from chappe.kv.chp.recent import RecentUpdates
 from chappe.limits import MAP_LIMITS
 
 SMALL = replace(MAP_LIMITS, piece_bytes=200, window=4, recent_max=20, pending_max=10)
@@ -375,7 +375,7 @@ def test_a_passive_server_says_nothing_of_its_position_before_it_has_the_snapsho
 
 def test_the_latest_updates_that_are_held_are_bounded_in_bytes() -> None:
     limits = replace(MAP_LIMITS, recent_max=1_000, recent_bytes=100_000)
-    recent = Recent(limits)
+    recent = RecentUpdates(limits)
     recent.begin(0)
     for sequence in range(1, 901):
         recent.add([(b"/k", bytes(10_000 if sequence % 100 < 50 else 10), b"", b"", 0)], sequence)

@@ -2392,8 +2392,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "map-term-is-not-kept",
         "maps",
         "kv/chp/star_rows.py",
-        "            return Memory(row.applied, Record(*row.outcomes[0]))",
-        "            return Memory()",
+        "            return PairMemory(row.applied, Record(*row.outcomes[0]))",
+        "            return PairMemory()",
         "no two servers are active in one term",
     ),
     Plant(

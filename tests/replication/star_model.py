@@ -16,9 +16,16 @@ from typing import Any, Final
 
 from chappe.core import Ask, Deliver, Effect, Persist, Reply, Report, Send
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import Confirm, Follow, Heartbeat, Lead, Memory, Rest
+from chappe.replication.binary_star.decisions import (
+    Confirming,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+    PartnerBeat,
+    Resting,
+)
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
-from chappe.replication.binary_star.witness import Held, WitnessCore
+from chappe.replication.binary_star.witness import Grant, WitnessCore
 
 TICK_S: Final = 0.25
 SILENT_TICKS: Final = 3
@@ -29,7 +36,7 @@ OTHER: Final = {"a": "b", "b": "a"}
 Log = tuple[int, ...]
 
 
-NO_MEMORY: Final = Memory()
+NO_MEMORY: Final = PairMemory()
 
 
 class Broken(Exception):
@@ -42,8 +49,8 @@ class Server:
 
     core: BinaryStar
     log: Log = ()
-    memory: Memory = NO_MEMORY
-    follows: Follow | None = None
+    memory: PairMemory = NO_MEMORY
+    follows: FollowingPartner | None = None
     leads: int = 0
     confirmed: int = 0  # of the log, from the beginning
     had: int = -1  # what the partner's life said that it has, in this term
@@ -56,7 +63,7 @@ class State:
 
     a: Server
     b: Server
-    witness: tuple[tuple[bytes, Held], ...] | None
+    witness: tuple[tuple[bytes, Grant], ...] | None
     now: float = 0.0
     links: tuple[tuple[Any, ...], ...] = ((),) * len(LINKS)
     wrote: int = 0
@@ -186,19 +193,19 @@ class Step:
             case Persist(memory):
                 self.servers[name] = replace(server, memory=memory)
                 server.core.handle_done(memory, None, self.now)
-            case Send(_, Heartbeat(_, beat)):
+            case Send(_, PartnerBeat(_, beat)):
                 self.send(name, beat)
             case Ask(_, _, payload):
                 if self.witness is not None:
                     self.links[f"{name}w"] = (*self.links[f"{name}w"], payload)[-KEPT:]
-            case Deliver(_, Lead(term)):
+            case Deliver(_, Leading(term)):
                 self.servers[name] = replace(server, leads=term, follows=None, had=-1, confirmed=len(server.log))
-            case Deliver(_, Follow(term, life) as follows):
+            case Deliver(_, FollowingPartner(term, life) as follows):
                 self.servers[name] = replace(server, leads=0, follows=follows)
                 self.send(name.upper(), (term, life, "begin", server.core.life, 0))
-            case Deliver(_, Rest()):
+            case Deliver(_, Resting()):
                 self.servers[name] = replace(server, leads=0, follows=None)
-            case Deliver(_, Confirm()) | Report():
+            case Deliver(_, Confirming()) | Report():
                 pass
 
     def send(self, name: str, thing: Any) -> None:
@@ -223,7 +230,7 @@ class Step:
                 self._caught_up(name)
                 self.confirm(name)
             return
-        if server.follows != Follow(term, life):
+        if server.follows != FollowingPartner(term, life):
             return
         if what == "all" and value == server.core.life:
             self.servers[name] = replace(server, log=place)
@@ -291,7 +298,7 @@ class Step:
                 self.flow("".join({"a", "b"} - set(running)))
 
 
-def new_core(name: str, life: int, now: float, witness: bool, memory: Memory | None) -> BinaryStar:
+def new_core(name: str, life: int, now: float, witness: bool, memory: PairMemory | None) -> BinaryStar:
     return BinaryStar(
         PRIMARY if name == "a" else BACKUP, life, now=now, heartbeat_s=TICK_S, memory=memory, witness=witness
     )
@@ -299,7 +306,7 @@ def new_core(name: str, life: int, now: float, witness: bool, memory: Memory | N
 
 def begun(durable: bool, witness: bool) -> State:
     """Both have started, and nothing has arrived."""
-    memory = Memory() if durable else None
+    memory = PairMemory() if durable else None
     a, b = (Server(new_core(name, life, 0.0, witness, memory)) for name, life in (("a", 1), ("b", 2)))
     step = Step(State(a, b, () if witness else None), durable)
     for name in "ab":

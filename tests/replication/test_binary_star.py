@@ -10,7 +10,15 @@ from chappe.core import Deliver, Persist, Reply, Report, Send
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.binary_star import events
 from chappe.replication.binary_star.core import BELIEVE_S, BinaryStar
-from chappe.replication.binary_star.decisions import OWNER, Confirm, Follow, Heartbeat, Lead, Memory, Rest
+from chappe.replication.binary_star.decisions import (
+    OWNER,
+    Confirming,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+    PartnerBeat,
+    Resting,
+)
 from chappe.replication.binary_star.messages import (
     ACTIVE,
     BACKUP,
@@ -25,7 +33,7 @@ from chappe.replication.binary_star.messages import (
     encode_beat,
     encode_claim,
 )
-from chappe.replication.binary_star.witness import Held, PairRecord, WitnessCore
+from chappe.replication.binary_star.witness import Grant, PairRecord, WitnessCore
 
 
 def carried(effect: Any) -> Any:
@@ -41,7 +49,7 @@ def of(kind: type, effects: list[Any]) -> list[Any]:
 
 
 def told(effects: list[Any]) -> list[bytes]:
-    return [each.state for each in of(Heartbeat, effects)]
+    return [each.state for each in of(PartnerBeat, effects)]
 
 
 class Pair:
@@ -57,7 +65,7 @@ class Pair:
 
     def take(self, role: int, effects: list[Any]) -> list[Any]:
         self.done[role] += effects
-        for tell in of(Heartbeat, effects):
+        for tell in of(PartnerBeat, effects):
             if not self.cut:
                 other = 3 - role
                 self.take(other, self.cores[other].handle_message(tell.beat, self.now))
@@ -85,9 +93,9 @@ def test_two_that_hear_each_other_need_no_client_and_no_wait() -> None:
 
     assert pair.cores[PRIMARY].serving
     assert pair.cores[PRIMARY].term == 1
-    assert of(Lead, pair.done[PRIMARY]) == [Lead(1)]
-    assert of(Follow, pair.done[BACKUP]) == [Follow(1, 10 + PRIMARY)]
-    assert of(Confirm, pair.done[PRIMARY]) == [Confirm("alone", 0)]
+    assert of(Leading, pair.done[PRIMARY]) == [Leading(1)]
+    assert of(FollowingPartner, pair.done[BACKUP]) == [FollowingPartner(1, 10 + PRIMARY)]
+    assert of(Confirming, pair.done[PRIMARY]) == [Confirming("alone", 0)]
 
 
 def test_a_term_that_a_client_has_made_up_parts_nobody() -> None:
@@ -104,7 +112,7 @@ def test_a_term_that_a_client_has_made_up_parts_nobody() -> None:
 
 @pytest.mark.parametrize("ahead", [1, 3, 1 << 20])
 def test_a_term_that_neither_knows_parts_nobody_while_they_hear_each_other(ahead: int) -> None:
-    pair = Pair(memory=Memory())
+    pair = Pair(memory=PairMemory())
     pair.run(1.0)
     pair.pair()
     for _ in range(3):
@@ -175,7 +183,7 @@ def test_a_primary_that_stood_still_serves_nobody_and_steps_down() -> None:
     pair.run(0.3, BACKUP)
     assert pair.cores[PRIMARY].state == PASSIVE
     assert pair.cores[BACKUP].serving
-    assert of(Follow, pair.done[PRIMARY]) == [Follow(2, 10 + BACKUP)]
+    assert of(FollowingPartner, pair.done[PRIMARY]) == [FollowingPartner(2, 10 + BACKUP)]
 
 
 def test_a_passive_server_that_was_not_paired_does_not_take_over() -> None:
@@ -211,7 +219,7 @@ def test_an_active_server_that_a_client_has_seen_replaced_steps_down() -> None:
 
     found = pair.ask(PRIMARY, known=4)
 
-    assert found[0] == Deliver(OWNER, Rest())  # before anybody else is told
+    assert found[0] == Deliver(OWNER, Resting())  # before anybody else is told
     assert not pair.cores[PRIMARY].serving
     pair.cut = False
     pair.run(1.0)
@@ -219,20 +227,20 @@ def test_an_active_server_that_a_client_has_seen_replaced_steps_down() -> None:
 
 
 def test_a_durable_server_keeps_its_term_before_it_leads() -> None:
-    pair = Pair(memory=Memory())
+    pair = Pair(memory=PairMemory())
 
     done = list(map(carried, pair.done[PRIMARY]))
     assert (
-        done.index(Persist(Memory(1, Record(1, LEADER)), first=True))
-        < done.index(Lead(1))
-        < done.index(Confirm("alone", 0))
+        done.index(Persist(PairMemory(1, Record(1, LEADER)), first=True))
+        < done.index(Leading(1))
+        < done.index(Confirming("alone", 0))
     )
-    again = BinaryStar(PRIMARY, 99, now=0.0, memory=Memory(5, Record(5, LEADER)))
+    again = BinaryStar(PRIMARY, 99, now=0.0, memory=PairMemory(5, Record(5, LEADER)))
     assert (again.seen, again.record) == (5, Record(5, LEADER))
 
 
 def test_a_server_whose_disk_refuses_does_not_lead() -> None:
-    core = BinaryStar(PRIMARY, 1, now=0.0, memory=Memory())
+    core = BinaryStar(PRIMARY, 1, now=0.0, memory=PairMemory())
     core.start(0.0)
     for tick in range(1, 10):
         core.handle_timeout(tick * 0.25)
@@ -241,7 +249,7 @@ def test_a_server_whose_disk_refuses_does_not_lead() -> None:
     done = core.handle_done(persist.job, StorageError("no space left"), 2.3)
 
     assert not core.serving
-    assert Deliver(OWNER, Confirm("nothing", 0)) in done
+    assert Deliver(OWNER, Confirming("nothing", 0)) in done
     assert of(events.TermNotKept, done)
     assert core.record == Record()
     assert of(Persist, core.handle_request(0, 2.4)) or not core.serving
@@ -250,17 +258,17 @@ def test_a_server_whose_disk_refuses_does_not_lead() -> None:
 def test_both_configured_alike_is_told_and_neither_begins() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0)
     other = BinaryStar(PRIMARY, 2, now=0.0)
-    found = core.handle_message(of(Heartbeat, other.start(0.0))[0].beat, 0.0)
+    found = core.handle_message(of(PartnerBeat, other.start(0.0))[0].beat, 0.0)
 
     assert of(events.SameRole, found)
-    assert not of(events.SameRole, core.handle_message(of(Heartbeat, other.handle_timeout(0.25))[0].beat, 0.25))
+    assert not of(events.SameRole, core.handle_message(of(PartnerBeat, other.handle_timeout(0.25))[0].beat, 0.25))
 
 
 def test_heartbeats_of_another_pair_are_told_and_ignored() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0, pair=b"one")
     other = BinaryStar(BACKUP, 2, now=0.0, pair=b"two")
 
-    found = core.handle_message(of(Heartbeat, other.start(0.0))[0].beat, 0.0)
+    found = core.handle_message(of(PartnerBeat, other.start(0.0))[0].beat, 0.0)
 
     assert of(events.OtherPair, found) == [events.OtherPair(b"two")]
     assert core.partner == "unknown"
@@ -336,7 +344,7 @@ def test_the_digits_that_are_sent_are_the_states() -> None:
 def test_a_beat_is_sent_in_each_heartbeat() -> None:
     core = BinaryStar(PRIMARY, 1, now=0.0)
 
-    assert [len(of(Heartbeat, core.handle_timeout(tick / 8))) for tick in range(8)] == [1, 0, 1, 0, 1, 0, 1, 0]
+    assert [len(of(PartnerBeat, core.handle_timeout(tick / 8))) for tick in range(8)] == [1, 0, 1, 0, 1, 0, 1, 0]
 
 
 def test_a_lying_term_does_no_harm() -> None:
@@ -396,12 +404,12 @@ def test_a_server_that_claims_again_and_again_is_reported_once_in_a_term() -> No
 
     def reported(count: int) -> list[object]:
         effects = witness.handle_request(b"", encode_claim(Claim(True, BACKUP, 2, count, 2 + 2 * count, 0), b"p"), 0.0)
-        return of(events.Refused, effects)
+        return of(events.ClaimRefused, effects)
 
-    assert reported(1) == [events.Refused(b"p", BACKUP, 4, 1)]
+    assert reported(1) == [events.ClaimRefused(b"p", BACKUP, 4, 1)]
     assert [reported(count) for count in range(2, 50)] == [[]] * 48
     assert granted(witness, Claim(True, PRIMARY, 1, 2, 3, 1))  # another term is news
-    assert reported(50) == [events.Refused(b"p", BACKUP, 102, 3)]
+    assert reported(50) == [events.ClaimRefused(b"p", BACKUP, 102, 3)]
 
 
 def test_a_grant_is_kept_before_it_is_told_and_taken_back_if_it_cannot_be() -> None:
@@ -409,7 +417,7 @@ def test_a_grant_is_kept_before_it_is_told_and_taken_back_if_it_cannot_be() -> N
     effects = witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)
     assert [type(each) for each in effects[:2]] == [Persist, Reply]
 
-    witness.handle_done(PairRecord(b"p", Held(1, PRIMARY, True, 1, 1, 0)), StorageError("no space left"), 0.0)
+    witness.handle_done(PairRecord(b"p", Grant(1, PRIMARY, True, 1, 1, 0)), StorageError("no space left"), 0.0)
 
     assert witness.records == {}
     witness.handle_request(b"", encode_claim(Claim(True, PRIMARY, 1, 1, 1, 0), b"p"), 0.0)

@@ -58,8 +58,8 @@ EFFECTS: Final[dict[str, dict[type, str]]] = {
         core.Ask: ABSENT,
         PlainWrite: ABSENT,
         kv.Commit: "the disk is full",
-        star.Heartbeat: ABSENT,
-        star.Memory: "the disk is full",
+        star.PartnerBeat: ABSENT,
+        star.PairMemory: "the disk is full",
         witness.PairRecord: "the disk is full, or the witness dies before it hears of it",
     },
     "chain": {

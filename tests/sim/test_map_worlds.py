@@ -13,7 +13,7 @@ from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.server import MapServerCore
 from chappe.kv.chp.session_values import SessionValues
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import Memory
+from chappe.replication.binary_star.decisions import PairMemory
 from chappe.replication.binary_star.witness import WitnessCore
 from chappe.sim.world import Settings
 
@@ -66,7 +66,7 @@ def keeps_no_writers(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_no_term(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pair, "memory_of", lambda loaded: Memory())
+    patch.setattr(pair, "memory_of", lambda loaded: PairMemory())
 
 
 def hears_no_client(patch: pytest.MonkeyPatch) -> None:

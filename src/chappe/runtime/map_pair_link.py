@@ -8,7 +8,7 @@ from typing import Final
 import zmq
 
 from chappe.errors import ProtocolError
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS, Heartbeat
+from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PartnerBeat
 from chappe.replication.binary_star.messages import BEAT
 from chappe.runtime.dialling import Dialling
 from chappe.runtime.driver import Driver, Frames, Inlet
@@ -70,7 +70,7 @@ class PairLink:
         elif not prefix:
             self._originals = max(0, self._originals + (1 if on else -1))
 
-    def tell(self, heartbeat: Heartbeat) -> None:
+    def tell(self, heartbeat: PartnerBeat) -> None:
         """An original subscribes to everything, an end of chappe to heartbeats by their name."""
         sock = self._telling.sock
         if self._beats:

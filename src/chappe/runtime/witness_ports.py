@@ -15,7 +15,7 @@ from chappe.kv.actions import Commit
 from chappe.kv.backend import Backend, Loaded, PutRow
 from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import decode_claim
-from chappe.replication.binary_star.witness import Held, PairRecord, WitnessCore
+from chappe.replication.binary_star.witness import Grant, PairRecord, WitnessCore
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.runtime.kv_node import commit
 from chappe.transports.addresses import bind
@@ -100,21 +100,21 @@ class WitnessPorts(Ports):
         self._backend.close()
 
 
-def _text(held: Held) -> str:
+def _text(held: Grant) -> str:
     row = (held.term, held.role, held.alone, held.base, held.life, held.count)
     return msgspec.json.encode(row).decode()
 
 
-def _records(loaded: Loaded) -> dict[bytes, Held]:
+def _records(loaded: Loaded) -> dict[bytes, Grant]:
     """Raises StorageFormat."""
-    found: dict[bytes, Held] = {}
+    found: dict[bytes, Grant] = {}
     for pair, text, _ in loaded.entries:
         if isinstance(pair, str):  # bytes that are text come back as text
             pair = pair.encode()
         if not isinstance(pair, bytes) or not isinstance(text, str):
             raise StorageFormat(_FOREIGN)
         try:
-            found[pair] = Held(*_ROW.decode(text))
+            found[pair] = Grant(*_ROW.decode(text))
         except msgspec.DecodeError:
             raise StorageFormat(_FOREIGN) from None
     return found

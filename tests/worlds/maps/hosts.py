@@ -35,7 +35,7 @@ from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES
 from chappe.kv.chp.session_values import SESSION
 from chappe.kv.chp.stream import MARK, Step, Welcome, from_server
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS, Heartbeat, Memory
+from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PairMemory, PartnerBeat
 from chappe.replication.binary_star.messages import BACKUP, PRIMARY
 from chappe.replication.binary_star.witness import PairRecord, WitnessCore
 
@@ -249,7 +249,7 @@ class ServerHost(MapHost):
         def deliver(host: Any) -> None:
             host.call(host.core.handle_message, PARTNER, [beat], host.now)
 
-        self.world.lines.send(self.name, self.servers[0], Heartbeat, deliver)
+        self.world.lines.send(self.name, self.servers[0], PartnerBeat, deliver)
 
     def _claim(self, effect: Ask) -> None:
         source, life, payload = self.name, self.life, effect.request
@@ -271,7 +271,7 @@ class ServerHost(MapHost):
             self.backend.commit(commit.operations)
         except StorageFull as problem:
             error = problem
-            self.world.failed[Commit if commit.number > 0 else Memory] += 1
+            self.world.failed[Commit if commit.number > 0 else PairMemory] += 1
 
         def deliver(host: Any) -> None:
             host.call(host.core.handle_done, commit, error, host.now)

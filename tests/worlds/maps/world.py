@@ -17,7 +17,7 @@ from tests.worlds.maps.lines import Lines
 
 from chappe.limits import MAP_LIMITS
 from chappe.replication.binary_star.decisions import WITNESS
-from chappe.replication.binary_star.witness import Held
+from chappe.replication.binary_star.witness import Grant
 from chappe.sim.host import Member
 from chappe.sim.world import Settings, World
 
@@ -40,7 +40,7 @@ class MapWorld(World):
         self.durable = rng.random() < 0.6
         self.drift = rng.choice(DRIFTS)
         self.commit_s = rng.choice(COMMITS_S)
-        self.granted: dict[bytes, Held] = {}
+        self.granted: dict[bytes, Grant] = {}
         self.witness_full = False  # its disk
         self.backends = {name: SimBackend() if self.durable else None for name in SERVERS}
         self.written: list[Any] = []

@@ -24,7 +24,7 @@ from chappe.api.kv.map_values import (
     encode_properties,
     encode_ttl,
 )
-from chappe.api.kv.map_watch import MapWatch, Watching
+from chappe.api.kv.map_watch import MapListener, MapWatch
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
 from chappe.core import Deliver, Resolve
 from chappe.data.given import as_text, pairs, two
@@ -92,7 +92,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         self.refusal = ""  # why nobody answers, as far as that is known
         self._asked: dict[int, Asked] = {}
         self._tickets = itertools.count(1)
-        self._watches: dict[Watching, None] = {}
+        self._watches: dict[MapListener, None] = {}
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
         published = (model or (5 if len(addresses) == 1 else 6)) == 6
         self._ports = MapClientPorts(addresses, self.core, published=published, user=self, gate=gate)
@@ -445,14 +445,14 @@ class MapMember(at_exit.Collectable, Generic[V]):
         self.add_watch(made)
         return made
 
-    def add_watch(self, watch: Watching) -> None:
+    def add_watch(self, watch: MapListener) -> None:
         """Tell it of all changes from now on."""
         with self._lock:
             self.check()
             self._watches[watch] = None
             self.core.watched = True
 
-    def forget_watch(self, watch: Watching) -> None:
+    def forget_watch(self, watch: MapListener) -> None:
         """It has ended; the lock is held."""
         self._watches.pop(watch, None)
         self.core.watched = bool(self._watches)

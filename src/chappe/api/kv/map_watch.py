@@ -13,7 +13,7 @@ from chappe.kv.chp.client import KeyChanged
 from chappe.runtime.driver import Driver
 
 
-class Watching(Protocol):
+class MapListener(Protocol):
     """What is told of changes, with the lock held."""
 
     def told(self, change: KeyChanged) -> None:

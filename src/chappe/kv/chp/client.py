@@ -32,7 +32,7 @@ from chappe.kv.chp.events import (
 )
 from chappe.kv.chp.ledger import CONFLICT, DENIED, MS, key_of, pairs_of, raw_key
 from chappe.kv.chp.session_values import SESSION
-from chappe.kv.chp.source import Source
+from chappe.kv.chp.source import FollowedServer
 from chappe.kv.engine import Change, Engine, Entry, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
 
@@ -110,13 +110,15 @@ class MapClientCore:
         self.servers = tuple(servers)
         self.subtrees = subtrees
         self.session = chp.session_of(session)
-        self.sources = [Source(place, self.session, subtrees, self, limits, name=name) for place in range(len(servers))]
+        self.sources = [
+            FollowedServer(place, self.session, subtrees, self, limits, name=name) for place in range(len(servers))
+        ]
         self.others: dict[str, str] = {}  # servers of other maps, and of which
         self.refusals: dict[str, str] = {}  # servers that may not serve us, and why
         self._limits = limits
         self._shown = shown
         self._current = self.sources[0]
-        self._found: Source | None = None  # that was reported
+        self._found: FollowedServer | None = None  # that was reported
         self._pending: dict[int, _Pending] = {}  # steps by number
         self._pending_bytes = 0
         self._echoes: OrderedDict[int, float] = OrderedDict()  # those sent to other programs, and when they are due
@@ -192,7 +194,7 @@ class MapClientCore:
 
     @property
     def confirmed(self) -> int:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         return self.position[1]
 
     # -- the application ---------------------------------------------------------------------------------------------
@@ -280,14 +282,14 @@ class MapClientCore:
         self._current.flush(now, effects)
         return effects
 
-    # -- as a Target -------------------------------------------------------------------------------------------------
+    # -- as a MapCopy -------------------------------------------------------------------------------------------------
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """See ``Target``: here it is only known; the server decides what expires."""
+        """See ``MapCopy``: here it is only known; the server decides what expires."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         applied, self._applied_there = self._applied_there, None
         changes = self.engine.replace(staged, tell=self.watched or applied is not None)
         if applied is not None:
@@ -296,7 +298,7 @@ class MapClientCore:
             _deliver([_told(change) for change in changes if _differs(change)], effects)
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         engine = self.engine
         own = self.session if self._echoes else b""
         if not own and not self.watched and all(entry[1] and not entry[4] for entry in entries):
@@ -321,7 +323,7 @@ class MapClientCore:
             self._resolve(number, True, effects)
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         # It was taken for another program's, as its HUGZ did not come: what was written so must not be sent again.
         for number in list(self._echoes):
             self._resolve(number, WriteUnknown("the write did not come back from the server"), effects)
@@ -330,7 +332,7 @@ class MapClientCore:
             self._applied_there = applied
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         last = min(applied, self._last)
         if not failed and not self._echoes:
             self._resolve_all(last, effects)
@@ -342,21 +344,21 @@ class MapClientCore:
             self._resolve(number, outcomes.get(number, True), effects)
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``Target``: this is for servers."""
+        """See ``MapCopy``: this is for servers."""
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         if self.others.get(self.servers[server]) != name:
             self.others[self.servers[server]] = name
             effects.append(Report(MapRefused(self.servers[server], name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.refusals[self.servers[server]] = reason
         effects.append(Report(MapDenied(self.servers[server], reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.ready = True
         self.refusals.clear()
         self.others.pop(self.servers[server], None)
@@ -514,13 +516,13 @@ class MapClientCore:
                 self._switch(source, now, effects)
                 return
 
-    def _other(self, now: float) -> Source:
+    def _other(self, now: float) -> FollowedServer:
         """The server to be tried next."""
         place = self._current.server
         others = [*self.sources[place + 1 :], *self.sources[: place + 1]]
         return next((each for each in others if each.alive(now)), others[0])
 
-    def _switch(self, source: Source, now: float, effects: list[Effect]) -> None:
+    def _switch(self, source: FollowedServer, now: float, effects: list[Effect]) -> None:
         self._current.leave(effects)
         self._current = source
         source.engage(now, effects)

@@ -22,7 +22,7 @@ from chappe.errors import ProtocolError
 from chappe.kv.actions import Commit
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.chp import messages as chp
-from chappe.kv.chp.recent import Recent
+from chappe.kv.chp.recent import RecentUpdates
 from chappe.kv.chp.session_values import SessionValues
 from chappe.kv.chp.sessions import Session, shorten_some
 from chappe.kv.chp.stream import Entry as Told
@@ -109,7 +109,7 @@ class Ledger:
         self.engine = Engine(changes_max=0)
         self.durable = loaded is not None
         self.commits: Committing[Doing] = Committing(limits.kv)
-        self.recent = Recent(limits)
+        self.recent = RecentUpdates(limits)
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self.session_values = SessionValues(limits, now)
         self._origin = (now, clock.wall_ns())

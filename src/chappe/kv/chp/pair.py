@@ -33,7 +33,15 @@ from chappe.kv.chp.star_rows import memory_of, row_of, without_star
 from chappe.kv.engine import Engine
 from chappe.limits import MAP_LIMITS, MapLimits
 from chappe.replication.binary_star.core import BinaryStar
-from chappe.replication.binary_star.decisions import PARTNER, WITNESS, Confirm, Decision, Follow, Lead, Memory
+from chappe.replication.binary_star.decisions import (
+    PARTNER,
+    WITNESS,
+    Confirming,
+    Decision,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+)
 from chappe.replication.binary_star.messages import ACTIVE, BEAT, NAMES, TERM_MAX
 
 _HELD_MAX: Final = 10_000  # messages of clients that wait until it is known who is active; further ones are dropped ...
@@ -80,7 +88,7 @@ class PairedMapServer:
         self._mark = crc32c(b"chappe pair " + pair).to_bytes(4)
         self._done: list[Effect] = []  # what is to be returned by the next call that returns
         self._decided: deque[Effect] = deque()  # that waits for the disk
-        self._keeping: Memory | None = None  # on its way to the disk
+        self._keeping: PairMemory | None = None  # on its way to the disk
         self._commits = 0
         self._held: deque[tuple[bytes | None, list[bytes]]] = deque()  # and who asks
         self._held_bytes = 0
@@ -310,12 +318,12 @@ class PairedMapServer:
     def _obey(self, decision: Decision, now: float) -> None:
         """Do what Binary Star has decided, unless it has decided something else since."""
         core = self.core
-        if isinstance(decision, Lead):
+        if isinstance(decision, Leading):
             if decision.term == self.star.term:
                 self._done += core.go_active(self._epoch(decision.term), now)
-        elif isinstance(decision, Follow):
+        elif isinstance(decision, FollowingPartner):
             self._done += core.follow(now)
-        elif isinstance(decision, Confirm):
+        elif isinstance(decision, Confirming):
             if core.active:
                 self._done += core.confirm(decision.what == self.star.confirms == "alone")
         elif not core.active:

@@ -20,7 +20,7 @@ from chappe.limits import MapLimits
 _Twin: TypeAlias = bytes | tuple[bytes, bytes, bytes]
 
 
-class Pending:
+class PendingUpdates:
     """See the module."""
 
     def __init__(self, limits: MapLimits) -> None:

@@ -17,17 +17,17 @@ from chappe.deadlines import Deadlines
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.ledger import Ledger
 from chappe.kv.chp.stream import Entry as Told
-from chappe.kv.chp.views import View, Views
+from chappe.kv.chp.views import MapView, Views
 from chappe.limits import MapLimits
 
 RETRY_S: Final = 0.05  # so long until it is seen whether there may be another view
 _BEGIN_MAX: Final = 4  # snapshots begun in one go; what is due otherwise comes first
 
 
-class _Taker:
+class _SnapshotTaker:
     __slots__ = ("over", "place", "subtree", "view")
 
-    def __init__(self, subtree: bytes, view: View) -> None:
+    def __init__(self, subtree: bytes, view: MapView) -> None:
         self.subtree = subtree
         self.view = view
         self.place = 0
@@ -43,7 +43,7 @@ class Plain:
         self._views = views
         self._limits = limits
         self._asked: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # subtree, and when it may be answered
-        self._takers: dict[bytes, _Taker] = {}
+        self._takers: dict[bytes, _SnapshotTaker] = {}
         self._silences: Deadlines[bytes] = Deadlines()
         self._again_at = -math.inf
 
@@ -83,7 +83,7 @@ class Plain:
                 self._again_at = now + RETRY_S
                 return
             del self._asked[client]
-            self._takers[client] = _Taker(subtree, view)
+            self._takers[client] = _SnapshotTaker(subtree, view)
             self.taken(client, now, effects)
 
     def taken(self, client: bytes, now: float, effects: list[Effect]) -> None:

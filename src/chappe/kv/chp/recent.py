@@ -12,7 +12,7 @@ from chappe.kv.chp.stream import ENTRY_BYTES, Entry, encode_entries
 from chappe.limits import MapLimits
 
 
-class Recent:
+class RecentUpdates:
     """See the module."""
 
     def __init__(self, limits: MapLimits) -> None:
@@ -113,7 +113,7 @@ class Recent:
 class Batches:
     """The encoded updates that several clients get alike; those made last are kept."""
 
-    def __init__(self, recent: Recent, size_max: int) -> None:
+    def __init__(self, recent: RecentUpdates, size_max: int) -> None:
         self._recent = recent
         self._size_max = size_max
         self._made: dict[tuple[tuple[bytes, ...], int, int], tuple[msgspec.Raw, int, int]] = {}
@@ -123,7 +123,7 @@ class Batches:
         self._made.clear()
 
     def after(self, sequence: int, subtrees: tuple[bytes, ...], last: int) -> tuple[msgspec.Raw, int, int]:
-        """As ``Recent.after``, encoded, with the number of updates; ``last`` is the sequence of the newest."""
+        """As ``RecentUpdates.after``, encoded, with the number of updates; ``last`` is the sequence of the newest."""
         key = subtrees, sequence, last
         made = self._made.get(key)
         if made is None:

@@ -9,7 +9,7 @@ Departures from the Guide's programs, each for one of their faults: nothing that
 snapshots are always whole; only what has a ttl expires, at the active alone, on a clock that nobody sets, and as an
 ordinary delete; sequences of a later life are higher; what is passed over is bounded and counted.
 
-Source: ZeroMQ RFC 12; the Guide, chapter 5, models 5 and 6.
+FollowedServer: ZeroMQ RFC 12; the Guide, chapter 5, models 5 and 6.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDenied, MapDropped, MapPassive, MapRefused
 from chappe.kv.chp.ledger import Ledger
-from chappe.kv.chp.pending import Pending
+from chappe.kv.chp.pending import PendingUpdates
 from chappe.kv.chp.plain import Plain
-from chappe.kv.chp.source import Source
-from chappe.kv.chp.streams import Streams
+from chappe.kv.chp.source import FollowedServer
+from chappe.kv.chp.streams import MapStreams
 from chappe.kv.chp.views import Views
 from chappe.kv.engine import Engine, Staged
 from chappe.limits import MAP_LIMITS, MapLimits
@@ -70,7 +70,7 @@ class MapServerCore:
         self.malformed = 0
         self._limits = limits
         self._views = Views(self.ledger, limits)
-        self._streams = Streams(self.ledger, self._views, limits, name)
+        self._streams = MapStreams(self.ledger, self._views, limits, name)
         self._plain = Plain(self.ledger, self._views, limits)
         self._listened: dict[bytes, int] = {}  # prefixes, and how many subscribed to each
         self._publishes_all = False
@@ -79,12 +79,12 @@ class MapServerCore:
         self._dropped = 0
         self._dropped_at = now
         # -- as one of two
-        self.pending = Pending(limits)
+        self.pending = PendingUpdates(limits)
         self.position = (b"", 0)  # what it has of the other server
         self.done = 0
         self.copied = False  # it has, or had, what the other server has, or was active
         session = chp.session_of(epoch[-chp.SESSION_BYTES :])
-        self.peer = Source(PEER, session, (b"",), self, limits, peer=True, name=name) if paired else None
+        self.peer = FollowedServer(PEER, session, (b"",), self, limits, peer=True, name=name) if paired else None
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -290,50 +290,50 @@ class MapServerCore:
         self.peer.take_answer(frames, now, effects)
         return effects
 
-    # -- as a Target of it
+    # -- as a MapCopy of it
 
     @property
     def confirmed(self) -> int:
-        """See ``Target``: of the other server's order, not of an own one before."""
+        """See ``MapCopy``: of the other server's order, not of an own one before."""
         return self.ledger.sequence if self.ledger.followed else 0
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.ledger.replace(staged, self.position[1], sessions, now, effects)
         epoch, sequence = self.position
         if epoch:
             self.ledger.adopt(epoch, sequence)
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.pending.from_active(entries, now)
         self.ledger.follow(entries, self.position[1], now, effects)
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.ledger.followed = self.peer is not None and self.peer.state == "following"  # else it is not of its order
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.ledger.refuse(failed, now)
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         effects.append(Report(MapRefused("the other server", name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         effects.append(Report(MapDenied("the other server", reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """See ``Target``."""
+        """See ``MapCopy``."""
         self.copied = True
         effects.append(Report(MapCopied(len(self.engine))))
 

@@ -39,7 +39,7 @@ LAG_MAX_S: Final = 96.0  # ... twice as long after each time in vain: a link may
 State = Literal["idle", "joining", "asked", "taking", "following"]
 
 
-class Target(Protocol):
+class MapCopy(Protocol):
     """Where what a server tells goes."""
 
     engine: Engine
@@ -81,10 +81,10 @@ class Target(Protocol):
         """It has what the server had when it was asked."""
 
 
-class Source:
+class FollowedServer:
     """One server, the ``server``-th, followed while it is engaged."""
 
-    def __init__(self, server: int, session: bytes, subtrees: tuple[bytes, ...], target: Target, limits: MapLimits,
+    def __init__(self, server: int, session: bytes, subtrees: tuple[bytes, ...], target: MapCopy, limits: MapLimits,
                  *, peer: bool = False, name: str = "") -> None:  # fmt: skip
         self.server = server
         self.state: State = "idle"

@@ -6,7 +6,7 @@ from typing import Final
 
 from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.entity import ENDPOINT_BYTES, Entity
-from chappe.replication.binary_star.decisions import Memory
+from chappe.replication.binary_star.decisions import PairMemory
 from chappe.replication.binary_star.messages import LEADER, Record
 
 _ROW: Final = Entity(b"\xff" * ENDPOINT_BYTES, 0)
@@ -22,15 +22,15 @@ def without_star(loaded: Loaded) -> Loaded:
     return Loaded(loaded.entries, tuple([each for each in loaded.writers if each.entity != _ROW]))
 
 
-def row_of(memory: Memory) -> WriterRow:
+def row_of(memory: PairMemory) -> WriterRow:
     """What is to be kept."""
     return WriterRow(_ROW, memory.term, ((memory.record.term, memory.record.rank),), 0)
 
 
-def memory_of(loaded: Loaded) -> Memory:
+def memory_of(loaded: Loaded) -> PairMemory:
     """What was kept."""
     for row in loaded.writers:
         if row.entity == _ROW:
-            return Memory(row.applied, Record(*row.outcomes[0]))
+            return PairMemory(row.applied, Record(*row.outcomes[0]))
     # What a single server has left is worth more than nothing.
-    return Memory(0, Record(0, LEADER)) if loaded.entries else Memory()
+    return PairMemory(0, Record(0, LEADER)) if loaded.entries else PairMemory()

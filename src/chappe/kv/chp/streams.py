@@ -24,7 +24,7 @@ from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import REFUSED, Ledger, Refusal
 from chappe.kv.chp.recent import Batches
 from chappe.kv.chp.sessions import Session
-from chappe.kv.chp.views import View, Views
+from chappe.kv.chp.views import MapView, Views
 from chappe.limits import MapLimits
 
 BEAT_S: Final = 1.0  # a stream that lags behind without an update of its own is told where it is
@@ -34,7 +34,7 @@ _PIECES: Final = 32  # made in one go; what is due otherwise comes first
 _LOOKS: Final = 250  # streams looked at in one go, some 5 ms where each gets a message
 
 
-class _Stream:
+class _MapStream:
     __slots__ = ("applied", "before", "checksum", "client", "count", "due", "failures", "moved_at", "number", "peer",
                  "place", "position", "reached", "refusals", "sent", "session", "sessions", "sizes", "subtrees",
                  "synced", "told", "told_applied", "told_at", "view")  # fmt: skip
@@ -51,7 +51,7 @@ class _Stream:
         self.sizes: deque[int] = deque()  # of those that are under way
         self.before = 0  # bytes of its former streams: they are taken when anything of this one is
         self.moved_at = math.inf  # it has begun to send, or the client has taken something
-        self.view: View | None = None
+        self.view: MapView | None = None
         self.place = self.count = self.checksum = 0  # in the view
         self.told_applied = hello.done
         self.applied: int | None = None  # of its steps, at first: other servers had confirmed more
@@ -64,7 +64,7 @@ class _Stream:
         self.synced = False
 
 
-class Streams:
+class MapStreams:
     """All streams of one server."""
 
     def __init__(self, ledger: Ledger, views: Views, limits: MapLimits, name: str) -> None:
@@ -72,8 +72,8 @@ class Streams:
         self._ledger = ledger
         self._views = views
         self._limits = limits
-        self._streams: dict[bytes, _Stream] = {}
-        self._peers: dict[bytes, _Stream] = {}  # those of the other one of two servers
+        self._streams: dict[bytes, _MapStream] = {}
+        self._peers: dict[bytes, _MapStream] = {}  # those of the other one of two servers
         self._silences: Deadlines[bytes] = Deadlines()
         self._batches = Batches(ledger.recent, limits.piece_bytes)
         self._waiting: OrderedDict[bytes, None] = OrderedDict()  # for a snapshot
@@ -136,7 +136,7 @@ class Streams:
             self._end(client)
             self.refuse(client, hello.stream, "full", effects)
             return
-        stream = self._streams[client] = _Stream(client, hello)
+        stream = self._streams[client] = _MapStream(client, hello)
         if hello.peer:
             self._peers[client] = stream
         if former is not None and (former.sizes or former.before):
@@ -280,7 +280,7 @@ class Streams:
                 self._end(client)
                 self.refuse(client, stream.number, "full", effects)
 
-    def _wait(self, stream: _Stream) -> None:
+    def _wait(self, stream: _MapStream) -> None:
         """Have it wait for a snapshot, in the place that it may have already."""
         stream.synced = False
         self._waiting[stream.client] = None
@@ -307,7 +307,7 @@ class Streams:
             pass
         return True
 
-    def _next(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
+    def _next(self, stream: _MapStream, now: float, effects: list[Effect]) -> bool:
         """Send the next message to a stream, if there is one; whether there may be another one."""
         under_way = len(stream.sizes)
         if under_way >= self._limits.window or stream.client in self._waiting:
@@ -326,7 +326,7 @@ class Streams:
         self._piece(stream, stream.view, now, effects)
         return True
 
-    def _welcome(self, stream: _Stream, whole: bool, now: float, effects: list[Effect]) -> None:
+    def _welcome(self, stream: _MapStream, whole: bool, now: float, effects: list[Effect]) -> None:
         ledger = self._ledger
         session = ledger.sessions.get(stream.session)
         taken = 0 if session is None else session.taken
@@ -335,7 +335,7 @@ class Streams:
         message = say.Welcome(stream.number, stream.sent, ledger.epoch, stream.position, taken, whole)
         self._send(stream, message, now, effects)
 
-    def _piece(self, stream: _Stream, view: View, now: float, effects: list[Effect]) -> None:
+    def _piece(self, stream: _MapStream, view: MapView, now: float, effects: list[Effect]) -> None:
         if stream.place < len(view.entries):
             entries, count, stream.place = view.piece(stream.subtrees, stream.place, now)
             stream.count += count
@@ -353,7 +353,7 @@ class Streams:
         whole = say.Whole(stream.number, stream.sent, stream.count, stream.checksum, view.sequence, sessions)
         self._send(stream, whole, now, effects)
 
-    def _changes(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
+    def _changes(self, stream: _MapStream, now: float, effects: list[Effect]) -> bool:
         ledger = self._ledger
         if stream.peer and stream.refusals < ledger.refusals:
             return self._refusals(stream, now, effects)
@@ -392,7 +392,7 @@ class Streams:
             size += len(text) + say.ENTRY_BYTES
         return tuple(found), applied
 
-    def _note_sessions(self, stream: _Stream) -> None:
+    def _note_sessions(self, stream: _MapStream) -> None:
         """What is known of writers at this moment, which goes with a snapshot to the other server."""
         sessions = self._ledger.sessions
         stream.sessions = tuple([(name, each.released, ()) for name, each in sessions.items()])
@@ -402,7 +402,7 @@ class Streams:
         ])  # fmt: skip
         stream.refusals = self._ledger.refusals
 
-    def _refusals(self, stream: _Stream, now: float, effects: list[Effect]) -> bool:
+    def _refusals(self, stream: _MapStream, now: float, effects: list[Effect]) -> bool:
         """Tell the other server which steps failed, before what came after them."""
         refused = self._ledger.refused
         missing = self._ledger.refusals - stream.refusals
@@ -415,7 +415,7 @@ class Streams:
         self._send(stream, say.Outcomes(stream.number, stream.sent, failed), now, effects)
         return True
 
-    def _send(self, stream: _Stream, message: say.FromServer, now: float, effects: list[Effect]) -> None:
+    def _send(self, stream: _MapStream, message: say.FromServer, now: float, effects: list[Effect]) -> None:
         frames = say.encode(message)
         stream.sent += 1
         if not stream.sizes and not stream.before:
@@ -427,7 +427,7 @@ class Streams:
     def _silent_s(self, peer: bool) -> float:
         return self._limits.peer_silent_s if peer else self._limits.stream_silent_s
 
-    def _known(self, client: bytes, number: int, effects: list[Effect]) -> _Stream | None:
+    def _known(self, client: bytes, number: int, effects: list[Effect]) -> _MapStream | None:
         stream = self._streams.get(client)
         if stream is None or stream.number != number:
             self.refuse(client, number, "unknown", effects)
@@ -447,7 +447,7 @@ class Streams:
         if self._peers.pop(client, None) is not None:
             self._set_floor()
 
-    def _close_view(self, stream: _Stream) -> None:
+    def _close_view(self, stream: _MapStream) -> None:
         if stream.view is not None:
             self._views.close(stream.view)
             self._taking -= 1

@@ -20,7 +20,7 @@ from chappe.limits import MapLimits
 _KEPT: Final = 16  # encoded pieces of a view, for others who take them at the same time
 
 
-class View:
+class MapView:
     """All entries at one sequence."""
 
     def __init__(self, ledger: Ledger, limits: MapLimits, now: float) -> None:
@@ -68,9 +68,9 @@ class Views:
     def __init__(self, ledger: Ledger, limits: MapLimits) -> None:
         self._ledger = ledger
         self._limits = limits
-        self._views: list[View] = []
+        self._views: list[MapView] = []
 
-    def open(self, since: float, now: float) -> View | None:
+    def open(self, since: float, now: float) -> MapView | None:
         """A view not older than ``since``; None while there are too many. Give it back with ``close``."""
         newest = self._views[-1] if self._views else None
         if newest is not None and (newest.sequence == self._ledger.sequence or newest.made_at >= since):
@@ -78,12 +78,12 @@ class Views:
             return newest
         if len(self._views) >= self._limits.views_max:
             return None
-        made = View(self._ledger, self._limits, now)
+        made = MapView(self._ledger, self._limits, now)
         made.takers = 1
         self._views.append(made)
         return made
 
-    def close(self, view: View) -> None:
+    def close(self, view: MapView) -> None:
         """One taker has it, or has gone."""
         view.takers -= 1
         if not view.takers and view in self._views:

@@ -35,14 +35,14 @@ from chappe.replication.binary_star.decisions import (
     OWNER,
     PARTNER,
     WITNESS,
-    Confirm,
+    Confirming,
     Confirms,
     Does,
-    Follow,
-    Heartbeat,
-    Lead,
-    Memory,
-    Rest,
+    FollowingPartner,
+    Leading,
+    PairMemory,
+    PartnerBeat,
+    Resting,
 )
 from chappe.replication.binary_star.events import (
     Alone,
@@ -102,7 +102,7 @@ class BinaryStar:
         now: float,
         pair: bytes = b"",
         heartbeat_s: float = STAR_HEARTBEAT_S,
-        memory: Memory | None = None,
+        memory: PairMemory | None = None,
         witness: bool = False,
     ) -> None:
         if role not in (PRIMARY, BACKUP):
@@ -116,7 +116,7 @@ class BinaryStar:
         self.state = role
         self.term = 0  # in which it is active
         self._durable = memory is not None
-        self._kept = self._on_disk = memory or Memory()
+        self._kept = self._on_disk = memory or PairMemory()
         self.record = self._kept.record
         self.seen = max(self._kept.term, self.record.term)
         self._pair = pair
@@ -154,8 +154,8 @@ class BinaryStar:
         self._asked_for = (False, 0)
         self._pair_told = True  # the witness knows that it is paired
         # -- what its owner was told
-        self._does: Does = Rest()
-        self._next_does: Does = Rest()
+        self._does: Does = Resting()
+        self._next_does: Does = Resting()
         self._confirms: tuple[Confirms, int] = ("nothing", 0)
         self._why = ""
         self._reported: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class BinaryStar:
 
     @property
     def confirms(self) -> Confirms:
-        """What may be confirmed to clients just now; see ``Confirm``."""
+        """What may be confirmed to clients just now; see ``Confirming``."""
         if self.state != ACTIVE:
             return "nothing"
         if self._paired_life:
@@ -319,7 +319,7 @@ class BinaryStar:
         self._decide(now, effects)
         return self._answer(now, effects)
 
-    def handle_done(self, memory: Memory, error: StorageError | None, now: float) -> list[Effect]:
+    def handle_done(self, memory: PairMemory, error: StorageError | None, now: float) -> list[Effect]:
         """A ``Persist`` has ended; with an error what followed it was not done."""
         if error is None:
             self._on_disk = memory
@@ -331,9 +331,9 @@ class BinaryStar:
         if self.state == ACTIVE:
             self._yield("the disk refused to keep the term", effects)
         self._report_once("disk", TermNotKept(), effects)
-        self._does = Rest()
+        self._does = Resting()
         self._confirms = ("nothing", 0)
-        stop: list[Effect] = [Deliver(OWNER, Rest()), Deliver(OWNER, Confirm("nothing", 0))]
+        stop: list[Effect] = [Deliver(OWNER, Resting()), Deliver(OWNER, Confirming("nothing", 0))]
         return stop + self._answer(now, effects)
 
     def handle_timeout(self, now: float) -> list[Effect]:
@@ -388,7 +388,7 @@ class BinaryStar:
         if beat.state == ACTIVE:
             self._in_step = (
                 heard and beat.echo_us >= self._resumed_us and beat.paired_life == self.life
-                and self._next_does == Follow(beat.term, beat.life)
+                and self._next_does == FollowingPartner(beat.term, beat.life)
             )  # fmt: skip
             if self._in_step:
                 self.record = Record(beat.term, COPY)
@@ -458,12 +458,12 @@ class BinaryStar:
         assert peer is not None
         if peer.state == ACTIVE:
             self._wish = 0
-            if peer.term >= self.record.term and self._next_does != Follow(peer.term, peer.life):
+            if peer.term >= self.record.term and self._next_does != FollowingPartner(peer.term, peer.life):
                 self.state = PASSIVE
                 self._in_step = False
                 self._follow(peer.term, peer.life, effects)
             return
-        self._next_does = Rest()
+        self._next_does = Resting()
         ours, theirs = (self.record, self.role == PRIMARY), (peer.record, peer.role == PRIMARY)
         if ours < theirs:
             self._wish = 0
@@ -481,7 +481,7 @@ class BinaryStar:
         """The table of the Guide."""
         state = self._original
         if state == ACTIVE:
-            if self._next_does != Follow(0, 0):
+            if self._next_does != FollowingPartner(0, 0):
                 self.state = PASSIVE
                 self._in_step = False
                 self._follow(0, 0, effects)
@@ -527,12 +527,12 @@ class BinaryStar:
         if self._alone:
             self.record = Record(term, LEADER)
         self._why, self._reported = "", ()
-        self._next_does = Lead(term)
+        self._next_does = Leading(term)
         effects.append(Report(BecameActive(term, why)))
 
     def _follow(self, term: int, life: int, effects: list[Effect]) -> None:
         self._why, self._reported = "", ()
-        self._next_does = Follow(term, life)
+        self._next_does = FollowingPartner(term, life)
         effects.append(Report(BecamePassive(term)))
 
     def _yield(self, why: str, effects: list[Effect]) -> None:
@@ -542,7 +542,7 @@ class BinaryStar:
         self._paired_life = self._wish = 0
         self._asked = None
         self._doubt_until = -math.inf
-        self._next_does = Rest()
+        self._next_does = Resting()
 
     # -- what may be confirmed --------------------------------------------------------------------------------
 
@@ -619,11 +619,11 @@ class BinaryStar:
     def _answer(self, now: float, rest: list[Effect]) -> list[Effect]:
         """What has changed, in the order in which others may know of it."""
         effects: list[Effect] = []
-        memory = Memory(max(self._kept.term, self.term), self.record)
+        memory = PairMemory(max(self._kept.term, self.term), self.record)
         if self._durable and memory != self._kept:
             self._kept = memory
             effects.append(Persist(memory, first=True))
-        if self._next_does != self._does and isinstance(self._next_does, Rest):
+        if self._next_does != self._does and isinstance(self._next_does, Resting):
             effects.append(Deliver(OWNER, self._next_does))  # clients are to be refused before anybody else is told
             self._does = self._next_does
         doubts = self.state == ACTIVE and not self.serving
@@ -633,14 +633,14 @@ class BinaryStar:
             self._beat_at = now + self._heartbeat_s
             state = b"" if doubts else b"%d" % self.state
             told = encode_beat(replace(beat, **self._times(now)), self._pair)
-            effects.append(Send(PARTNER, Heartbeat(state, told)))
+            effects.append(Send(PARTNER, PartnerBeat(state, told)))
         if self._next_does != self._does:
             self._does = self._next_does
             effects.append(Deliver(OWNER, self._does))
         confirms = (self.confirms, self._paired_life)
         if confirms != self._confirms:
             self._confirms = confirms
-            effects.append(Deliver(OWNER, Confirm(*confirms)))
+            effects.append(Deliver(OWNER, Confirming(*confirms)))
         return effects + rest
 
     def _beat(self) -> Beat:

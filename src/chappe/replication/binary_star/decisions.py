@@ -15,7 +15,7 @@ WITNESS: Final = "witness"
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PairMemory:
     """What a durable server keeps: the term that it was active in last, and what its data is worth."""
 
     term: int = 0
@@ -23,7 +23,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class PartnerBeat:
     """For the partner: ``state`` if it is an original (nothing if empty), ``beat`` if it is an end of chappe."""
 
     state: bytes
@@ -31,14 +31,14 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class Leading:
     """Serve clients, in this term."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class FollowingPartner:
     """Take everything from the partner, whose life this is; ``life`` and ``term`` are 0 of an original."""
 
     term: int
@@ -46,17 +46,17 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Resting:
     """Serve nobody and follow nobody, until it is known who is active."""
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class Confirming:
     """What may be confirmed to clients from now on: what is here, what the partner ``life`` has too, or nothing."""
 
     what: Confirms
     life: int
 
 
-Does: TypeAlias = Lead | Follow | Rest
-Decision: TypeAlias = Does | Confirm
+Does: TypeAlias = Leading | FollowingPartner | Resting
+Decision: TypeAlias = Does | Confirming

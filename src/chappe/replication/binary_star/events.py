@@ -135,7 +135,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ClaimRefused:
     """A witness refused a server: the pair is in another term, or the other one confirms alone."""
 
     pair: bytes

@@ -22,14 +22,14 @@ from typing import Final
 
 from chappe.core import Effect, Persist, Reply, Report
 from chappe.errors import ProtocolError, StorageError
-from chappe.replication.binary_star.events import Granted, Refused
+from chappe.replication.binary_star.events import ClaimRefused, Granted
 from chappe.replication.binary_star.messages import Answer, Claim, decode_claim, encode_answer
 
 PAIRS_MAX: Final = 10_000  # of one witness; claims of further ones are refused
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Grant:
     """What a witness knows of a pair: ``role`` leads in ``term``, and confirms alone or not.
 
     ``base`` is the term of the data with which the grant was asked for, ``life`` and ``count`` those of the claim.
@@ -48,7 +48,7 @@ class PairRecord:
     """What a witness has on disk of a pair."""
 
     pair: bytes
-    held: Held
+    held: Grant
 
 
 class WitnessCore:
@@ -59,10 +59,10 @@ class WitnessCore:
         pairs_max: Most pairs.
     """
 
-    def __init__(self, records: Mapping[bytes, Held], pairs_max: int = PAIRS_MAX) -> None:
+    def __init__(self, records: Mapping[bytes, Grant], pairs_max: int = PAIRS_MAX) -> None:
         self.records = dict(records)
         self._pairs_max = pairs_max
-        self._before: Held | None = None  # the record that the last ``Persist`` replaced
+        self._before: Grant | None = None  # the record that the last ``Persist`` replaced
         self._refused: dict[tuple[bytes, int], int] = {}  # by pair and role: the term whose refusal was reported
 
     def next_timeout(self) -> float:
@@ -93,11 +93,11 @@ class WitnessCore:
             effects: list[Effect] = [self._reply(client, claim, False, held.term)]
             if claim.alone and self._refused.get((pair, claim.role)) != held.term:  # it repeats its claim
                 self._refused[pair, claim.role] = held.term
-                effects.append(Report(Refused(pair, claim.role, claim.term, held.term)))
+                effects.append(Report(ClaimRefused(pair, claim.role, claim.term, held.term)))
             return effects
         base = claim.base if claim.alone else claim.term
         self._before = held
-        new = Held(claim.term, claim.role, claim.alone, base, claim.life, claim.count)
+        new = Grant(claim.term, claim.role, claim.alone, base, claim.life, claim.count)
         self.records[pair] = new
         effects = [Persist(PairRecord(pair, new), first=True), self._reply(client, claim, True, claim.term)]
         if held is None or (held.term, held.alone) != (new.term, new.alone):
@@ -121,7 +121,7 @@ class WitnessCore:
             if held.base > held.term
         ]  # fmt: skip
 
-    def _may(self, claim: Claim, held: Held) -> bool:
+    def _may(self, claim: Claim, held: Grant) -> bool:
         ours = claim.role == held.role
         if claim.term < held.term or (claim.term == held.term and not ours):
             return False
