@@ -9,7 +9,6 @@ from typing import ClassVar, Final
 from chappe.api import at_exit
 from chappe.api.faces import Closeable, happened
 from chappe.runtime.driver import Driver
-from chappe.runtime.socket_node import SocketNode
 from chappe.system.forking import own
 
 logger = logging.getLogger("chappe.kv")
@@ -21,7 +20,7 @@ class NodeHost(at_exit.Collectable, Closeable):
     """Serves in this process until it is closed."""
 
     _good: ClassVar[tuple[type, ...]]  # events that are not worth a warning
-    _node: SocketNode | Driver
+    _node: Driver
 
     def __init__(self) -> None:
         own(self)
