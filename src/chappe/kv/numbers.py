@@ -1,6 +1,6 @@
-"""The numbers of a durable master's events, which are the revisions of entries: each is used in one life only.
+"""The numbers of a durable order, of a master's events or a map's updates: each is used in one life only.
 
-The backend keeps one number that is above all that were used, in a row beside those of clones that write; it reserves
+The backend keeps one number that is above all that were used, in a row beside those of writers; it reserves
 many at once. A life begins there, so a clock that was set back does no harm, or at the time of day in microseconds if
 that is later, so a file that was restored from a copy does none.
 """
@@ -15,7 +15,7 @@ from chappe.kv.backend import Loaded, WriterRow
 from chappe.kv.entity import NOBODY
 
 AHEAD: Final = 1 << 20  # a second of the clock in microseconds
-_LEAST: Final = AHEAD // 2  # more than the operations that are not durable yet: two commits at most wait behind one
+_LEAST: Final = AHEAD // 2  # more than the changes that are not durable yet: two commits at most wait behind one
 
 
 class EventNumbers:

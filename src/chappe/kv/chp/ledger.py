@@ -3,8 +3,8 @@
 Entries, expiry, versions and commits are those of data stores (``kv/engine.py``, ``kv/group_commit.py``). An entry's
 value is body, UUID and properties. What is done is told (``release``) when it is durable, and gets its sequence then.
 
-Sequences of a server's life begin with the time of day in microseconds, or behind what its backend knows: the Guide's
-clients discard what is not above the last number they saw, so a server that began at 1 again would not be heard.
+Sequences are numbers as those of a data store's events (``kv/numbers.py``), and so no life uses one again: the Guide's
+clients discard what is not above the last number they saw, and would not hear a server that began at 1 again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from chappe.kv.chp.sessions import Session, shorten_some
 from chappe.kv.chp.stream import Entry as Told
 from chappe.kv.chp.stream import Step, WriterState, step_size
 from chappe.kv.engine import Change, Engine, Entry, Staged
-from chappe.kv.entity import ENDPOINT_BYTES, Entity
+from chappe.kv.entity import ENDPOINT_BYTES, NOBODY, Entity
 from chappe.kv.group_commit import Committing
+from chappe.kv.numbers import EventNumbers
 from chappe.limits import MapLimits
 
 NS: Final = 1_000_000_000
@@ -38,11 +39,9 @@ CONFLICT: Final = 1  # codes of failures: what was expected was not there, ...
 INVALID: Final = 12  # ... or the step can be nobody's, ...
 DENIED: Final = 15  # ... or the permissions do not allow it
 REFUSED: Final = "it was refused"  # what remains of the text of a failure that is stored, or copied with all others
-_ORDER: Final = Entity(bytes(ENDPOINT_BYTES), 0)  # its row has the last sequence
 _PAST_MAX: Final = 16
 _REFUSED_MAX: Final = 4_096
 _DENIED_BYTES: Final = 1_000  # of why a step is not allowed: clients could say more
-_AHEAD: Final = 1 << 20  # a backend speaks for so many updates more than were told: more than one commit can bring
 
 
 Refusal: TypeAlias = tuple[bytes, int, int, str]  # writer, number of the step, code and text
@@ -113,7 +112,8 @@ class Ledger:
         self.sessions: OrderedDict[bytes, Session] = OrderedDict()
         self.session_values = SessionValues(limits, now)
         self._origin = (now, clock.wall_ns())
-        self.sequence = self._origin[1] // 1000
+        self._numbers = EventNumbers(loaded or Loaded(), clock)
+        self.sequence = self._numbers.base
         self.alone = True  # steps are confirmed that no other server has
         self.serving = True
         self.followed = False  # ``sequence`` is one of the other server's, whose order this is
@@ -138,9 +138,8 @@ class Ledger:
                 raise ProtocolError(f"what is stored under {key!r} is no entry of a shared map; choose another path")
             self.engine.put(key, tuple(raw_key(each) for each in value), expires_ns)
         for row in loaded.writers:
-            if row.entity == _ORDER:
-                self.sequence = max(self.sequence, row.applied)
-                continue
+            if row.entity == NOBODY:
+                continue  # it keeps the numbers of updates
             session = Session(row.applied, row.heard_ns)
             session.failed = {number: (code, REFUSED) for number, code in row.outcomes}
             self.sessions[row.entity.endpoint[: chp.SESSION_BYTES]] = session
@@ -455,8 +454,10 @@ class Ledger:
         """Begin the next commit, if there is one to begin."""
         commit = self.commits.start(self._row_of)
         if commit is not None:
-            row = WriterRow(_ORDER, self.sequence + _AHEAD, (), 0)
-            effects.append(Persist(Commit(commit.number, (*commit.operations, row))))
+            row = self._numbers.reserve(self.sequence + sum([len(each.told) for each in self.commits.under_way]))
+            if row is not None:
+                commit = Commit(commit.number, (*commit.operations, row))
+            effects.append(Persist(commit))
 
     def _row_of(self, entity: Entity) -> WriterRow | None:
         session = self.sessions.get(entity.endpoint[: chp.SESSION_BYTES])
@@ -474,6 +475,7 @@ class Ledger:
     def failed(self, number: int, text: str, now: float, effects: list[Effect]) -> int:
         """The commit was refused; how many updates of others than writers of chappe are lost."""
         lost = 0
+        self._numbers.refused()
         undone = self.commits.failed(number, self.engine)
         for doing in undone:
             for change in doing.changes:
