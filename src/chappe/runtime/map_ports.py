@@ -164,7 +164,7 @@ class MapServerPorts(Ports):
     # -- input ---------------------------------------------------------------------------------------------------------
 
     def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
+        """Tell the core of a message. Those with keys are judged first."""
         now = time.monotonic()
         if link == REQUESTS:
             self.driver.drain(self._subscriptions)  # who asks has subscribed before, and hears what follows
@@ -256,7 +256,7 @@ class MapServerPorts(Ports):
         self._asking.discard(effect.link)
 
     def publish(self, effect: Publish) -> None:
-        """See ``Ports``."""
+        """Publish an update or a heartbeat."""
         send(self._sockets.publisher, effect.message)
         self.driver.suspect(self._subscriptions)
 
@@ -270,12 +270,12 @@ class MapServerPorts(Ports):
             self._peer.send(PEER, effect.message)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """See ``Ports``."""
+        """Subscribe at the other server of the map."""
         assert self._peer is not None
         self._peer.subscribe(effect)
 
     def dial(self, effect: Dial) -> None:
-        """See ``Ports``."""
+        """Ask the other server over a new connection."""
         assert self._peer is not None
         self._peer.dial(effect.link)
 
@@ -285,34 +285,34 @@ class MapServerPorts(Ports):
         self._pair.ask(effect.request)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
+        """Hand an event to the application."""
         self._on_report(event)
 
     # -- the disk ------------------------------------------------------------------------------------------------------
 
     def carry_out(self, job: Commit) -> StorageError | None:
-        """See ``Ports``."""
+        """Write a commit to the backend; returns the error that it was refused with."""
         assert self._backend is not None
         return commit(self._backend, job)
 
     def done(self, job: Commit, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """See ``Ports``."""
+        """Tell the core that a commit has ended."""
         return self.core.handle_done(job, outcome, now)
 
     def close_files(self) -> None:
-        """See ``Ports``."""
+        """Close the backend."""
         if self._backend is not None:
             self._backend.close()
 
     # -- time and end --------------------------------------------------------------------------------------------------
 
     def next_timeout(self) -> float:
-        """See ``Ports``."""
+        """Return when a full queue is tried again, or descriptors are looked at."""
         due = min(self._retry_at, self._look_at)
         return due if self._peer is None else min(due, self._peer.retry_at)
 
     def handle_timeout(self, now: float) -> None:
-        """See ``Ports``."""
+        """Try full queues again, ask the core for more, look at descriptors and permissions."""
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self._look(now)
@@ -343,7 +343,7 @@ class MapServerPorts(Ports):
                 self._send(client, messages)
 
     def release(self) -> None:
-        """See ``Ports``."""
+        """Close what tells of refused connections."""
         self._dialling.release()
 
 
@@ -406,7 +406,7 @@ class MapClientPorts(Ports):
         driver.close()
 
     def hear(self, link: tuple[str, int], frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
+        """Tell the core what a server has published or answered."""
         kind, place = link
         if kind == ANSWERED:
             return self.core.handle_answer(place, frames, time.monotonic())
@@ -422,45 +422,45 @@ class MapClientPorts(Ports):
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def send(self, effect: Send) -> None:
-        """See ``Ports``."""
+        """Ask one server."""
         self._followed.send(effect.to, effect.message)
 
     def subscribe(self, effect: Subscribe) -> None:
-        """See ``Ports``."""
+        """Subscribe at one server."""
         self._followed.subscribe(effect)
 
     def dial(self, effect: Dial) -> None:
-        """See ``Ports``."""
+        """Ask a server over a new connection."""
         self._followed.dial(effect.link)
 
     def resolve(self, effect: Resolve) -> None:
-        """See ``Ports``."""
+        """Answer a write of the application."""
         user = self._user()
         if user is not None:
             user.resolved(effect)
 
     def deliver(self, effect: Deliver) -> None:
-        """See ``Ports``."""
+        """Tell the application of keys that have changed."""
         user = self._user()
         if user is not None:
             user.changed(effect)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
+        """Hand an event to the application."""
         user = self._user()
         if user is not None:
             user.reported(event)
 
     def next_timeout(self) -> float:
-        """See ``Ports``."""
+        """Return when a full queue is tried again."""
         return self._followed.retry_at
 
     def handle_timeout(self, now: float) -> None:
-        """See ``Ports``."""
+        """Try full queues again."""
         self._followed.retry()
 
     def release(self) -> None:
-        """See ``Ports``."""
+        """Close the sockets that nobody reads."""
         self._dialling.release()
         for each in self._pushing.values():
             each.close()

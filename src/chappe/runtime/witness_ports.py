@@ -60,7 +60,7 @@ class WitnessPorts(Ports):
             raise
 
     def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
-        """See ``Ports``."""
+        """Tell the core of a claim. A claimant with keys is judged first."""
         raw: list[bytes] = frames if self.gate is None else [each.bytes for each in frames]
         if len(raw) != 2:
             raise ProtocolError(f"a claim of {len(raw)} frames")
@@ -77,26 +77,26 @@ class WitnessPorts(Ports):
         return refusal is None
 
     def reply(self, effect: Reply) -> None:
-        """See ``Ports``."""
+        """Answer a claim."""
         assert self._router is not None
         self._router.send_multipart([effect.to, effect.message], _NOBLOCK)
         self.driver.suspect(self._claims)
 
     def carry_out(self, job: PairRecord) -> StorageError | None:
-        """See ``Ports``."""
+        """Write the record of a pair; returns the error that it was refused with."""
         self._number += 1
         return commit(self._backend, Commit(self._number, (PutRow(encode(job.pair), encode(_text(job.held)), None),)))
 
     def done(self, job: Any, outcome: StorageError | None, now: float) -> Sequence[Effect]:
-        """See ``Ports``."""
+        """Tell the core that a record is written, or refused."""
         return self.core.handle_done(job, outcome, now)
 
     def report(self, event: object) -> None:
-        """See ``Ports``."""
+        """Hand an event to the application."""
         self._on_report(event)
 
     def close_files(self) -> None:
-        """See ``Ports``."""
+        """Close the file of records."""
         self._backend.close()
 
 

@@ -194,7 +194,7 @@ class MapClientCore:
 
     @property
     def confirmed(self) -> int:
-        """See ``MapCopy``."""
+        """The sequence of the last update that is here."""
         return self.position[1]
 
     # -- the application ---------------------------------------------------------------------------------------------
@@ -285,11 +285,11 @@ class MapClientCore:
     # -- as a MapCopy -------------------------------------------------------------------------------------------------
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """See ``MapCopy``: here it is only known; the server decides what expires."""
+        """When the server lets an entry expire, on our clock; None for never."""
         return self._ns(now) + left_ms * MS if left_ms else None
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Replace the map by a snapshot, and tell those who watch the differences."""
         applied, self._applied_there = self._applied_there, None
         changes = self.engine.replace(staged, tell=self.watched or applied is not None)
         if applied is not None:
@@ -298,7 +298,7 @@ class MapClientCore:
             _deliver([_told(change) for change in changes if _differs(change)], effects)
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Follow updates, among them own writes that come back from servers of other programs."""
         engine = self.engine
         own = self.session if self._echoes else b""
         if not own and not self.watched and all(entry[1] and not entry[4] for entry in entries):
@@ -323,7 +323,7 @@ class MapClientCore:
             self._resolve(number, True, effects)
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Send again the steps that the server has not applied."""
         # It was taken for another program's, as its HUGZ did not come: what was written so must not be sent again.
         for number in list(self._echoes):
             self._resolve(number, WriteUnknown("the write did not come back from the server"), effects)
@@ -332,7 +332,7 @@ class MapClientCore:
             self._applied_there = applied
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Resolve the steps that the server is done with."""
         last = min(applied, self._last)
         if not failed and not self._echoes:
             self._resolve_all(last, effects)
@@ -344,21 +344,21 @@ class MapClientCore:
             self._resolve(number, outcomes.get(number, True), effects)
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``: this is for servers."""
+        """A client is not told of the steps of others."""
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that a server has a map of another name."""
         if self.others.get(self.servers[server]) != name:
             self.others[self.servers[server]] = name
             effects.append(Report(MapRefused(self.servers[server], name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that a server may not serve us."""
         self.refusals[self.servers[server]] = reason
         effects.append(Report(MapDenied(self.servers[server], reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that a server was found."""
         self.ready = True
         self.refusals.clear()
         self.others.pop(self.servers[server], None)

@@ -58,8 +58,8 @@ class PairedMapServer:
         pair: The name of the pair.
         loaded: What the backend has; None without one.
         witness: Where it is; empty without one.
-        clock: See ``MapServerCore``.
-        name: Of the map; see ``MapServerCore``.
+        clock: Asked once; later only ``now`` counts.
+        name: Of the map; clients of chappe that want another one are refused.
     """
 
     def __init__(
@@ -112,17 +112,17 @@ class PairedMapServer:
 
     @property
     def crowded(self) -> bool:
-        """See ``MapServerCore``."""
+        """Whether so much waits for the backend that the collector is not to be read."""
         return self.core.crowded
 
     @property
     def clients(self) -> int:
-        """See ``MapServerCore``."""
+        """Clients that follow, or take a snapshot."""
         return self.core.clients
 
     @property
     def under_way(self) -> int:
-        """See ``MapServerCore``."""
+        """Bytes that clients of chappe were sent and have not taken."""
         return self.core.under_way
 
     def start(self, now: float) -> list[Effect]:
@@ -134,7 +134,7 @@ class PairedMapServer:
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def handle_request(self, client: bytes, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Take a request to the snapshot socket, which may be a vote. Raises ProtocolError."""
         self._wake(now)
         if frames and frames[0] == chp.ICANHAZ:
             self._decide(self.star.handle_request(0, now), now)
@@ -149,7 +149,7 @@ class PairedMapServer:
         return self._take()
 
     def handle_message(self, link: int | str, frames: Sequence[bytes], now: float) -> list[Effect]:
-        """See ``MapServerCore``; the other server of the pair (``PARTNER``) says what it is."""
+        """Take an update, a publication of the other server, or its state as the ``PARTNER``. Raises ProtocolError."""
         if link == PARTNER:
             return self._state(frames, now)
         self._wake(now)
@@ -181,27 +181,27 @@ class PairedMapServer:
         return self._take()
 
     def begin_anew(self) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Make clients of chappe open their streams anew, as something they sent was lost here."""
         self._done += self.core.begin_anew()
         return self._take()
 
     def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Note what somebody wants published, or no longer; called for each subscriber."""
         self._done += self.core.handle_subscription(prefix, on, now)
         return self._take()
 
     def handle_taken(self, client: bytes, now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Offer more to a client that has taken everything."""
         self._done += self.core.handle_taken(client, now)
         return self._take()
 
     def handle_gone(self, client: bytes, now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Forget a client that is not there any more."""
         self._done += self.core.handle_gone(client, now)
         return self._take()
 
     def flush(self, now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Tell clients what is new, and Binary Star whether the other server has everything."""
         self._wake(now)
         if not self._doubts:
             self._done += self.core.flush(now)
@@ -217,7 +217,7 @@ class PairedMapServer:
     # -- disk and clock ------------------------------------------------------------------------------------------------
 
     def handle_done(self, commit: Commit, error: StorageError | None, now: float) -> list[Effect]:
-        """See ``MapServerCore``; commits of Binary Star's memory have negative numbers."""
+        """A commit has ended; those of Binary Star's memory have negative numbers."""
         if commit.number > 0:
             self._wake(now)
             self._done += self.core.handle_done(commit, error, now)
@@ -230,12 +230,12 @@ class PairedMapServer:
         return self._take()
 
     def next_timeout(self) -> float:
-        """See ``MapServerCore``."""
+        """Return when Binary Star or the map has something to do; while in doubt only the former."""
         due = self.star.next_timeout()
         return due if self._doubts else min(due, self.core.next_timeout())
 
     def handle_timeout(self, now: float) -> list[Effect]:
-        """See ``MapServerCore``."""
+        """Do what is due."""
         self._wake(now)
         if not self.core.active and self.core.copied:
             self._decide(self.star.copied_whole(now), now)

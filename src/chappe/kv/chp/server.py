@@ -294,46 +294,46 @@ class MapServerCore:
 
     @property
     def confirmed(self) -> int:
-        """See ``MapCopy``: of the other server's order, not of an own one before."""
+        """The sequence of the other server's order up to which nothing is lost; not of an own one before."""
         return self.ledger.sequence if self.ledger.followed else 0
 
     def expires_ns(self, left_ms: int, now: float) -> int | None:
-        """See ``MapCopy``."""
+        """When an entry expires that has so much left; None for never."""
         return self.ledger.ns(now) + left_ms * 1_000_000 if left_ms else None
 
     def replaced(self, staged: Staged, sessions: Sequence[say.WriterState], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Replace the map by the snapshot of the other server."""
         self.ledger.replace(staged, self.position[1], sessions, now, effects)
         epoch, sequence = self.position
         if epoch:
             self.ledger.adopt(epoch, sequence)
 
     def updated(self, entries: list[say.Entry], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Follow updates of the other server."""
         self.pending.from_active(entries, now)
         self.ledger.follow(entries, self.position[1], now, effects)
 
     def welcomed(self, server: int, applied: int, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """The other server goes on where this one is, or sends a snapshot."""
         self.ledger.followed = self.peer is not None and self.peer.state == "following"  # else it is not of its order
 
     def answered(self, applied: int, failed: Sequence[tuple[int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """A passive server has no steps of its own."""
 
     def refused(self, failed: Sequence[tuple[bytes, int, int, str]], now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Note the steps of writers that the other server has refused."""
         self.ledger.refuse(failed, now)
 
     def other(self, server: int, name: str, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that the other server has a map of another name."""
         effects.append(Report(MapRefused("the other server", name)))
 
     def denied(self, server: int, reason: str, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that the other server may not serve this one."""
         effects.append(Report(MapDenied("the other server", reason)))
 
     def following(self, server: int, now: float, effects: list[Effect]) -> None:
-        """See ``MapCopy``."""
+        """Report that this server has everything."""
         self.copied = True
         effects.append(Report(MapCopied(len(self.engine))))
 
