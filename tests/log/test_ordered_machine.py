@@ -27,7 +27,7 @@ from chappe.log.ordered.commands import (
     encode,
 )
 from chappe.log.ordered.machine import End, OrderedLog, Placed, is_ordered
-from chappe.replication.chain.elsewhere import Elsewhere
+from chappe.replication.chain.external import ExternalState
 
 SEED = bytes(range(16))
 
@@ -193,7 +193,7 @@ def test_a_chain_asks_it_how_far_its_records_are() -> None:
     log, _ = made()
     do(log, Append(b"t", 0, ANY, body(b"a")))
 
-    assert isinstance(log, Elsewhere)
+    assert isinstance(log, ExternalState)
     assert (log.mark(), log.settled, log.full, log.complete) == (1, 0, False, True)
 
 

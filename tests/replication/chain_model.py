@@ -20,7 +20,7 @@ from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import LoadedChain, LogChange
 from chappe.replication.chain.messages import Beat, Do, Done, Entry, Listen, Read, Says, encode
 
@@ -59,7 +59,7 @@ class Count:
 
 @dataclass
 class State:
-    cores: list[ChainServer | None]
+    cores: list[ChainServerCore | None]
     disks: list[Disk]
     links: dict[tuple[int, int], tuple[Any, ...]] = field(default_factory=lambda: dict.fromkeys(LINKS, ()))
     writing: list[LogChange | None] = field(default_factory=lambda: [None] * 3)
@@ -91,7 +91,7 @@ class State:
 
     # -- one step ---------------------------------------------------------------------------------------------
 
-    def touch(self, place: int) -> ChainServer:
+    def touch(self, place: int) -> ChainServerCore:
         core = self.cores[place]
         assert core is not None
         if place not in self.touched:
@@ -194,7 +194,7 @@ class State:
         self.lives += 1
         disk = self.disks[place] = copy.copy(self.disks[place])
         self.touched.add(place)
-        self.cores[place] = ChainServer(
+        self.cores[place] = ChainServerCore(
             place, NAMES, self.lives, disk.memory, Count(), now=self.now, clock=CLOCK, loaded=disk.loaded, durable=True
         )
         self.call(place, "start", self.now)
@@ -240,7 +240,7 @@ def founded() -> State:
         disks.append(disk)
     state = State([], disks, committed=list(opens))
     state.cores = [
-        ChainServer(
+        ChainServerCore(
             place, NAMES, 1 + place, disks[place].memory, Count(), now=0.0, clock=CLOCK, loaded=disks[place].loaded
         )
         for place in range(3)

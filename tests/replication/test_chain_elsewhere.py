@@ -12,9 +12,9 @@ from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import LogChange, SaveState
-from chappe.replication.chain.elsewhere import Elsewhere
+from chappe.replication.chain.external import ExternalState
 from chappe.replication.chain.messages import Append, Entry
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
@@ -44,16 +44,18 @@ class Slow(Sum):
         return super().apply(command)
 
 
-def alone(machine: Slow) -> ChainServer:
+def alone(machine: Slow) -> ChainServerCore:
     """The only server of a chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
-    core = ChainServer(0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS)
+    core = ChainServerCore(
+        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
+    )
     core.aligned = True  # as the head of a configuration that it has entered
     core.log.append(OPEN)
     return core
 
 
-def written(core: ChainServer) -> list[LogChange | SaveState]:
+def written(core: ChainServerCore) -> list[LogChange | SaveState]:
     """Have all written; the jobs that it took."""
     found = []
     for _ in range(10):
@@ -64,7 +66,7 @@ def written(core: ChainServer) -> list[LogChange | SaveState]:
     return found
 
 
-def add(core: ChainServer, seq: int) -> None:
+def add(core: ChainServerCore, seq: int) -> None:
     core.log.append(Entry(1, 1_000_000, 1, seq, seq - 1, b"1"))
 
 
@@ -73,7 +75,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     core = alone(machine)
     for seq in range(1, 6):
         add(core, seq)
-    assert isinstance(machine, Elsewhere)
+    assert isinstance(machine, ExternalState)
 
     assert all(isinstance(each, LogChange) and each.state is None for each in written(core))
     assert (core.committed, core.log.base) == (6, 0)
@@ -88,7 +90,7 @@ def test_a_log_is_not_shortened_before_what_it_did_is_on_disk() -> None:
     assert [each.index for each in states] == [6]
     assert (core.log.base, core.log.end, core.committed, core.synced) == (6, 7, 7, 7)
     other = Slow()
-    again = ChainServer(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=FixedClock(1))
+    again = ChainServerCore(0, ("a",), 2, core.agreement.memory, other, now=0.0, clock=FixedClock(1))
     again.replica.restore(states[0].index, states[0].chunks)
     assert other.snapshot() == b"5"  # and not what was done since
 
@@ -111,7 +113,7 @@ def test_a_member_with_much_to_write_confirms_nothing_more() -> None:
 def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServer(2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1))
     machine.complete = False
     core.handle_message(1, Append(1, 0, (OPEN,), 1, 1, True), 0.0)
     written(core)
@@ -125,7 +127,7 @@ def test_a_joiner_says_that_it_has_nothing_until_it_is_complete() -> None:
 def test_a_joiner_that_reads_the_rest_does_not_keep_a_long_log_and_is_let_in_when_it_has_all() -> None:
     machine = Slow()
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, True))
-    core = ChainServer(
+    core = ChainServerCore(
         2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=LIMITS
     )
     machine.complete = False

@@ -14,10 +14,10 @@ from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.agreement.messages import Decided
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.events import Entered
 from chappe.replication.chain.joining import NOTHING
-from chappe.replication.chain.membership import Known, Wanted, wanted
+from chappe.replication.chain.membership import ChainView, Proposal, wanted
 from chappe.replication.chain.messages import Beat, Join
 
 NAMES = ("a", "b", "c")
@@ -27,10 +27,10 @@ OF_A_AND_B = structs.replace(FIRST, chain=((0, 1), (1, 2)), line=(0, 16))  # 33:
 OF_B = structs.replace(FIRST, chain=((1, 2),), line=(0, 16))  # 49: decided by b, which a cut had left alone
 
 
-def server(number: int, of: Configuration, life: int = 1) -> ChainServer:
+def server(number: int, of: Configuration, life: int = 1) -> ChainServerCore:
     """The first one."""
     memory = VoteRecord(11, number, configuration.encode(of))
-    return ChainServer(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(1), fixed=True)
+    return ChainServerCore(0, NAMES, life, memory, Sum(), now=0.0, clock=FixedClock(1), fixed=True)
 
 
 def decided(actions: list[Effect]) -> list[tuple[int, Configuration]]:
@@ -84,9 +84,9 @@ def test_of_two_decisions_that_both_have_all_members_the_higher_stands() -> None
     assert not core.apart
 
 
-def known(of: Configuration, beats: dict[int, Beat], *, member: bool, out: int = -1) -> Known:
+def known(of: Configuration, beats: dict[int, Beat], *, member: bool, out: int = -1) -> ChainView:
     asked = {out: True} if out >= 0 else {}
-    return Known(32, of, True, NAMES, beats, -1, asked, patient=False, fixed=True, member=member)
+    return ChainView(32, of, True, NAMES, beats, -1, asked, patient=False, fixed=True, member=member)
 
 
 def test_the_last_one_goes_on_alone() -> None:
@@ -99,7 +99,7 @@ def test_who_is_back_waits_for_each_member() -> None:
 
     assert wanted(known(FIRST, two, member=False)).why == "waits for c, who has all that was confirmed"
     lost = wanted(known(FIRST, two | {2: beat(32, 99, 7)}, member=False))
-    assert lost == Wanted(why="c came back without its disk, and may have had the last commands")
+    assert lost == Proposal(why="c came back without its disk, and may have had the last commands")
     all_three = wanted(known(FIRST, two | {2: beat(32, 13, 7)}, member=False)).configuration
     assert all_three is not None
     assert all_three.chain == ((0, 8), (1, 9), (2, 7))
@@ -114,14 +114,14 @@ def test_an_administrator_has_them_go_on_without_one() -> None:
 
 def test_who_is_outside_changes_nothing() -> None:
     heard = {1: beat(32, 12, 2), 2: beat(32, 13, 9)}  # c has restarted, and a is dead
-    assert wanted(known(FIRST, heard, member=False)) == Wanted()
+    assert wanted(known(FIRST, heard, member=False)) == Proposal()
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_directory_of_the_other_kind_is_refused(fixed: bool) -> None:
     of = FIRST if not fixed else structs.replace(FIRST, line=())
     with pytest.raises(UsageError, match=r"is of a chain that is .*: set fixed as it was, or choose another directory"):
-        ChainServer(
+        ChainServerCore(
             0, NAMES, 1, VoteRecord(11, 1, configuration.encode(of)), Sum(), now=0.0, clock=FixedClock(1), fixed=fixed
         )
 

@@ -14,30 +14,32 @@ from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.events import GaveUp, TooLarge
+from chappe.replication.chain.events import JoinAbandoned, StateTooLarge
 from chappe.replication.chain.messages import Ack, Append, Beat, Do, Entry, Join, Open, Piece
-from chappe.replication.chain.replica import Machine
+from chappe.replication.chain.replica import ReplicatedMachine
 from chappe.replication.chain.transfer import Giver
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 FIVE = Entry(1, 1_000_000, 1, 1, 0, b"5")
 
 
-def joiner(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
+def joiner(machine: ReplicatedMachine | None = None, limits: ChainLimits = CHAIN_LIMITS) -> ChainServerCore:
     """The third server, in a chain of the first two."""
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
-    return ChainServer(
+    return ChainServerCore(
         2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), machine or Sum(), now=0.0, clock=FixedClock(1), limits=limits
     )
 
 
-def tail(machine: Machine | None = None, limits: ChainLimits = CHAIN_LIMITS, others: int = 1) -> ChainServer:
+def tail(
+    machine: ReplicatedMachine | None = None, limits: ChainLimits = CHAIN_LIMITS, others: int = 1
+) -> ChainServerCore:
     """The only member of a chain of several servers, with one entry."""
     named = others + 1
     decided = configuration.encode(Configuration(((0, 1),), tuple(range(11, 11 + named)), (False,) * named, False))
-    core = ChainServer(
+    core = ChainServerCore(
         0,
         tuple("abc")[:named],
         1,
@@ -105,7 +107,7 @@ def test_a_state_that_has_more_is_taken() -> None:
 def test_the_log_may_be_as_long_as_a_large_state() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12, 13), (False,) * 3, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1)
-    core = ChainServer(
+    core = ChainServerCore(
         2, ("a", "b", "c"), 3, VoteRecord(13, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
     )
     state = opened().snapshot()
@@ -119,7 +121,9 @@ def test_the_log_may_be_as_long_as_a_large_state() -> None:
 def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
     limits = replace(CHAIN_LIMITS, log_bytes=1_000, window_bytes=500)
-    core = ChainServer(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits)
+    core = ChainServerCore(
+        0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1), limits=limits
+    )
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_message(1, Join(1, 2, 0, True), 0.0)  # and nothing more comes from there
     core.handle_request("client", Open(b"n"), b"", 0.0)
@@ -137,7 +141,7 @@ def test_a_single_server_goes_on_while_who_would_join_is_away() -> None:
 
 def test_for_who_is_not_heard_any_more_no_log_is_kept_and_nothing_said_again() -> None:
     decided = configuration.encode(Configuration(((0, 1),), (11, 12), (False,) * 2, False))
-    core = ChainServer(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(0, ("a", "b"), 1, VoteRecord(11, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)
@@ -187,11 +191,13 @@ def test_a_joiner_that_takes_nothing_is_sent_nothing_and_is_given_up_after_a_whi
         core.handle_message(1, Beat(1, 12, 2, 0, 0, 0, 1), step / 8)
         core.handle_message(1, Ack(1, 2, 0, 0, 0, full=True), step / 8)
         actions = core.handle_timeout(step / 8)
-        reports += [each.event for each in actions if isinstance(each, Report) and isinstance(each.event, GaveUp)]
+        reports += [
+            each.event for each in actions if isinstance(each, Report) and isinstance(each.event, JoinAbandoned)
+        ]
         told += appends(core.flush(step / 8))
 
     assert told == []
-    assert reports == [GaveUp("b")]
+    assert reports == [JoinAbandoned("b")]
     assert core.log_most == core.compaction.log_bytes
     core.handle_message(1, Join(1, 2, 0, True), 8.0)
     assert len(appends(core.flush(8.0))) == 1
@@ -224,11 +230,11 @@ def test_a_state_that_is_too_large_is_reported_by_both_and_asked_for_seldom() ->
 
     actions = core.handle_message(1, Join(1, 2, 0, True), 0.0)
 
-    assert [each.event for each in actions if isinstance(each, Report)] == [TooLarge("b", size, 3)]
+    assert [each.event for each in actions if isinstance(each, Report)] == [StateTooLarge("b", size, 3)]
     (piece,) = [each.message for each in actions if isinstance(each, Send)]
     assert isinstance(piece, Piece)
     assert not core.joining.gives
-    assert other.handle_message(1, piece, 0.0) == [Report(TooLarge("c", size, 3))]
+    assert other.handle_message(1, piece, 0.0) == [Report(StateTooLarge("c", size, 3))]
     assert other.handle_message(1, piece, 0.0) == []
     assert f"the state has {size:,} bytes, of 3" in other.joining.why
     asked = [

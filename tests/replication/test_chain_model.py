@@ -19,7 +19,7 @@ from tests.replication.chain_model import (
     without_tail,
 )
 
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.reading import ReadingRounds
 
 CALM_EVERY = 100
@@ -70,13 +70,13 @@ def test_an_old_tail_that_answers_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_committing_what_others_lack_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChainServer, "_commit", lambda self: self.apply(self.log.end) if self.head else None)
+    monkeypatch.setattr(ChainServerCore, "_commit", lambda self: self.apply(self.log.end) if self.head else None)
     with pytest.raises(Broken, match="is committed in"):
         under_way()
 
 
 def test_keeping_a_suffix_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChainServer, "_throw_away", lambda self, base: [])
+    monkeypatch.setattr(ChainServerCore, "_throw_away", lambda self, base: [])
     state = without_head()
     state.do(1, 1)
     state.flow({1, 2})

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chappe.limits import CHAIN_LIMITS
-from chappe.replication.chain.log import ENTRY_BYTES, Log
+from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.log import ENTRY_BYTES, EntryLog
 from chappe.replication.chain.messages import Ack, Append, Entry
-from chappe.replication.chain.neighbour import Neighbour
 
 SIZE = 1_000  # of an entry, as it counts
 LIMITS = replace(CHAIN_LIMITS, append_bytes=10 * SIZE, ahead_bytes=100 * SIZE)
 
 
-def log_of(entries: int) -> Log:
-    return Log(0, 0, [Entry(1, 0, 1, seq, 0, bytes(SIZE - ENTRY_BYTES)) for seq in range(1, entries + 1)])
+def log_of(entries: int) -> EntryLog:
+    return EntryLog(0, 0, [Entry(1, 0, 1, seq, 0, bytes(SIZE - ENTRY_BYTES)) for seq in range(1, entries + 1)])
 
 
-def neighbour() -> Neighbour:
-    made = Neighbour(1, 2, LIMITS)
+def neighbour() -> Downstream:
+    made = Downstream(1, 2, LIMITS)
     made.begin(0, 0.0)
     return made
 
@@ -27,7 +27,7 @@ def entries(messages: list[Append]) -> int:
     return sum(len(each.entries) for each in messages)
 
 
-def acked(target: Neighbour, end: int, now: float, *, full: bool = False) -> None:
+def acked(target: Downstream, end: int, now: float, *, full: bool = False) -> None:
     assert target.acknowledge(Ack(1, 2, end, end, 0, full), 1_000, now)
 
 

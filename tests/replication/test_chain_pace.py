@@ -10,10 +10,10 @@ from chappe.limits import CHAIN_LIMITS
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
-from chappe.replication.chain.log import Log
+from chappe.replication.chain.core import ChainServerCore
+from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.log import EntryLog
 from chappe.replication.chain.messages import Ack, Append, Entry
-from chappe.replication.chain.neighbour import Neighbour
 
 OPEN = Entry(1, 1_000_000, 0, 0, 0, b"nonce")
 
@@ -24,7 +24,7 @@ def acks(actions: list[Effect]) -> list[Ack]:
 
 def test_a_predecessor_is_told_at_once_and_then_every_two_milliseconds() -> None:
     decided = configuration.encode(Configuration(((0, 1), (1, 2)), (11, 12), (False,) * 2, False))
-    core = ChainServer(1, ("a", "b"), 2, VoteRecord(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
+    core = ChainServerCore(1, ("a", "b"), 2, VoteRecord(12, 1, decided), Sum(), now=0.0, clock=FixedClock(1))
     core.handle_timeout(0.0)
     core.handle_message(0, Append(1, 0, (OPEN,), 1, 0, True), 0.0)
     assert [each.end for each in acks(core.flush(0.0))] == [1]
@@ -42,9 +42,9 @@ def test_a_predecessor_is_told_at_once_and_then_every_two_milliseconds() -> None
 
 
 def test_only_who_joins_is_told_what_is_committed() -> None:
-    log = Log(0, 0, (OPEN,))
+    log = EntryLog(0, 0, (OPEN,))
     for joins in (False, True):
-        neighbour = Neighbour(1, 2, CHAIN_LIMITS)
+        neighbour = Downstream(1, 2, CHAIN_LIMITS)
         neighbour.begin(0, 0.0)
         assert neighbour.feed(log, 1, 0, 0, 0.0, joins=joins) == [Append(1, 0, (OPEN,), 0, 0, True)]
         assert len(neighbour.feed(log, 1, 1, 0, 0.0, joins=joins)) == 1  # it is on disk

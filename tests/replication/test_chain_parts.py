@@ -14,8 +14,8 @@ from chappe.replication.chain import configuration, messages
 from chappe.replication.chain.client import ChainClient, Finished
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.log import Log
-from chappe.replication.chain.membership import APART, Known, wanted
+from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.membership import APART, ChainView, wanted
 from chappe.replication.chain.messages import (
     EXPIRED,
     OK,
@@ -40,7 +40,7 @@ from chappe.replication.chain.messages import (
     Want,
 )
 from chappe.replication.chain.reading import ReadingRounds
-from chappe.replication.chain.replica import RESULT_BYTES, Replica
+from chappe.replication.chain.replica import RESULT_BYTES, ChainReplica
 from chappe.replication.chain.transfer import Giver, Taker
 
 ENTRY = Entry(3, 1_000, 1, 2, 1, b"do")
@@ -149,8 +149,8 @@ class Sum:
         self.total = int(state or b"0")
 
 
-def opened(**limits: object) -> Replica:
-    replica = Replica(Sum(), replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
+def opened(**limits: object) -> ChainReplica:
+    replica = ChainReplica(Sum(), replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
     assert replica.apply(1, Entry(1, 1_000_000, 0, 0, 0, b"nonce")) == ((OK, b""),)
     return replica
 
@@ -192,7 +192,7 @@ def test_a_clock_that_jumps_ahead_ends_no_session_and_a_jump_counts_as_a_short_p
     replica.apply(2, Entry(1, day_us, 0, 0, 0, b"other"))
     assert replica.now_us == day_us  # the machine is told what the head wrote
     assert replica.apply(3, Entry(1, day_us, 1, 1, 0, b"5")) == ((OK, b"5"),)
-    other = Replica(Sum(), replica._limits)
+    other = ChainReplica(Sum(), replica._limits)
     other.restore(3, (replica.snapshot(),))
     for each in (replica, other):
         each.apply(4, Entry(1, 2 * day_us, 0, 0, 0, b"third"))
@@ -220,7 +220,7 @@ def test_results_have_a_bound_in_bytes_and_the_oldest_of_who_is_least_active_go(
     assert replica.result(2, 5) is None  # the client has said that it has that
     replica.apply(11, Entry(1, 1_000_000, 2, 7, 6, b"1" + b"0" * 500))  # more than all may have, by itself
     assert replica.result(2, 7) is not None
-    other = Replica(Sum(), replica._limits)
+    other = ChainReplica(Sum(), replica._limits)
     other.restore(11, (replica.snapshot(),))
     assert other._result_bytes == replica._result_bytes
     for each in (replica, other):
@@ -237,7 +237,7 @@ def test_of_too_many_sessions_the_least_recently_used_one_ends() -> None:
 
 
 def test_a_restored_state_goes_on_as_the_one_it_was_made_of() -> None:
-    replica, other = opened(), Replica(Sum(), CHAIN_LIMITS)
+    replica, other = opened(), ChainReplica(Sum(), CHAIN_LIMITS)
     replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"5"))
     other.restore(2, (replica.snapshot(),))
     following = Entry(1, 2_000_000, 1, 2, 0, b"1")
@@ -248,7 +248,7 @@ def test_a_restored_state_goes_on_as_the_one_it_was_made_of() -> None:
 
 
 def test_a_log_can_be_cut_at_both_ends() -> None:
-    log = Log()
+    log = EntryLog()
     for number in range(5):
         log.append(Entry(1 + number // 3, 0, 1, number, 0, b"abc"))
     log.cut(4)
@@ -291,8 +291,8 @@ def test_a_read_that_comes_again_waits_once() -> None:
 
 
 def test_two_logs_have_in_common_what_the_same_terms_have_numbered() -> None:
-    def log(*terms: int, base: int = 0) -> Log:
-        return Log(base, terms[0], [Entry(term, 0, 1, 1, 0, b"") for term in terms[1:]])
+    def log(*terms: int, base: int = 0) -> EntryLog:
+        return EntryLog(base, terms[0], [Entry(term, 0, 1, 1, 0, b"") for term in terms[1:]])
 
     assert log(0, 1, 1, 3).common(log(0, 1, 1, 3).runs()) == 3
     assert log(0, 1, 1).common(log(0, 1, 1, 1, 1).runs()) == 2  # the other one has more of the same
@@ -305,7 +305,7 @@ def test_two_logs_have_in_common_what_the_same_terms_have_numbered() -> None:
 
 def test_a_state_travels_in_pieces_and_what_is_lost_is_asked_for_again() -> None:
     limits = replace(CHAIN_LIMITS, piece_bytes=10, pieces_ahead=2)
-    replica, other = opened(piece_bytes=10), Replica(Sum(), limits)
+    replica, other = opened(piece_bytes=10), ChainReplica(Sum(), limits)
     replica.apply(2, Entry(1, 1_000_000, 1, 1, 0, b"5"))
     making = replica.make()
     assert making.step(1 << 20)
@@ -328,7 +328,7 @@ def test_a_state_travels_in_pieces_and_what_is_lost_is_asked_for_again() -> None
 
 
 def test_a_state_that_was_damaged_on_its_way_is_not_taken() -> None:
-    replica = Replica(Sum(), CHAIN_LIMITS)
+    replica = ChainReplica(Sum(), CHAIN_LIMITS)
     taker = Taker(replica, CHAIN_LIMITS)
     making = opened().make()
     assert making.step(1_000)
@@ -354,14 +354,14 @@ def beat(place: int, **fields: object) -> Beat:
     return Beat(**{**usual, **fields})  # type: ignore[arg-type]
 
 
-def known(*places: int, **fields: object) -> Known:
+def known(*places: int, **fields: object) -> ChainView:
     hears = sum(1 << place for place in places)
     beats = {place: beat(place, hears=hears & ~(1 << place)) for place in places}
     usual = {
         "number": 4, "configuration": THREE, "durable": True, "names": NAMES, "beats": beats, "slow": -1, "asked": {},
         "patient": False,
     }  # fmt: skip
-    return Known(**{**usual, **fields})  # type: ignore[arg-type]
+    return ChainView(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 def test_nothing_is_wanted_where_all_is_well() -> None:

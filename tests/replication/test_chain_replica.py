@@ -11,7 +11,7 @@ import pytest
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain.messages import EXPIRED, OK, RAISED, RESULT_BYTES_MAX, Entry
 from chappe.replication.chain.origins import FEW
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import ChainReplica
 
 
 class Times:
@@ -54,14 +54,14 @@ class Filed(Times):
         self.restored.append(state)
 
 
-def opened(machine: Times, **limits: float) -> Replica:
+def opened(machine: Times, **limits: float) -> ChainReplica:
     """With one session, 1."""
-    made = Replica(machine, replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
+    made = ChainReplica(machine, replace(CHAIN_LIMITS, **limits))  # type: ignore[arg-type]
     made.apply(1, Entry(1, 5, 0, 0, 0, b"me"))
     return made
 
 
-def transferred(replica: Replica) -> tuple[bytes, ...]:
+def transferred(replica: ChainReplica) -> tuple[bytes, ...]:
     """A small state for another server."""
     making = replica.make(transfer=True)
     assert making.step(1_000)
@@ -77,11 +77,11 @@ def test_a_machine_is_told_when_the_head_numbered_a_command() -> None:
 
 def test_a_machine_with_files_is_told_what_is_meant_and_where_to_begin() -> None:
     machine, other = Filed(), Filed()
-    replica = Replica(machine, CHAIN_LIMITS)
+    replica = ChainReplica(machine, CHAIN_LIMITS)
     replica.begin()
 
-    Replica(other, CHAIN_LIMITS).restore(9, transferred(replica))
-    Replica(machine, CHAIN_LIMITS).restore(9, (replica.snapshot(),))
+    ChainReplica(other, CHAIN_LIMITS).restore(9, transferred(replica))
+    ChainReplica(machine, CHAIN_LIMITS).restore(9, (replica.snapshot(),))
     assert machine.restored == [b"", b"up to 7"]
     assert other.restored == [b"everything"]
 
@@ -139,7 +139,7 @@ class Headed(Times):
 def test_a_command_of_the_head_is_done_without_a_session_and_by_machines_that_know_such() -> None:
     plain, headed = Times(), Headed()
     for machine, outcome in ((plain, RAISED), (headed, OK)):
-        replica = Replica(machine, CHAIN_LIMITS)
+        replica = ChainReplica(machine, CHAIN_LIMITS)
         found = replica.apply(1, Entry(1, 5, 0, 1, 0, b"1"))
         assert found is not None
         assert found[0][0] == outcome
@@ -148,9 +148,9 @@ def test_a_command_of_the_head_is_done_without_a_session_and_by_machines_that_kn
     assert headed.own == [b"1"]
 
 
-def flooded(each: int, *, do: bool) -> Replica:
+def flooded(each: int, *, do: bool) -> ChainReplica:
     """Two clients of other origins that did something, and ``each`` sessions of a third one beyond what is kept."""
-    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=10))
+    replica = ChainReplica(Times(), replace(CHAIN_LIMITS, sessions_max=10))
     index = 0
     for origin in (b"ann", b"bob"):
         replica.apply(index + 1, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
@@ -171,7 +171,7 @@ def test_sessions_of_one_origin_push_out_no_others(do: bool) -> None:
 
     assert replica.sessions == 10
     assert [replica.last(session) for session in (1, 3)] == [1, 1]
-    restored = Replica(Times(), replica._limits)
+    restored = ChainReplica(Times(), replica._limits)
     restored.restore(replica.applied, (replica.snapshot(),))
     for index in range(replica.applied + 1, replica.applied + 30):  # all members end the same ones
         entry = Entry(1, 5, 0, 0, 0, b"n", (b"rogue",) if index % 3 else (b"ann",))
@@ -182,7 +182,7 @@ def test_sessions_of_one_origin_push_out_no_others(do: bool) -> None:
 @pytest.mark.parametrize("do", [False, True])
 @pytest.mark.parametrize("each", [1, 2, 4, 25])
 def test_clients_of_many_origins_that_use_their_sessions_push_out_no_idle_one_with_fewer(each: int, do: bool) -> None:
-    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=100))
+    replica = ChainReplica(Times(), replace(CHAIN_LIMITS, sessions_max=100))
     idle = opened_by(replica, b"idle", do=True)
     flood = [opened_by(replica, b"%d" % (number // each), do=do) for number in range(300)]
     kept = replica.last(idle) is not None
@@ -191,7 +191,7 @@ def test_clients_of_many_origins_that_use_their_sessions_push_out_no_idle_one_wi
     assert replica.last(flood[-1]) is not None
 
 
-def opened_by(replica: Replica, origin: bytes, *, do: bool) -> int:
+def opened_by(replica: ChainReplica, origin: bytes, *, do: bool) -> int:
     """A session of an origin; ``do``: with a command."""
     session = replica.applied + 1
     replica.apply(session, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
@@ -204,8 +204,8 @@ def opened_by(replica: Replica, origin: bytes, *, do: bool) -> int:
 def test_who_goes_is_found_without_a_look_at_all_and_is_the_same_after_a_restart(seed: int) -> None:
     rng = Random(seed)
     limits = replace(CHAIN_LIMITS, sessions_max=rng.randrange(1, 40))
-    replica = Replica(Times(), limits)
-    others = [Replica(Times(), limits)]
+    replica = ChainReplica(Times(), limits)
+    others = [ChainReplica(Times(), limits)]
     used, unused = dict[int, bytes](), dict[int, bytes]()  # by session its origin, the least recently used one first
     opened_or_used = dict[int, None]()
 
@@ -241,7 +241,7 @@ def test_who_goes_is_found_without_a_look_at_all_and_is_the_same_after_a_restart
         assert {each for each in (*used, *unused) if replica.last(each) is not None} == {*used, *unused}
         assert replica.sessions == len(used) + len(unused)
         if index % 100 == 0:
-            others.append(Replica(Times(), limits))
+            others.append(ChainReplica(Times(), limits))
             others[-1].restore(index, (replica.snapshot(),))
     assert len({each.snapshot() for each in (replica, *others)}) == 1
 
@@ -257,7 +257,7 @@ def test_a_new_client_gets_in_where_all_others_did_something() -> None:
 
 
 def test_a_client_whose_request_to_open_came_twice_keeps_the_session_that_it_was_told_of() -> None:
-    replica = Replica(Times(), replace(CHAIN_LIMITS, sessions_max=3))
+    replica = ChainReplica(Times(), replace(CHAIN_LIMITS, sessions_max=3))
     for index, origin in enumerate((b"ann", b"bob", b"eve", b"eve"), 1):
         replica.apply(index, Entry(1, 5, 0, 0, 0, b"n", (origin,)))
 

@@ -19,10 +19,10 @@ from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import SaveState
 from chappe.replication.chain.messages import Beat, Do, Join, Open, Piece, Want
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import ChainReplica
 from chappe.replication.chain.rows import PARTS, Rows
 from chappe.replication.chain.snapshots import MARK
 
@@ -84,7 +84,7 @@ def put(number: int) -> bytes:
     return b'["put", "%d", "%s"]' % (number % KEYS, b"%0100d" % number)
 
 
-def filled(core: ChainServer) -> None:
+def filled(core: ChainServerCore) -> None:
     """Many values, more than the log may have."""
     for seq in range(1, KEYS + 1):
         core.handle_request("client", Do(1, seq, seq - 1, put(seq)), b"", 0.0)
@@ -116,7 +116,7 @@ def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_i
     assert beats >= int(now / LIMITS.beat_s)
     assert giving.committed > KEYS + 1  # commands were done meanwhile
 
-    restored = Replica(KeyValues(), LIMITS)
+    restored = ChainReplica(KeyValues(), LIMITS)
     made = restored.restoring()
     size, index = 0, 0
     while True:
@@ -133,10 +133,10 @@ def test_a_tail_that_makes_a_large_state_goes_on_in_time_and_so_does_who_takes_i
     assert taking.committed == 0
 
 
-def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServer:
+def alone(disk: Disk, limits: ChainLimits = LIMITS) -> ChainServerCore:
     """The only member of a durable chain."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), True))
-    core = ChainServer(
+    core = ChainServerCore(
         0, ("a",), 1, VoteRecord(11, 1, decided), KeyValues(), now=0.0, clock=FixedClock(1),
         loaded=disk.loaded, limits=limits,
     )  # fmt: skip
@@ -223,7 +223,7 @@ def test_a_head_with_the_longest_log_takes_commands_while_it_makes_a_state() -> 
 
 
 def test_a_state_of_another_form_or_that_ends_too_early_is_refused() -> None:
-    replica = Replica(KeyValues(), LIMITS)
+    replica = ChainReplica(KeyValues(), LIMITS)
     for broken in ((), (b"",), (b"\x91",), (MARK,), (MARK + b"\0\0\0\1",), (MARK + b"\0\0\0\1\xc1",)):
         with pytest.raises(ProtocolError):
             replica.restore(9, broken)

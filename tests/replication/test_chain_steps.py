@@ -13,7 +13,7 @@ from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain import configuration
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.events import Applied
 from chappe.replication.chain.messages import OK, RAISED, STEP_BYTES, Do, Done, Open
 
@@ -38,10 +38,12 @@ class Echo:
         self.did = state.split(b",") if state else []
 
 
-def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
+def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServerCore:
     """The only server of a chain in memory, with a session: number 1."""
     decided = configuration.encode(Configuration(((0, 1),), (11,), (False,), False))
-    core = ChainServer(0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits)
+    core = ChainServerCore(
+        0, ("a",), 1, VoteRecord(11, 1, decided), machine, now=0.0, clock=FixedClock(1), limits=limits
+    )
     core.aligned = True  # as the head of a configuration that it has entered
     core.handle_request("client", Open(b"n"), b"", 0.0)
     core.flush(0.0)
@@ -49,7 +51,7 @@ def alone(machine: Echo, limits: ChainLimits = CHAIN_LIMITS) -> ChainServer:
     return core
 
 
-def done(core: ChainServer, request: Do) -> list[Done]:
+def done(core: ChainServerCore, request: Do) -> list[Done]:
     found = [*core.handle_request("client", request, b"", 0.0), *core.flush(0.0)]
     return [each.message for each in found if isinstance(each, Reply) and isinstance(each.message, Done)]
 

@@ -14,9 +14,9 @@ from chappe import Chain, ChainConfiguration
 from chappe.core import Persist
 from chappe.errors import StorageFull
 from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import ChainState, LogChange
-from chappe.replication.chain.events import NotKept
+from chappe.replication.chain.events import WriteRefused
 from chappe.runtime.chain_answers import UnreadAnswers
 from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.driver import SYSTEM_CLOCK
@@ -62,7 +62,7 @@ class Member:
         self.files.done = []
         self.files.slow = threading.Event()
         self.files.slow.set()
-        self.core = ChainServer(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic(), clock=SYSTEM_CLOCK)
+        self.core = ChainServerCore(0, ("a",), 1, self.files.memory, Ledger(), now=time.monotonic(), clock=SYSTEM_CLOCK)
         self.ports = ChainServerPorts(
             configuration.addresses, configuration.chain, self.core, files=self.files, gate=None, rules=None,
             on_report=self.events.append, on_applied=None,
@@ -72,7 +72,7 @@ class Member:
     def refused(self, what: str) -> int:
         """How often that was told."""
         with self.node.lock:
-            return len([each for each in self.events if isinstance(each, NotKept) and each.what == what])
+            return len([each for each in self.events if isinstance(each, WriteRefused) and each.what == what])
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import membership, proposing
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import LogChange
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
 from chappe.replication.chain.reading import ReadingRounds
-from chappe.replication.chain.replica import Machine, Replica
+from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine
 from chappe.replication.chain.serving import Serving
 from chappe.sim.world import Settings
 
@@ -62,15 +62,15 @@ def reads_at_once(patch: pytest.MonkeyPatch) -> None:
 def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
     """Neither the head nor the state knows a command again."""
 
-    def apply(self: Replica, index: int, entry: Entry) -> Any:
+    def apply(self: ChainReplica, index: int, entry: Entry) -> Any:
         session = self._sessions.get(entry.session)
         if session is not None:
             session.last = entry.seq - 1
             session.results = {seq: found for seq, found in session.results.items() if seq < entry.seq}
         return done(self, index, entry)
 
-    done = Replica.apply
-    patch.setattr(Replica, "apply", apply)
+    done = ChainReplica.apply
+    patch.setattr(ChainReplica, "apply", apply)
     do, last = Serving._do, Serving._last
 
     def always(self: Serving, session: int) -> int | None:
@@ -86,22 +86,22 @@ def does_what_is_repeated_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
-    def commit(self: ChainServer) -> None:
+    def commit(self: ChainServerCore) -> None:
         if self.head:
             self.apply(self.safe)
 
-    patch.setattr(ChainServer, "_commit", commit)
+    patch.setattr(ChainServerCore, "_commit", commit)
 
 
 def commits_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
-    def written(self: ChainServer, change: LogChange, why: str, now: float) -> list[Effect]:
+    def written(self: ChainServerCore, change: LogChange, why: str, now: float) -> list[Effect]:
         return self._written_down(change)
 
-    patch.setattr(ChainServer, "_not_written", written)
+    patch.setattr(ChainServerCore, "_not_written", written)
 
 
 def keeps_what_was_never_committed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChainServer, "_throw_away", lambda self, base: [])
+    patch.setattr(ChainServerCore, "_throw_away", lambda self, base: [])
 
 
 def decides_alone(patch: pytest.MonkeyPatch) -> None:
@@ -109,49 +109,49 @@ def decides_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Agreement, "majority", property(lambda self: 1))
     wanted = membership.wanted
 
-    def eager(known: membership.Known) -> membership.Wanted:
+    def eager(known: membership.ChainView) -> membership.Proposal:
         found, before = wanted(known), known.configuration
         stay = tuple(each for each in before.chain if each[0] in known.beats)
         if found.why and known.number and stay and stay != before.chain:
-            return membership.Wanted(Configuration(stay, before.disks, before.out, before.durable))
+            return membership.Proposal(Configuration(stay, before.disks, before.out, before.durable))
         return found
 
     patch.setattr(proposing, "wanted", eager)
 
 
 def commits_while_somebody_joins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChainServer, "holds", property(lambda self: False, lambda self, value: None), raising=False)
+    patch.setattr(ChainServerCore, "holds", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 def believes_every_clock(patch: pytest.MonkeyPatch) -> None:
     """Two hours ahead of all others."""
-    init = Replica.__init__
+    init = ChainReplica.__init__
 
-    def believing(self: Replica, machine: Machine, limits: ChainLimits, *, fixed: bool = False) -> None:
+    def believing(self: ChainReplica, machine: ReplicatedMachine, limits: ChainLimits, *, fixed: bool = False) -> None:
         init(self, machine, replace(limits, pause_s=1e6), fixed=fixed)
 
-    patch.setattr(Replica, "__init__", believing)
+    patch.setattr(ChainReplica, "__init__", believing)
 
 
 def is_not_deterministic(patch: pytest.MonkeyPatch) -> None:
-    def read(self: Replica) -> bytes:
+    def read(self: ChainReplica) -> bytes:
         return snapshot(self) + b"%d" % (id(self) % 7)
 
-    snapshot = Replica.snapshot
-    patch.setattr(Replica, "snapshot", read)
+    snapshot = ChainReplica.snapshot
+    patch.setattr(ChainReplica, "snapshot", read)
 
 
 def a_new_tail_knows_all(patch: pytest.MonkeyPatch) -> None:
     """It answers before it knows what the old one had committed."""
 
-    def confirm(self: ChainServer, sender: int, message: Confirm) -> list[Effect]:
+    def confirm(self: ChainServerCore, sender: int, message: Confirm) -> list[Effect]:
         if not self.agreement.untouched or not self.agreement.may_vote:
             return []
         disk = self.agreement.memory.disk
         return [Send(sender, Confirmed(self.number, message.life, message.round, disk, self.committed))]
 
-    patch.setattr(ChainServer, "shown", property(lambda self: self.committed))
-    patch.setattr(ChainServer, "_confirm", confirm)
+    patch.setattr(ChainServerCore, "shown", property(lambda self: self.committed))
+    patch.setattr(ChainServerCore, "_confirm", confirm)
 
 
 def takes_whoever_comes_back_for_a_member(patch: pytest.MonkeyPatch) -> None:

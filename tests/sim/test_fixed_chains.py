@@ -35,21 +35,21 @@ def test_deaths_alone_break_no_promise_and_the_last_survivor_confirms() -> None:
 def the_first_that_is_back_begins_again(patch: pytest.MonkeyPatch) -> None:
     """It does not wait for the last survivor, which has commands that no other has."""
 
-    def hasty(known: membership.Known) -> membership.Wanted:
+    def hasty(known: membership.ChainView) -> membership.Proposal:
         found = wanted(known)
         if found.configuration is not None or known.member or not known.number:
             return found
         again = wanted(replace(known, fixed=False)).configuration
-        return found if again is None else membership.Wanted(structs.replace(again, line=known.line))
+        return found if again is None else membership.Proposal(structs.replace(again, line=known.line))
 
     wanted = membership.wanted
     patch.setattr(proposing, "wanted", hasty)
 
 
 def the_last_one_asks_for_a_majority(patch: pytest.MonkeyPatch) -> None:
-    def careful(known: membership.Known) -> membership.Wanted:
+    def careful(known: membership.ChainView) -> membership.Proposal:
         few = known.number and 2 * len(known.beats) <= len(known.names)
-        return membership.Wanted(why="no majority") if few else wanted(known)
+        return membership.Proposal(why="no majority") if few else wanted(known)
 
     wanted = membership.wanted
     patch.setattr(proposing, "wanted", careful)

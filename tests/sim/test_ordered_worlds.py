@@ -14,7 +14,7 @@ from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
 from chappe.log.sources import Key
 from chappe.log.store import LogStore
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.joining import Joining
 from chappe.sim.world import Settings
 
@@ -76,11 +76,11 @@ def lets_go_of_what_the_disk_refuses(patch: pytest.MonkeyPatch) -> None:
 def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     """The head does what it is asked for as soon as it has it, and publishes that."""
 
-    def commit(self: ChainServer) -> None:
+    def commit(self: ChainServerCore) -> None:
         if self.head:
             self.apply(self.log.end)
 
-    patch.setattr(ChainServer, "_commit", commit)
+    patch.setattr(ChainServerCore, "_commit", commit)
 
 
 def takes_all_that_comes(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from chappe.core import Effect, Reply, Send
 from chappe.errors import ProtocolError, StorageError, UsageError
 from chappe.replication.agreement.core import VoteRecord
 from chappe.replication.chain.client import ChainClient
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.disk import Job, SaveState
 from chappe.replication.chain.events import Applied
 from chappe.replication.chain.wire import (
@@ -115,8 +115,8 @@ class _Connections:
                     self.dropped += 1
 
 
-class Observer(Protocol):
-    """Looks at a server after all that it did."""
+class EndpointLink(Protocol):
+    """Looks at a server after all that it did: ``kv_chain.ChainLink``."""
 
     def look(self) -> None:
         """Called with the server's lock held."""
@@ -139,7 +139,7 @@ class ChainServerPorts(Ports):
         self,
         addresses: Sequence[MapAddress],
         chain: bytes,
-        core: ChainServer,
+        core: ChainServerCore,
         *,
         files: ChainFiles | None,
         gate: Gate | None,
@@ -149,7 +149,7 @@ class ChainServerPorts(Ports):
     ) -> None:
         self.core = core
         self.rules = rules
-        self.observer: Observer | None = None
+        self.link: EndpointLink | None = None  # to the endpoint whose data store this is
         self._files = files
         self._gate = gate
         self._chain = chain
@@ -205,8 +205,8 @@ class ChainServerPorts(Ports):
 
     def halted(self, reason: str) -> None:
         """See ``Ports``."""
-        if self.observer is not None:
-            self.observer.look()
+        if self.link is not None:
+            self.link.look()
 
     # -- input -------------------------------------------------------------------------------------------------------
 
@@ -307,8 +307,8 @@ class ChainServerPorts(Ports):
         if self.core.news and self._on_applied is not None:
             news, self.core.news = self.core.news, []
             self._on_applied(news, self.core.tail)
-        if self.observer is not None:
-            self.observer.look()
+        if self.link is not None:
+            self.link.look()
         self._servers.send_gathered()
         if not self._replies:
             return

@@ -51,7 +51,7 @@ class ChainLink:
     def serve(self, server: ChainServerPorts) -> None:
         """This is the server whose machine it is."""
         self._server = server
-        server.observer = self
+        server.link = self
         self._down = Lane(CALLBACKS, server.driver.run)
 
     def begin(self, post: Post, take: Take) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from chappe.errors import UsageError
-from chappe.replication.chain.replica import Machine, TimedMachine
+from chappe.replication.chain.replica import ReplicatedMachine, TimedMachine
 
 SEEDS: Final = ("1", "2")  # of the hashes of text, which order sets
 CHILD_S: Final = 300.0  # another process gets so long
@@ -32,7 +32,9 @@ answer(make)
 Did = tuple[list[bytes], bytes]  # what was answered, in order, and the state in the end
 
 
-def check_machine(make: Callable[[], Machine], commands: Iterable[bytes], queries: Iterable[bytes] = ()) -> None:
+def check_machine(
+    make: Callable[[], ReplicatedMachine], commands: Iterable[bytes], queries: Iterable[bytes] = ()
+) -> None:
     """Raise AssertionError unless all replicas of a machine are the same, whatever a chain does with them.
 
     The commands are done by a machine, by a second one, and by one that is restored in between from a snapshot, at
@@ -64,13 +66,13 @@ def check_machine(make: Callable[[], Machine], commands: Iterable[bytes], querie
         raise AssertionError("read has changed the state, which only apply may do")
 
 
-def answer(make: Callable[[], Machine]) -> None:
+def answer(make: Callable[[], ReplicatedMachine]) -> None:
     """In another process: do what comes, and say what came of it."""
     commands = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[bytes])
     sys.stdout.buffer.write(msgspec.msgpack.encode(_do(make(), commands)))
 
 
-def _do(machine: Machine, commands: Sequence[bytes], begun: int = 0) -> Did:
+def _do(machine: ReplicatedMachine, commands: Sequence[bytes], begun: int = 0) -> Did:
     answers = []
     for place, command in enumerate(commands, begun):
         if isinstance(machine, TimedMachine):
@@ -79,7 +81,7 @@ def _do(machine: Machine, commands: Sequence[bytes], begun: int = 0) -> Did:
     return answers, bytes(machine.snapshot())
 
 
-def _restored(make: Callable[[], Machine], commands: Sequence[bytes], place: int) -> Did:
+def _restored(make: Callable[[], ReplicatedMachine], commands: Sequence[bytes], place: int) -> Did:
     before, state = _do(make(), commands[:place])
     machine = make()
     machine.restore(state)
@@ -99,7 +101,7 @@ def _asked(ask: Callable[[bytes], bytes], what: bytes) -> bytes:
     return found
 
 
-def _elsewhere(make: Callable[[], Machine], commands: Sequence[bytes], seed: str) -> Did:
+def _elsewhere(make: Callable[[], ReplicatedMachine], commands: Sequence[bytes], seed: str) -> Did:
     module = sys.modules.get(make.__module__)
     path, attributes = getattr(module, "__file__", None), make.__qualname__
     if path is None or "<" in attributes:

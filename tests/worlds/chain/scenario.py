@@ -19,7 +19,7 @@ from tests.worlds.linearizable import UNKNOWN, Operation, not_linearizable
 from chappe.errors import UsageError
 from chappe.limits import CHAIN_LIMITS
 from chappe.replication.chain.client import ChainClient
-from chappe.replication.chain.core import ChainServer
+from chappe.replication.chain.core import ChainServerCore
 from chappe.replication.chain.messages import Entry
 from chappe.sim.host import Member
 from chappe.sim.network import Wire
@@ -32,7 +32,7 @@ DRIFTS: Final = (0.0, 0.01, 0.1)
 class ChainCores:
     """What is under test."""
 
-    server: type[ChainServer] = ChainServer
+    server: type[ChainServerCore] = ChainServerCore
     client: type[ChainClient] = ChainClient
 
 

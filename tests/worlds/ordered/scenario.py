@@ -27,7 +27,7 @@ from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import End, OrderedLog, Placed
 from chappe.log.store import LogStore
 from chappe.replication.chain.messages import Entry
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import ChainReplica
 from chappe.sim.world import Checker, Settings
 
 READERS = 2
@@ -55,7 +55,7 @@ class Truth:
 
     def __init__(self, limits: ChainLimits) -> None:
         self.machine = self.made()
-        self._replica = Replica(self.machine, limits)
+        self._replica = ChainReplica(self.machine, limits)
         self.parts: dict[str, list[int]] = {}
         self.ends: list[dict[str, int]] = [{}]  # by entry
 

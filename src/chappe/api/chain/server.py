@@ -14,9 +14,9 @@ from chappe.api.faces import weakly
 from chappe.api.node_host import NodeHost
 from chappe.errors import UsageError
 from chappe.replication.agreement.core import VoteRecord
-from chappe.replication.chain.core import ChainServer as Core
-from chappe.replication.chain.events import Applied, Entered, Joins
-from chappe.replication.chain.replica import Machine
+from chappe.replication.chain.core import ChainServerCore as Core
+from chappe.replication.chain.events import Applied, Entered, ServerJoins
+from chappe.replication.chain.replica import ReplicatedMachine
 from chappe.runtime.chain_ports import ChainServerPorts
 from chappe.runtime.chain_rules import ChainRules
 from chappe.runtime.driver import SYSTEM_CLOCK, Driver
@@ -60,12 +60,12 @@ class ChainServer(NodeHost):
         StorageError: The directory cannot be used, or what was synced there is damaged.
     """
 
-    _good = (Entered, Joins)
+    _good = (Entered, ServerJoins)
     _node: Driver
 
     def __init__(
         self,
-        machine: Machine,
+        machine: ReplicatedMachine,
         configuration: ChainConfiguration | str | Path,
         name: str,
         *,

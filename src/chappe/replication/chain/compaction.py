@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from chappe.limits import ChainLimits
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.log import Log
-from chappe.replication.chain.neighbour import Neighbour
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.external import ExternalState
+from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.replica import ChainReplica
 from chappe.replication.chain.snapshots import Making
 from chappe.replication.chain.transfer import Giver
 
@@ -24,19 +24,19 @@ JOINER_TIMES: Final = 4  # the log may be so many times as long while somebody j
 STEP_S: Final = 0.002  # between two pieces of a state, for other work
 
 
-class Server(Protocol):
+class CompactionServer(Protocol):
     """What is asked of the server that this is a part of."""
 
     place: int
     number: int
     configuration: Configuration
     committed: int
-    log: Log
-    replica: Replica
-    next: Neighbour | None
+    log: EntryLog
+    replica: ChainReplica
+    next: Downstream | None
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def external(self) -> ExternalState | None:
         """The part of its machine that lies elsewhere, if there is one."""
         ...
 
@@ -56,7 +56,7 @@ class Server(Protocol):
 
 
 @dataclass(slots=True)
-class _Made:
+class _StateMaking:
     """A snapshot in the making, of the state after an entry."""
 
     making: Making
@@ -74,15 +74,13 @@ class Compaction:
         size: Of the state that the server begins with.
     """
 
-    def __init__(self, server: Server, limits: ChainLimits, size: int) -> None:
+    def __init__(self, server: CompactionServer, limits: ChainLimits, size: int) -> None:
         self._server = server
         self._limits = limits
         self.log_bytes = limits.log_bytes  # so long is the log before a state takes its place
-        self._making: _Made | None = None  # a snapshot in the making
+        self._making: _StateMaking | None = None  # a snapshot in the making
         self._made: Giver | None = None  # a complete one, for a joiner
-        self._unsettled: tuple[int, ChainState] | None = (
-            None  # to be written once everything up to that mark is elsewhere
-        )
+        self._unsettled: tuple[int, ChainState] | None = None  # written once all up to that mark is elsewhere
         self.owed = 0  # up to this mark a joiner has to have elsewhere what its log has no more
         self.begin(size)
 
@@ -144,7 +142,7 @@ class Compaction:
         if not server.configuration.durable:
             log.shorten(upto)
             return
-        self._begin(0 if server.elsewhere is None else server.elsewhere.mark(), now)
+        self._begin(0 if server.external is None else server.external.mark(), now)
         if self._unsettled is not None:
             self._settle(upto)
 
@@ -153,11 +151,11 @@ class Compaction:
         assert self._unsettled is not None
         mark, state = self._unsettled
         server = self._server
-        elsewhere = server.elsewhere
-        if elsewhere is not None and server.place not in server.configuration.places and not elsewhere.complete:
+        external = server.external
+        if external is not None and server.place not in server.configuration.places and not external.complete:
             self.owed = mark  # nobody relies on a joiner: its log is not to hold all that comes while it reads the rest
             mark = 0
-        if state.index <= upto and (elsewhere is None or elsewhere.settled >= mark):
+        if state.index <= upto and (external is None or external.settled >= mark):
             self._unsettled = None
             server.replace_log(state)
 
@@ -166,10 +164,10 @@ class Compaction:
         server = self._server
         making = server.replica.make(transfer=mark is None)
         index = server.committed
-        self._making = _Made(making, index, server.log.term(index), server.log.bytes, mark, now)
+        self._making = _StateMaking(making, index, server.log.term(index), server.log.bytes, mark, now)
         self._make(self._making, now)
 
-    def _make(self, made: _Made, now: float) -> None:
+    def _make(self, made: _StateMaking, now: float) -> None:
         """Make another piece of the snapshot."""
         making, gives = made.making, self._server.gives
         if made.mark is None and not gives:

@@ -25,10 +25,11 @@ from chappe.replication.chain import configuration as value
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
 from chappe.replication.chain.disk import ChainState, Job, LoadedChain, LogChange, SaveState
-from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.events import Applied, Entered, NotKept, ThrewAway
+from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.events import Applied, Entered, EntriesDiscarded, WriteRefused
+from chappe.replication.chain.external import ExternalState
 from chappe.replication.chain.joining import Joining
-from chappe.replication.chain.log import Log
+from chappe.replication.chain.log import EntryLog
 from chappe.replication.chain.messages import (
     Ack,
     Append,
@@ -45,10 +46,9 @@ from chappe.replication.chain.messages import (
     Resume,
     Want,
 )
-from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.proposing import Proposing
-from chappe.replication.chain.replica import Machine, Replica, Restored
+from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine, Restored
 from chappe.replication.chain.serving import Serving
 
 LOG: Final = "the log"
@@ -58,7 +58,7 @@ REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ChainStatus:
     """What a server knows of its chain, for people."""
 
     number: int
@@ -70,7 +70,7 @@ class Status:
     why: str
 
 
-class ChainServer:
+class ChainServerCore:
     """One server; ``flush`` is due after each input.
 
     Args:
@@ -95,7 +95,7 @@ class ChainServer:
         names: tuple[str, ...],
         life: int,
         memory: VoteRecord,
-        machine: Machine,
+        machine: ReplicatedMachine,
         *,
         now: float,
         clock: Clock,
@@ -130,13 +130,13 @@ class ChainServer:
         self.peers = Peers(place, len(names), limits.silent_s)
         # -- the log and the state
         loaded = loaded or LoadedChain()
-        self.replica = Replica(machine, limits, fixed=fixed)
+        self.replica = ChainReplica(machine, limits, fixed=fixed)
         state = loaded.state
         if state is not None:
             self.replica.restore(state.index, state.chunks)
         else:
             self.replica.begin()
-        self.log = Log(*((state.index, state.term) if state else (0, 0)), loaded.entries)
+        self.log = EntryLog(*((state.index, state.term) if state else (0, 0)), loaded.entries)
         self.synced = self.log.end  # on disk here
         self.committed = self.log.base
         self.apply(min(loaded.committed, self.log.end), answers=False)
@@ -144,17 +144,15 @@ class ChainServer:
         self._writing: LogChange | None = None
         self._written = self.log.end  # handed to the disk, and not cut since
         self._cut: int | None = None  # what follows is to go
-        self._state: ChainState | None = (
-            None  # to be written in place of everything, before anything else: while joining
-        )
+        self._state: ChainState | None = None  # to be written in place of everything, first: while joining
         self._saves: ChainState | None = None  # to be saved beside later changes: as a member, for which others wait
         self._saving: ChainState | None = None  # being saved
         self._save_at = -math.inf  # the disk has refused: when to save again
-        self.elsewhere = machine if isinstance(machine, Elsewhere) else None
+        self.external = machine if isinstance(machine, ExternalState) else None
         self.compaction = Compaction(self, limits, 0 if state is None else state.size)
         self._noted = loaded.committed
         self._write_at = -math.inf  # the disk has refused
-        self._refused: dict[str, tuple[float, NotKept]] = {}  # what it has refused, and when that was told
+        self._refused: dict[str, tuple[float, WriteRefused]] = {}  # what it has refused, and when that was told
         # -- its place in the configuration
         self.aligned = False  # its log is a part of its predecessor's
         self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
@@ -162,7 +160,7 @@ class ChainServer:
         self._acked: tuple[int, int, int, bool] | None = None  # what the predecessor was told last
         self._ack_at = -math.inf  # it is not told again before
         self._owes_ack = False
-        self.next: Neighbour | None = None
+        self.next: Downstream | None = None
         self.joining = Joining(self, limits)
         self.holds = False  # it commits nothing until the next configuration
         # -- who is to be a member
@@ -183,12 +181,12 @@ class ChainServer:
         """The last entry that is as safe here as the chain promises."""
         if not self.configuration.durable:
             return self.log.end
-        elsewhere = self.elsewhere
-        if elsewhere is None:
+        external = self.external
+        if external is None:
             return self.synced
-        if not self.member and (not elsewhere.complete or elsewhere.settled < self.compaction.owed):
+        if not self.member and (not external.complete or external.settled < self.compaction.owed):
             return 0
-        return min(self.synced, self.committed) if elsewhere.full else self.synced
+        return min(self.synced, self.committed) if external.full else self.synced
 
     @property
     def shown(self) -> int:
@@ -220,13 +218,13 @@ class ChainServer:
         due = min(self._beat_at, self.agreement.next_timeout(), self.compaction.next_timeout())
         return min(due, self._ack_at) if self._owes_ack else due
 
-    def status(self, now: float) -> Status:
+    def status(self, now: float) -> ChainStatus:
         """What it knows, for people."""
         heard = self.peers.heard(now)
         others = tuple((self.names[place], each.end, each.synced, each.committed) for place, each in heard.items())
         members = tuple(self.names[place] for place in self.configuration.places)
         refused = str(self._refused[LOG][1]) if LOG in self._refused else ""
-        return Status(self.number, members, self.log.end, self.safe, self.committed, others, self.why or refused)
+        return ChainStatus(self.number, members, self.log.end, self.safe, self.committed, others, self.why or refused)
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
@@ -315,7 +313,7 @@ class ChainServer:
         if isinstance(job, SaveState):
             return self._saved() if outcome is None else self._not_saved(str(outcome), now)
         done = self.agree(self.agreement.handle_done(job, outcome, now), now)
-        return done if outcome is None else [*done, *self._tell_refused(NotKept(VOTE, str(outcome)), now)]
+        return done if outcome is None else [*done, *self._tell_refused(WriteRefused(VOTE, str(outcome)), now)]
 
     def _written_down(self, change: LogChange) -> list[Effect]:
         assert self._writing is not None
@@ -334,7 +332,7 @@ class ChainServer:
         self._written = self.synced
         self._cut = self.synced
         self._write_at = now + 1.0
-        return self._tell_refused(NotKept(LOG, why), now)
+        return self._tell_refused(WriteRefused(LOG, why), now)
 
     def _saved(self) -> list[Effect]:
         if self._saves is self._saving:
@@ -347,9 +345,9 @@ class ChainServer:
         """Save again later: the disk still has the older files."""
         self._saving = None
         self._save_at = now + 1.0
-        return self._tell_refused(NotKept(STATE, why), now)
+        return self._tell_refused(WriteRefused(STATE, why), now)
 
-    def _tell_refused(self, found: NotKept, now: float) -> list[Effect]:
+    def _tell_refused(self, found: WriteRefused, now: float) -> list[Effect]:
         told = self._refused.get(found.what)
         if told is not None and now - told[0] < REFUSED_AGAIN_S:
             return []
@@ -425,7 +423,7 @@ class ChainServer:
         """Begin anew with a state of the tail."""
         restored.finish(state.index)
         self.compaction.begin(state.size)
-        self.log = Log(state.index, state.term)
+        self.log = EntryLog(state.index, state.term)
         self.committed = state.index
         self._written = self.synced = 0
         self._cut, self._state, self._saves = None, state, None
@@ -534,7 +532,7 @@ class ChainServer:
             self._written = base
             self._cut = base if self._cut is None else min(self._cut, base)
         self.serving.forget()
-        return [Report(ThrewAway(base + 1, last))]
+        return [Report(EntriesDiscarded(base + 1, last))]
 
     def _acknowledge(self, sender: int, message: Ack, now: float) -> None:
         for target in (self.next, self.joining.joiner):
@@ -601,7 +599,7 @@ class ChainServer:
         if self.member and not self.tail:
             places = configuration.places
             after = places[places.index(self.place) + 1]
-            self.next = Neighbour(after, configuration.life(after), self._limits, now)
+            self.next = Downstream(after, configuration.life(after), self._limits, now)
         if self.member and not self.head:
             self._repeat(now)
         self._beat_at = now

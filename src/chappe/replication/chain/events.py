@@ -38,7 +38,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class TookOut:
+class ServerRemoved:
     """This server proposes a chain without a member."""
 
     name: str
@@ -49,7 +49,7 @@ class TookOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Joins:
+class ServerJoins:
     """This server, the tail, proposes a chain with another at its end."""
 
     name: str
@@ -59,7 +59,7 @@ class Joins:
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
+class JoinAbandoned:
     """This server, the tail, goes on without another that would join; it asks again by itself when it can."""
 
     name: str
@@ -69,7 +69,7 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge:
+class StateTooLarge:
     """The state has more bytes than go to a server that would join."""
 
     name: str
@@ -84,7 +84,7 @@ class TooLarge:
 
 
 @dataclass(frozen=True, slots=True)
-class ThrewAway:
+class EntriesDiscarded:
     """Entries that were never committed are gone from this server's log."""
 
     first: int
@@ -95,7 +95,7 @@ class ThrewAway:
 
 
 @dataclass(frozen=True, slots=True)
-class NotKept:
+class WriteRefused:
     """The disk refused something; it is tried again. Told once a minute at most while that lasts."""
 
     what: str

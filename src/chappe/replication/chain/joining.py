@@ -15,13 +15,13 @@ from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import Configuration
 from chappe.replication.chain.disk import ChainState
-from chappe.replication.chain.elsewhere import Elsewhere
-from chappe.replication.chain.events import GaveUp, Replaced, TooLarge
-from chappe.replication.chain.log import Log
+from chappe.replication.chain.downstream import Downstream
+from chappe.replication.chain.events import JoinAbandoned, Replaced, StateTooLarge
+from chappe.replication.chain.external import ExternalState
+from chappe.replication.chain.log import EntryLog
 from chappe.replication.chain.messages import Join, Piece, Want
-from chappe.replication.chain.neighbour import Neighbour
 from chappe.replication.chain.peers import Peers
-from chappe.replication.chain.replica import Replica, Restored
+from chappe.replication.chain.replica import ChainReplica, Restored
 from chappe.replication.chain.transfer import Taker
 
 AGAIN_BEATS: Final = 2  # a joiner that gets no piece of a state repeats its request, ...
@@ -30,7 +30,7 @@ NOTHING: Final = 2**63 - 1  # committed so far no log goes: who says so gets a s
 TOO_LARGE_S: Final = 60.0  # who cannot take a state asks so much later whether it is smaller by now
 
 
-class Server(Protocol):
+class JoiningServer(Protocol):
     """What is asked of the server that this is a part of."""
 
     life: int
@@ -44,14 +44,14 @@ class Server(Protocol):
     fixed: bool
     member: bool
     tail: bool
-    log: Log
-    replica: Replica
+    log: EntryLog
+    replica: ChainReplica
     agreement: Agreement
     peers: Peers
     compaction: Compaction
 
     @property
-    def elsewhere(self) -> Elsewhere | None:
+    def external(self) -> ExternalState | None:
         """The part of its machine that lies elsewhere, if there is one."""
         ...
 
@@ -67,10 +67,10 @@ class Server(Protocol):
 class Joining:
     """See the module."""
 
-    def __init__(self, server: Server, limits: ChainLimits) -> None:
+    def __init__(self, server: JoiningServer, limits: ChainLimits) -> None:
         self._server = server
         self._limits = limits
-        self.joiner: Neighbour | None = None  # at the tail
+        self.joiner: Downstream | None = None  # at the tail
         # -- of who joins
         self._taker = Taker(server.replica, limits)
         self._taken = self._stuck = 0
@@ -109,7 +109,7 @@ class Joining:
         if joiner is not None and joiner.place != sender and server.peers.mutual(joiner.place, now) is not None:
             return []  # one after the other
         if joiner is None or (joiner.place, joiner.life) != (sender, message.life):
-            joiner = self.joiner = Neighbour(sender, message.life, self._limits)
+            joiner = self.joiner = Downstream(sender, message.life, self._limits)
         if joiner.known and (not message.lost or now - joiner.moved_at < self._limits.again_s):
             return []
         if server.log.base <= message.committed <= server.log.end:
@@ -126,7 +126,7 @@ class Joining:
                 return []  # the joiner repeats its request until the state is made
             if giver.size > self._limits.state_bytes_max:
                 self.joiner = None  # it is told how large that is, and asks much later again
-                too_large = TooLarge(server.names[sender], giver.size, self._limits.state_bytes_max)
+                too_large = StateTooLarge(server.names[sender], giver.size, self._limits.state_bytes_max)
                 return [Send(sender, giver.first()), Report(too_large)]
         return [Send(sender, giver.first())]
 
@@ -149,10 +149,10 @@ class Joining:
                 self.joiner = None
         elif now - (joiner.full_at if joiner.giver is None else joiner.moved_at) >= self._limits.slow_s:
             self.joiner = None
-            return [Report(GaveUp(server.names[joiner.place]))]
+            return [Report(JoinAbandoned(server.names[joiner.place]))]
         return []
 
-    def complete(self, now: float) -> Neighbour | None:
+    def complete(self, now: float) -> Downstream | None:
         """Who has everything that is committed, and is to become the tail."""
         joiner, server = self.joiner, self._server
         if joiner is None or not joiner.known or joiner.synced < server.committed:
@@ -167,8 +167,8 @@ class Joining:
     @property
     def full(self) -> bool:
         """Whether this server joins and can take nothing for now, as what it has does not get onto its disk."""
-        elsewhere = self._server.elsewhere
-        return elsewhere is not None and elsewhere.full and not self._server.member
+        external = self._server.external
+        return external is not None and external.full and not self._server.member
 
     @property
     def why(self) -> str:
@@ -207,7 +207,7 @@ class Joining:
             return [Send(sender, Join(server.number, server.life, server.committed, False))]
         if message.size > limits.state_bytes_max:
             self._asks_at = now + TOO_LARGE_S
-            too_large = TooLarge(server.names[server.place], message.size, limits.state_bytes_max)
+            too_large = StateTooLarge(server.names[server.place], message.size, limits.state_bytes_max)
             told, self._hindered = self._hindered == str(too_large), str(too_large)
             return [] if told else [Report(too_large)]
         before = self._taker.size

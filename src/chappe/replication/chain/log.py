@@ -9,7 +9,7 @@ from chappe.replication.chain.messages import Entry
 ENTRY_BYTES = 40  # counted for each, beside its command
 
 
-class Log:
+class EntryLog:
     """Entries ``base + 1`` to ``end``; ``base`` is what the oldest state that it stands on has."""
 
     def __init__(self, base: int = 0, term: int = 0, entries: Sequence[Entry] = ()) -> None:

@@ -23,7 +23,7 @@ APART: Final = "it and its neighbour do not hear each other"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ChainView:
     """What a server goes by: the newest configuration, and beats, its own among them.
 
     Args:
@@ -57,7 +57,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Proposal:
     """What to propose, if anything, and who leaves for which reason; ``why`` if nothing can be done."""
 
     configuration: Configuration | None = None
@@ -70,7 +70,7 @@ class Wanted:
         return any(why is APART for _, why in self.leaving)
 
 
-def wanted(known: Known) -> Wanted:
+def wanted(known: ChainView) -> Proposal:
     """See the module."""
     if not known.number:
         return _founded(known)
@@ -78,7 +78,7 @@ def wanted(known: Known) -> Wanted:
     voters = [place for place, beat in beats.items() if beat.disk == configuration.disks[place]]
     if not known.fixed and 2 * len(voters) <= len(configuration.disks):
         away = _names(known, [place for place in range(len(known.names)) if place not in voters])
-        return Wanted(why=f"no majority of the servers is here, without {away} nothing can be decided")
+        return Proposal(why=f"no majority of the servers is here, without {away} nothing can be decided")
     out = tuple(known.asked.get(place, before) for place, before in enumerate(configuration.out))
     leaving: dict[int, str] = {}
     for place, life in configuration.chain:
@@ -99,7 +99,7 @@ def wanted(known: Known) -> Wanted:
     if not stay:
         return _begun_again(known, out)
     if known.fixed and not known.member:
-        return Wanted()
+        return Proposal()
     lives = dict(configuration.chain)
     disks = tuple(
         beats[place].disk if place in beats and place not in stay else disk
@@ -107,27 +107,27 @@ def wanted(known: Known) -> Wanted:
     )
     chain = tuple((place, lives[place]) for place in stay)
     if (chain, disks, out) == (configuration.chain, configuration.disks, configuration.out):
-        return Wanted(None, tuple(leaving.items()))
-    return Wanted(Configuration(chain, disks, out, configuration.durable, known.line), tuple(leaving.items()))
+        return Proposal(None, tuple(leaving.items()))
+    return Proposal(Configuration(chain, disks, out, configuration.durable, known.line), tuple(leaving.items()))
 
 
-def _founded(known: Known) -> Wanted:
+def _founded(known: ChainView) -> Proposal:
     """The first configuration needs everybody."""
     beats = known.beats
     everybody = range(len(known.names))
     begins = "a chain begins when all its servers are there and hear each other"
     missing = [place for place in everybody if place not in beats]
     if missing:
-        return Wanted(why=f"{begins}; {_names(known, missing)} still missing")
+        return Proposal(why=f"{begins}; {_names(known, missing)} still missing")
     deaf = [place for place in everybody if beats[place].hears | 1 << place != (1 << len(known.names)) - 1]
     if deaf:
-        return Wanted(why=f"{begins}; {_names(known, deaf)} cannot hear all others yet")
+        return Proposal(why=f"{begins}; {_names(known, deaf)} cannot hear all others yet")
     chain = tuple((place, beats[place].life) for place in everybody)
     disks = tuple(beats[place].disk for place in everybody)
-    return Wanted(Configuration(chain, disks, (False,) * len(disks), known.durable, known.line))
+    return Proposal(Configuration(chain, disks, (False,) * len(disks), known.durable, known.line))
 
 
-def _begun_again(known: Known, out: tuple[bool, ...]) -> Wanted:
+def _begun_again(known: ChainView, out: tuple[bool, ...]) -> Proposal:
     """All members are gone: those who are back with their disks have all that was committed."""
     configuration, beats = known.configuration, known.beats
     missing = [place for place in configuration.places if place not in beats]
@@ -138,23 +138,23 @@ def _begun_again(known: Known, out: tuple[bool, ...]) -> Wanted:
     restarted = [place for place in back if beats[place].life != configuration.life(place)]
     if not configuration.durable:
         if missing:
-            return Wanted(why=f"only {_names(known, missing)} can have the state")
-        return Wanted(why="the state was in memory only, and all members have restarted: it is lost")
+            return Proposal(why=f"only {_names(known, missing)} can have the state")
+        return Proposal(why="the state was in memory only, and all members have restarted: it is lost")
     if known.fixed:
         lost = [
             place for place in configuration.places
             if place in beats and beats[place].disk != configuration.disks[place] and not out[place]
         ]  # fmt: skip
         if lost:
-            return Wanted(why=f"{_names(known, lost)} came back without its disk, and may have had the last commands")
+            return Proposal(why=f"{_names(known, lost)} came back without its disk, and may have had the last commands")
         patient = any(place not in restarted and not out[place] for place in configuration.places)
     else:
         patient = bool(missing) and known.patient
     if not restarted or patient:
         waits = [place for place in configuration.places if place not in restarted]
-        return Wanted(why=f"waits for {_names(known, waits)}, who has all that was confirmed")
+        return Proposal(why=f"waits for {_names(known, waits)}, who has all that was confirmed")
     chain = tuple((place, beats[place].life) for place in restarted)
-    return Wanted(Configuration(chain, configuration.disks, out, True, known.line))
+    return Proposal(Configuration(chain, configuration.disks, out, True, known.line))
 
 
 def _hearers(beats: Mapping[int, Beat], place: int) -> int:
@@ -172,5 +172,5 @@ def _apart(beats: Mapping[int, Beat], stay: list[int]) -> int | None:
     return None
 
 
-def _names(known: Known, places: list[int]) -> str:
+def _names(known: ChainView, places: list[int]) -> str:
     return ", ".join(known.names[place] for place in places)

@@ -11,9 +11,9 @@ from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.configuration import Configuration, line_behind
-from chappe.replication.chain.events import Joins, TookOut, Waits
+from chappe.replication.chain.events import ServerJoins, ServerRemoved, Waits
 from chappe.replication.chain.joining import Joining
-from chappe.replication.chain.membership import Known, Wanted, wanted
+from chappe.replication.chain.membership import ChainView, Proposal, wanted
 from chappe.replication.chain.messages import Beat
 from chappe.replication.chain.peers import Peers
 
@@ -22,7 +22,7 @@ DOUBTFUL_BEATS: Final = 2  # others are given so long to notice what this server
 STAGGER_BEATS: Final = 3  # servers propose one after the other
 
 
-class Server(Protocol):
+class ProposingServer(Protocol):
     """What is asked of the server that this is a part of."""
 
     place: int
@@ -55,7 +55,7 @@ class Proposing:
         durable: What a chain is founded as that does not exist yet.
     """
 
-    def __init__(self, server: Server, limits: ChainLimits, *, durable: bool, now: float) -> None:
+    def __init__(self, server: ProposingServer, limits: ChainLimits, *, durable: bool, now: float) -> None:
         self._server = server
         self._limits = limits
         self._durable = durable
@@ -94,7 +94,7 @@ class Proposing:
             return []  # that one is asked for: who decides alone has to know all that is decided
         patient = now - self._gone_at < PATIENT_BEATS * self._limits.beat_s
         found = wanted(
-            Known(
+            ChainView(
                 server.number, server.configuration, self._durable, server.names, beats, self._slowest(beats, now),
                 self._asked, patient, server.fixed, server.member,
             )
@@ -105,7 +105,7 @@ class Proposing:
         self._gone_at = math.inf if alive else min(self._gone_at, now)
         actions = self._tell_why(found.why or server.joining.why)
         if found.configuration is None and not found.why and server.number and not server.agreement.untouched:
-            found = Wanted(server.configuration)  # a vote that nobody ended keeps reads from being confirmed
+            found = Proposal(server.configuration)  # a vote that nobody ended keeps reads from being confirmed
         if found.configuration is None:
             self._trouble_at = math.inf
             if self._proposed is not None and not server.holds:
@@ -123,11 +123,11 @@ class Proposing:
             return actions
         return actions + self._propose(found, now)
 
-    def _propose(self, found: Wanted, now: float) -> list[Effect]:
+    def _propose(self, found: Proposal, now: float) -> list[Effect]:
         server = self._server
         assert found.configuration is not None
         self._proposed = found.configuration
-        actions: list[Effect] = [Report(TookOut(server.names[place], why)) for place, why in found.leaving]
+        actions: list[Effect] = [Report(ServerRemoved(server.names[place], why)) for place, why in found.leaving]
         return actions + server.agree(server.agreement.propose(value.encode(found.configuration), now), now)
 
     def _take_in(self, now: float) -> list[Effect]:
@@ -142,7 +142,7 @@ class Proposing:
         self._proposed = Configuration(chain, configuration.disks, configuration.out, configuration.durable, line)
         server.holds = server.agreement.may_vote
         proposed = server.agree(server.agreement.propose(value.encode(self._proposed), now), now)
-        return [Report(Joins(server.names[joiner.place])), *proposed]
+        return [Report(ServerJoins(server.names[joiner.place])), *proposed]
 
     def _slowest(self, beats: dict[int, Beat], now: float) -> int:
         """The first member that has not synced what another had long ago; -1: none."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingRead:
     """A read.
 
     Args:
@@ -38,7 +38,7 @@ class ReadingRounds:
         self._most = most
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._reads: deque[Waiting] = deque()
+        self._reads: deque[WaitingRead] = deque()
         self._known: set[tuple[Hashable, int]] = set()  # whose they are, and their tokens
         self._votes: set[int] = set()
         self._passed = 0  # the newest round that a majority answered
@@ -56,7 +56,7 @@ class ReadingRounds:
             return False
         self._bytes += len(query)
         self._known.add((client, token))
-        self._reads.append(Waiting(client, token, query, self.round + 1, need))
+        self._reads.append(WaitingRead(client, token, query, self.round + 1, need))
         return True
 
     def ask(self) -> bool:
@@ -95,7 +95,7 @@ class ReadingRounds:
             if each.need < 0 and each.round <= round_:
                 each.need = committed
 
-    def ready(self, applied: int) -> list[Waiting]:
+    def ready(self, applied: int) -> list[WaitingRead]:
         """Take those that may be answered now; in the order in which they came."""
         found = []
         while self._reads:
@@ -107,7 +107,7 @@ class ReadingRounds:
             self._bytes -= len(first.query)
         return found
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[WaitingRead]:
         """Take all: nobody can answer them here."""
         found = list(self._reads)
         self._reads.clear()

@@ -31,7 +31,7 @@ def session_opened(index: int, term: int, *, fixed: bool) -> int:
     return (term & TERM_MASK) << INDEX_BITS | index if fixed else index
 
 
-class Machine(Protocol):
+class ReplicatedMachine(Protocol):
     """What is replicated. It must be deterministic: the same commands make the same state and results anywhere."""
 
     def apply(self, command: bytes) -> bytes:
@@ -114,7 +114,7 @@ class HeadMachine(Protocol):
         ...
 
 
-class _Session(msgspec.Struct, array_like=True):
+class _ClientSession(msgspec.Struct, array_like=True):
     last: int  # its newest step
     used_us: int  # by the clock of ages
     results: dict[int, Outcomes]  # those that the client may not have: of its newest steps, without a gap
@@ -122,20 +122,20 @@ class _Session(msgspec.Struct, array_like=True):
     origin: bytes = b""  # identity or address of the client that opened it
 
 
-class _Head(msgspec.Struct, array_like=True):
+class _StateHead(msgspec.Struct, array_like=True):
     now_us: int
-    sessions: list[tuple[int, _Session]]  # least recently used first
+    sessions: list[tuple[int, _ClientSession]]  # least recently used first
     age_us: int  # the clock of ages
     pieced: bool  # the machine makes its state in pieces
 
 
-_HEAD: Final = msgspec.msgpack.Decoder(_Head)
+_HEAD: Final = msgspec.msgpack.Decoder(_StateHead)
 
 
-class Replica:
+class ChainReplica:
     """The state behind the entry ``applied``."""
 
-    def __init__(self, machine: Machine, limits: ChainLimits, *, fixed: bool = False) -> None:
+    def __init__(self, machine: ReplicatedMachine, limits: ChainLimits, *, fixed: bool = False) -> None:
         self.machine = machine
         self._fixed = fixed
         self.applied = 0
@@ -145,7 +145,7 @@ class Replica:
         self._pause_us = int(limits.pause_s * 1_000_000)
         self.now_us = 0
         self._age_us = 0
-        self._sessions: dict[int, _Session] = {}  # least recently used first
+        self._sessions: dict[int, _ClientSession] = {}  # least recently used first
         self._origins = Origins()
         self._holding: dict[int, None] = {}  # those with results, in the same order
         self._result_bytes = 0  # of all results
@@ -177,7 +177,7 @@ class Replica:
             return (self._do(entry.command, own=True),)
         if not entry.session:
             number = session_opened(index, entry.term, fixed=self._fixed)
-            opened = self._sessions[number] = _Session(0, self._age_us, {}, 0, entry.origin)
+            opened = self._sessions[number] = _ClientSession(0, self._age_us, {}, 0, entry.origin)
             self._origins.put(number, opened.origin, used=False)
             while len(self._sessions) > self._limits.sessions_max:
                 self._end(self._origins.next_to_go(self._sessions))
@@ -234,7 +234,7 @@ class Replica:
             pieces = iter((self._filed.transfer(),))
         else:
             pieces = iter((machine.snapshot(),))
-        head = _Head(self.now_us, list(self._sessions.items()), self._age_us, self._pieced is not None)
+        head = _StateHead(self.now_us, list(self._sessions.items()), self._age_us, self._pieced is not None)
         return Making(chain((msgspec.msgpack.encode(head),), pieces), self._limits.piece_bytes)
 
     @property
@@ -261,7 +261,7 @@ class Replica:
                 restored.add(memoryview(chunk)[at : at + self._limits.made_bytes])
         restored.finish(index)
 
-    def become(self, index: int, head: _Head) -> None:
+    def become(self, index: int, head: _StateHead) -> None:
         """Take over a state of the chain itself, after entry ``index``; the machine is already restored."""
         self.applied, self.now_us, self._sessions = index, head.now_us, dict(head.sessions)
         self._age_us = head.age_us
@@ -311,7 +311,7 @@ class Replica:
         self._holding.pop(session, None)
         self._origins.remove(session)
 
-    def _hold(self, number: int, session: _Session) -> None:
+    def _hold(self, number: int, session: _ClientSession) -> None:
         """It was used last. If there is too much of all results, the oldest of who was used least recently go."""
         self._holding.pop(number, None)
         if session.results:
@@ -325,16 +325,16 @@ class Replica:
             if not found.results:
                 del self._holding[least]
 
-    def _drop(self, session: _Session, seq: int) -> None:
+    def _drop(self, session: _ClientSession, seq: int) -> None:
         self._result_bytes -= _size(session.results.pop(seq))
 
 
 class Restored:
     """Rebuilds a state from chunks; the replica is unchanged until ``finish``."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: ChainReplica) -> None:
         self._replica = replica
-        self._head: _Head | None = None
+        self._head: _StateHead | None = None
         self._pieces: Restoring | None = None
         self._whole: list[bytes] = []  # the machine's state, where it comes without pieces
         self._splitter = Splitter(self)

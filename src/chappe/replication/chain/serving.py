@@ -10,7 +10,7 @@ from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.agreement.core import Agreement
 from chappe.replication.chain.configuration import Configuration
-from chappe.replication.chain.log import Log
+from chappe.replication.chain.log import EntryLog
 from chappe.replication.chain.messages import (
     EXPIRED,
     STEP_BYTES,
@@ -31,12 +31,12 @@ from chappe.replication.chain.messages import (
 from chappe.replication.chain.origins import ORIGIN_BYTES_MAX
 from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.reading import ReadingRounds
-from chappe.replication.chain.replica import INDEX_MASK, Replica, session_opened
+from chappe.replication.chain.replica import INDEX_MASK, ChainReplica, session_opened
 
 Listening = int | bytes  # a session, or what one is opened with
 
 
-class Server(Protocol):
+class ServingServer(Protocol):
     """What is asked of the server that this is a part of."""
 
     place: int
@@ -50,8 +50,8 @@ class Server(Protocol):
     member: bool  # this life is one of the chain
     head: bool  # it numbers commands
     tail: bool  # what it has is committed
-    log: Log
-    replica: Replica
+    log: EntryLog
+    replica: ChainReplica
     agreement: Agreement
     peers: Peers
     clock: Clock
@@ -75,7 +75,7 @@ class Server(Protocol):
 class Serving:
     """The part of a server that clients see."""
 
-    def __init__(self, server: Server, limits: ChainLimits) -> None:
+    def __init__(self, server: ServingServer, limits: ChainLimits) -> None:
         self._server = server
         self._limits = limits
         self._listeners: dict[Listening, Hashable] = {}  # who is answered; the one heard of least recently goes first
@@ -90,19 +90,19 @@ class Serving:
         match request:
             case Listen():
                 self._listen(client, request.session or request.nonce)
-                return [self._elsewhere(client)]
+                return [self._redirect(client)]
             case Read():
                 return self._read(client, request)
             case Open():
                 self._listen(client, request.nonce)
                 if not server.head:
-                    return [self._elsewhere(client)]
+                    return [self._redirect(client)]
                 if self._room():
                     self._append(0, 0, 0, request.nonce, (origin[:ORIGIN_BYTES_MAX],) if origin else ())
             case Do():
                 self._listen(client, request.session)
                 if not server.head:
-                    return [self._elsewhere(client)]
+                    return [self._redirect(client)]
                 return self._do(client, request)
         return []
 
@@ -130,7 +130,7 @@ class Serving:
     def _read(self, client: Hashable, request: Read) -> list[Effect]:
         server = self._server
         if not server.member or not server.aligned:
-            return [self._elsewhere(client)]
+            return [self._redirect(client)]
         clean = server.tail or server.log.end == server.committed
         self._reads.add(client, request.token, request.query, server.shown if clean else -1)
         return []
@@ -172,7 +172,7 @@ class Serving:
         if server.member:
             self._reads.again()
             return []
-        return [self._elsewhere(each.client) for each in self._reads.clear()]
+        return [self._redirect(each.client) for each in self._reads.clear()]
 
     def forget(self) -> None:
         """The log is not what it was."""
@@ -256,7 +256,7 @@ class Serving:
         found.append(Reply(client, _results(session, seq, members, durable, first, outcomes[first:])))
         return found
 
-    def _elsewhere(self, client: Hashable) -> Reply:
+    def _redirect(self, client: Hashable) -> Reply:
         server = self._server
         return Reply(client, Chain(server.number, server.configuration.places, server.why[:1_000]))
 

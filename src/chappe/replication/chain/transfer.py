@@ -8,7 +8,7 @@ from chappe.errors import ProtocolError
 from chappe.limits import ChainLimits
 from chappe.replication.chain.disk import ChainState
 from chappe.replication.chain.messages import Piece, Want
-from chappe.replication.chain.replica import Replica
+from chappe.replication.chain.replica import ChainReplica
 
 
 class Giver:
@@ -60,7 +60,7 @@ class Taker:
     Each piece is restored on arrival, so the last one costs no more than the others.
     """
 
-    def __init__(self, replica: Replica, limits: ChainLimits) -> None:
+    def __init__(self, replica: ChainReplica, limits: ChainLimits) -> None:
         self._replica = replica
         self._limits = limits
         self._first: Piece | None = None

@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from chappe.limits import ChainLimits
-from chappe.replication.chain.log import Log
+from chappe.replication.chain.log import EntryLog
 from chappe.replication.chain.messages import Ack, Append, Entry
 from chappe.replication.chain.transfer import Giver
 
 
 @dataclass(slots=True)
-class Neighbour:
+class Downstream:
     """One life of another server.
 
     Args:
@@ -74,7 +74,7 @@ class Neighbour:
         return True
 
     def feed(
-        self, log: Log, number: int, synced: int, committed: int, now: float, *, joins: bool = False
+        self, log: EntryLog, number: int, synced: int, committed: int, now: float, *, joins: bool = False
     ) -> list[Append]:
         """What it does not have yet, as far as that may be under way, and how far those before are.
 
@@ -111,7 +111,7 @@ class Neighbour:
                 self.moved_at = now
                 self._back()
 
-    def _next(self, log: Log) -> tuple[Entry, ...]:
+    def _next(self, log: EntryLog) -> tuple[Entry, ...]:
         waits = self.full_at < math.inf or self._bytes >= self.limits.ahead_bytes
         if waits or (self._careful and self._under_way):
             return ()

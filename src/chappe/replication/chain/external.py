@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class ExternalState(Protocol):
     """What a chain asks of such a machine; all of it is looked up often, and must be quick."""
 
     @property
