@@ -187,12 +187,12 @@ def test_imports_go_downwards(path: Path) -> None:
     [
         ("chappe.log.store", "import time"),
         ("chappe.log.store", "def later():\n    from threading import Event"),
-        ("chappe.log.store", "from chappe.runtime.log_node import Node"),
+        ("chappe.log.store", "from chappe.runtime.log_ports import LogPorts"),
         ("chappe.data.topic", "from chappe.core import Report"),
         ("chappe.mesh.forwarding.routing", "from chappe.log import batch"),
-        ("chappe.runtime.log_node", "import chappe.api"),
+        ("chappe.runtime.log_ports", "import chappe.api"),
         ("chappe.api.log.producer", "from ...cli import main"),
-        ("chappe.web.app", "from chappe.runtime import log_node"),
+        ("chappe.web.app", "from chappe.runtime import log_ports"),
         ("chappe.stray", ""),
     ],
 )

@@ -59,7 +59,7 @@ LEFT_ALONE: Final = {
 PARTS: Final = {
     "data": ("data",),
     "log": (  # without consuming, producing and member, whose classes others inherit from, which mypyc refuses
-        *("log/batch.py", "log/messages.py", "log/actions.py", "log/producer.py", "log/consumer.py", "log/delivery.py"),
+        *("log/batch.py", "log/messages.py", "log/producer.py", "log/consumer.py", "log/delivery.py"),
         *("log/gap.py", "log/sources.py", "log/ranges.py", "log/clock.py", "log/clocks.py", "log/subscriptions.py"),
         *("core.py", "deadlines.py"),
     ),

@@ -28,7 +28,7 @@ from chappe.log.guard import DENIED, Guard, Refusal
 from chappe.log.messages import Fetch, Head, Message, encode
 from chappe.log.queries import ErrorAnswer, Request, decode_answer, encode_query
 from chappe.permissions.rules import PRODUCE, VERBS
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_ports import LogPorts
 from chappe.storage.key_files import watched_permissions
 from chappe.tapping.messages import Look, Refused
 from chappe.tapping.messages import decode_answer as decode_shown
@@ -66,11 +66,11 @@ def signed(home: Path, originals: str) -> None:
 class Place:
     """A member of the log: what came to its core, and what it refused."""
 
-    node: Node
+    node: LogPorts
     seen: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        role, handle = self.node.role, self.node.role.handle_message
+        role, handle = self.node.core.role, self.node.core.role.handle_message
 
         def spied(message: Message, now: float) -> list[Any]:
             self.seen.append(message)
@@ -85,7 +85,7 @@ class Place:
 
     @property
     def gate(self) -> Gate:
-        found = self.node._meeting.gate
+        found = self.node.gate
         assert found is not None
         return found
 
@@ -129,10 +129,10 @@ class Net:
         self.tap = forwarder.tap()
         self.ports = ForwarderAddress.parse(forwarder.address)
         self.originals = TowerAddress.parse(forwarder.originals or "")
-        self.store, self.stored = Place(store._node.node), store.endpoint
+        self.store, self.stored = Place(store._node), store.endpoint
         self.maker = Place(self.producer._node.node)
         self.taker = Place(self.consumer._node.node)
-        self.relay = Place(forwarder._node.node)
+        self.relay = Place(forwarder._node)
         self.asked: list[list[bytes]] = []  # what came to the map's core
         core = self.map._ports.core
         handle = core.handle_request
@@ -242,10 +242,10 @@ class Rogue:
         heard: set[bytes] = set()
 
         def come() -> bool:
-            with of.node.lock:
+            with of.node.driver.lock:
                 for each in (*wanted, fence):
-                    of.node.publish([each])
-            of.node.turns.wake()
+                    of.node.publish_frames([each])
+            of.node.driver.turns.wake()
             while sub.poll(2):
                 heard.add(sub.recv())
             return fence in heard

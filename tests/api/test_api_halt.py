@@ -17,11 +17,12 @@ from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
+from chappe.core import Effect, Persist
 from chappe.errors import MemberStopped, StorageError
-from chappe.log.actions import Action
 from chappe.log.events import MachineRefused, Stopped, TowerFound
-from chappe.runtime import log_node as node_module
-from chappe.runtime.log_node import Node
+from chappe.log.storage import RunRetention
+from chappe.runtime import driver as node_module
+from chappe.runtime.log_ports import LogPorts
 
 pytestmark = pytest.mark.provokes_defects
 
@@ -31,15 +32,15 @@ def test_what_is_due_and_refused_by_the_machine_is_done_later(
 ) -> None:
     calls: list[float] = []
 
-    def refused(now: float) -> list[Action]:
+    def refused(now: float) -> list[Effect]:
         calls.append(now)
         raise StorageError("Too many open files") if len(calls) < 3 else ZeroDivisionError
 
     monkeypatch.setattr(node_module, "REFUSED_S", 0.01)
     with Store(tmp_path, tower=tower) as store:
-        with store._node.node.lock:
-            monkeypatch.setattr(store._node.core, "next_timeout", lambda: 0.0)
-            monkeypatch.setattr(store._node.core, "handle_timeout", refused)
+        with store._node.driver.lock:
+            monkeypatch.setattr(store._node.store, "next_timeout", lambda: 0.0)
+            monkeypatch.setattr(store._node.store, "handle_timeout", refused)
         with pytest.raises(MemberStopped, match="ZeroDivisionError"):
             store.wait(PATIENCE_S)
         assert len(calls) == 3  # with a pause between them, and no more after a defect
@@ -48,20 +49,20 @@ def test_what_is_due_and_refused_by_the_machine_is_done_later(
 
 
 @pytest.fixture
-def defect() -> Callable[[Node], None]:
-    def cause(node: Node) -> None:
-        def broken(now: float) -> list[Action]:
+def defect() -> Callable[[LogPorts], None]:
+    def cause(node: LogPorts) -> None:
+        def broken(now: float) -> list[Effect]:
             raise ZeroDivisionError("defect")
 
-        with node.lock:
-            node.role.next_timeout = lambda: 0.0  # type: ignore[method-assign]
-            node.role.handle_timeout = broken  # type: ignore[method-assign]
-            node.turns.wake()
+        with node.driver.lock:
+            node.core.role.next_timeout = lambda: 0.0  # type: ignore[method-assign]
+            node.core.role.handle_timeout = broken  # type: ignore[method-assign]
+            node.driver.turns.wake()
 
     return cause
 
 
-def test_a_defect_ends_every_call_of_a_producer(tower: str, defect: Callable[[Node], None]) -> None:
+def test_a_defect_ends_every_call_of_a_producer(tower: str, defect: Callable[[LogPorts], None]) -> None:
     producer = Producer("hello", tower=tower)
     producer.send(b"x")
     threading.Timer(0.05, defect, [producer._node.node]).start()
@@ -76,7 +77,7 @@ def test_a_defect_ends_every_call_of_a_producer(tower: str, defect: Callable[[No
     assert producer._node.closed
 
 
-def test_a_defect_ends_every_call_of_a_consumer(tower: str, defect: Callable[[Node], None]) -> None:
+def test_a_defect_ends_every_call_of_a_consumer(tower: str, defect: Callable[[LogPorts], None]) -> None:
     consumer = Consumer("hello", tower=tower)
     threading.Timer(0.05, defect, [consumer._node.node]).start()
     with pytest.raises(MemberStopped):
@@ -88,7 +89,7 @@ def test_a_defect_ends_every_call_of_a_consumer(tower: str, defect: Callable[[No
     consumer.close()
 
 
-def test_a_defect_wakes_who_awaits_a_record(tower: str, defect: Callable[[Node], None]) -> None:
+def test_a_defect_wakes_who_awaits_a_record(tower: str, defect: Callable[[LogPorts], None]) -> None:
     async def program() -> None:
         async with AsyncConsumer("hello", tower=tower) as consumer:
             threading.Timer(0.05, defect, [consumer.consumer._node.node]).start()
@@ -106,7 +107,8 @@ def test_a_thread_that_cannot_write_any_more_ends_the_store(
 
     with Store(tmp_path, tower=tower) as store:
         monkeypatch.setattr(store._storage, "retain", broken)
-        store._node._do(store._node._retain)
+        with store._node.driver.lock:
+            store._node.driver.do([Persist(RunRetention())])
         with pytest.raises(MemberStopped, match="defect"):
             store.wait(PATIENCE_S)
         assert isinstance(store.events()[-1], Stopped)
@@ -140,13 +142,14 @@ def test_a_command_whose_member_meets_a_defect_ends_with_an_exit_code(tower: str
 
 
 def test_a_defect_of_a_tower_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(now: float) -> list[Action]:
+    def broken(now: float) -> list[Effect]:
         raise ZeroDivisionError("defect")
 
     with Tower("127.0.0.1:0") as tower:
+        monkeypatch.setattr(tower._node.core, "next_timeout", lambda: 0.0)
         monkeypatch.setattr(tower._node.core, "handle_timeout", broken)
-        with tower._node.turns.lock:
-            tower._node.turns.wake()
+        with tower._node.driver.turns.lock:
+            tower._node.driver.turns.wake()
         with pytest.raises(MemberStopped):
             tower.wait(PATIENCE_S)
         with pytest.raises(MemberStopped):

@@ -43,9 +43,9 @@ def dropped(make: Callable[[], Any], driven: Callable[[Any], Any]) -> str:
 
 
 def test_the_log(tower: str, tmp_path: Path) -> None:
-    assert "unclosed <Tower" in dropped(lambda: Tower("127.0.0.1:0"), lambda each: each._node.turns)
+    assert "unclosed <Tower" in dropped(lambda: Tower("127.0.0.1:0"), lambda each: each._node.driver.turns)
     assert "unclosed <Store" in dropped(
-        lambda: Store(tmp_path / "kept", tower=tower), lambda each: each._node.node.turns
+        lambda: Store(tmp_path / "kept", tower=tower), lambda each: each._node.driver.turns
     )
     with ExitStack() as stack:
 

@@ -240,7 +240,7 @@ def test_a_late_consumer_gets_what_was_sent_before(tmp_path: Path) -> None:
 def test_one_that_is_asked_is_asked_where_it_was_found(tmp_path: Path) -> None:
     """Whatever it takes for its own address."""
     with Forwarder(tmp_path / "one", listen="127.0.0.1:0") as forwarder:
-        forwarder._node.core.endpoint = "tcp://192.0.2.1:9"
+        forwarder._node.store.endpoint = "tcp://192.0.2.1:9"
         with Producer("hello", forwarders=forwarder.address) as producer:
             producer.send(b"a")
             producer.flush(PATIENCE_S)

@@ -65,8 +65,8 @@ def test_one_that_is_closed_leaves_the_others(tower: str, store: Store) -> None:
         stays.send(b"b")
         stays.flush(PATIENCE_S)
         assert sorted(filter(None, values(list(consumer.to_end(PATIENCE_S))))) == [b"a", b"b"]
-        assert not stays._node.node.turns.closed
-    assert stays._node.node.turns.closed
+        assert not stays._node.node.driver.turns.closed
+    assert stays._node.node.driver.turns.closed
 
 
 def test_one_that_comes_later_meets_those_that_are_there(tower: str, store: Store) -> None:

@@ -200,7 +200,7 @@ def test_who_leaves_costs_nothing_any_more(stack: ExitStack, monkeypatch: pytest
         with closing(Tap("127.0.0.1", port)) as tap:
             tap.look(PATIENCE_S)
     wait_until(lambda: endpoint.node.tapped is None)
-    wait_until(lambda: forwarder._node.node.tapped is None)
+    wait_until(lambda: forwarder._node.tapped is None)
     assert endpoint._tap is None
     assert endpoint.node.member.tapped is None
 

@@ -76,7 +76,7 @@ def test_each_logger_has_its_level(shell: Shell) -> None:
 def test_members_of_the_log_are_told(shell: Shell) -> None:
     shell.up()
     done = shell.run("produce", "orders", "--verbose", stdin=b"one\n")
-    assert b"info chappe.runtime.log_node: member " in done.stderr
+    assert b"info chappe.runtime.log_ports: member " in done.stderr
 
 
 def test_the_environment_counts_more_than_the_file(shell: Shell) -> None:

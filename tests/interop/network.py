@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -15,9 +15,10 @@ from tests.ports import free_ports
 
 from chappe import Consumer, Producer, Record, Store, Tower
 from chappe.api.identity import new_address
-from chappe.log.actions import Action, Subscribe
+from chappe.core import Effect, Subscribe
 from chappe.log.messages import Message
-from chappe.runtime.log_node import Node
+from chappe.log.queries import Answer
+from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.meeting import AtTowers
 from chappe.transports.addresses import TowerAddress
 from chappe.transports.queries import StoreClient
@@ -37,26 +38,38 @@ class Witness:
         self.messages: list[Message] = []
         self._gone = 0
         self._wanted = [each.encode() for each in ids]
-        self._node = Node(self, AtTowers(TowerAddress.parse_many(tower), "127.0.0.1"), on_report=lambda event: None)
+        self._node = LogPorts(self, AtTowers(TowerAddress.parse_many(tower), "127.0.0.1"), on_report=lambda event: None)
         self._node.start()
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         return [Subscribe(each) for each in self._wanted]
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         if on:
             self.prefixes[prefix] += 1
         return []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         self.messages.append(message)
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         self._gone += 1
         return []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    @property
+    def paused(self) -> bool:
+        return False
+
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Effect]:
+        return []
+
+    def flush(self, now: float) -> list[Effect]:
+        return []
+
+    def handle_timeout(self, now: float) -> list[Effect]:
         return []
 
     def next_timeout(self) -> float:
@@ -64,17 +77,17 @@ class Witness:
 
     def count(self, prefix: bytes) -> int:
         """How many subscriptions that begin so were made by peers, those that ended included."""
-        with self._node.lock:
+        with self._node.driver.lock:
             return sum(count for each, count in self.prefixes.items() if each.startswith(prefix))
 
     @property
     def heard(self) -> int:
         """How many members were ever heard of; a tower tells everybody of a member at the same time."""
-        with self._node.lock:
+        with self._node.driver.lock:
             return self._node.discovery.peers + self._gone
 
     def close(self) -> None:
-        self._node.close()
+        self._node.driver.close()
 
 
 class Network:
@@ -85,7 +98,7 @@ class Network:
         self._directory = directory
         self._stack = stack
         self._witness: Witness | None = None
-        self._nodes: set[Node] = set()
+        self._nodes: set[LogPorts] = set()
         self.tower = ""
         (directory / "node.cfg").write_text('beacon\n    address = "127.0.0.1"\n')
 
@@ -178,12 +191,12 @@ class Network:
         return consumer
 
     @contextmanager
-    def _joining(self, prefix: bytes, members: int = 1) -> Iterator[list[Node]]:
+    def _joining(self, prefix: bytes, members: int = 1) -> Iterator[list[LogPorts]]:
         """Wait until the witness is connected with a new member in both directions, and so are probably the others.
 
         Of ours the node is appended to what this yields: one that another member has made is connected already.
         """
-        count, heard, nodes = self.witness.count(prefix), self.witness.heard, list[Node]()
+        count, heard, nodes = self.witness.count(prefix), self.witness.heard, list[LogPorts]()
         yield nodes
         if not self._nodes.issuperset(nodes) or not nodes:
             eventually(lambda: self.witness.count(prefix) > count, f"a new member subscribes to {prefix!r}")

@@ -30,7 +30,7 @@ def joined(forwarder: Forwarder, members: int) -> None:
 
 def listening(forwarder: Forwarder, topic: str) -> None:
     """Somebody has subscribed to single records of the topic, which the console consumer does a second late."""
-    subscriptions = forwarder._node.core.subscriptions
+    subscriptions = forwarder._node.store.subscriptions
     eventually(lambda: subscriptions.has(b"M" + topic.encode()), "an original consumer subscribes")
 
 
@@ -72,7 +72,7 @@ def test_an_original_store_at_a_forwarder_keeps_what_passes(
     """It has all of it when the forwarder is gone."""
     theirs = bare.store_alone("theirs")
     joined(forwarder, 2)  # its reader and its writer
-    eventually(lambda: forwarder._node.core.subscriptions.has(b"M"), "it wants all records")
+    eventually(lambda: forwarder._node.store.subscriptions.has(b"M"), "it wants all records")
     lines = [f"line {number}" for number in range(500)]
 
     def wrote(content: str) -> None:

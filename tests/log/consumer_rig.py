@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL, StoreRig
 
-from chappe.core import Report
+from chappe.core import Ask, Deliver, Effect, Publish, Reply, Report
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Deliver, Publish, Reply
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import LogConsumer, Reset
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
@@ -27,7 +26,7 @@ class Clocked:
     now: float
     core: LogConsumer
 
-    def do(self, actions: Sequence[Action]) -> None:
+    def do(self, actions: Sequence[Effect]) -> None:
         raise NotImplementedError
 
     def wait(self, seconds: float) -> None:
@@ -67,7 +66,7 @@ class ConsumerRig(Clocked):
         self.events: list[object] = []
         self.published: list[object] = []
         self.asked: list[Ask] = []
-        self._todo: deque[Action] = deque()
+        self._todo: deque[Effect] = deque()
         self._doing = False
         self.start_actions = self.core.start(self.now)
         self.do(self.start_actions)
@@ -99,7 +98,7 @@ class ConsumerRig(Clocked):
 
     # -- what it wants --
 
-    def do(self, actions: Sequence[Action]) -> None:
+    def do(self, actions: Sequence[Effect]) -> None:
         self._todo += actions
         if not self._doing:
             self._doing = True
@@ -107,11 +106,13 @@ class ConsumerRig(Clocked):
                 self._do(self._todo.popleft())
             self._doing = False
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: Effect) -> None:
         if isinstance(action, Deliver):
-            records = action.batch.records(action.topic, action.partition, action.start)
+            records = action.messages.batch.records(
+                action.messages.topic, action.messages.partition, action.messages.start
+            )
             self.delivered += [(r.topic, r.partition, r.offset, r.value) for r in records]
-            self.do(self.core.taken(len(action.batch.raw), self.now))
+            self.do(self.core.taken(len(action.messages.batch.raw), self.now))
         elif isinstance(action, Report):
             self.events.append(action.event)
         elif isinstance(action, Publish):
@@ -124,18 +125,18 @@ class ConsumerRig(Clocked):
         if self.late is not None:
             self.late.append(ask)
         elif self.refusal is not None and isinstance(ask.request, ReadRequest):
-            self.do(self.core.handle_answer(ask.request_id, self.refusal, [], self.now))
+            self.do(self.core.handle_answer(ask.ticket, self.refusal, [], self.now))
         else:
             self.reply_to(ask)
 
     def reply_to(self, ask: Ask) -> None:
         """Have the store answer, if there is one that hears."""
-        store = self.stores.get(ask.endpoint)
-        if store is None or ask.endpoint in self.deaf:
+        store = self.stores.get(ask.to)
+        if store is None or ask.to in self.deaf:
             return
-        reply, *_ = store.core.handle_query(b"", b"12345678", ask.request, self.now)
+        reply, *_ = store.core.handle_request(b"", b"12345678", ask.request, b"", self.now)
         assert isinstance(reply, Reply)
-        self.do(self.core.handle_answer(ask.request_id, reply.answer, list(reply.batches), self.now))
+        self.do(self.core.handle_answer(ask.ticket, reply.message.answer, list(reply.message.batches), self.now))
 
     def values(self, partition: str = "P") -> list[bytes | None]:
         return [value for _, name, _, value in self.delivered if name == partition]

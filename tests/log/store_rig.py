@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.fixed_clock import FixedClock
+from tests.log.effects import jobs
 from tests.log.memory_storage import MemoryLogStorage
 
+from chappe.core import Ask, Effect, Persist, Publish
 from chappe.errors import StorageError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish, Write
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer
-from chappe.log.storage import Append
+from chappe.log.storage import Append, WriteRecords
 from chappe.log.store import LogStore
 
 WALL = 1_700_000_000_000_000
@@ -35,32 +36,32 @@ class StoreRig:
 
     # -- what happens to it --
 
-    def batch(self, base: int, *values: bytes, direct: bool = False, partition: str = "P") -> list[Action]:
+    def batch(self, base: int, *values: bytes, direct: bool = False, partition: str = "P") -> list[Effect]:
         body = encode_batch(base, values, WALL)
         message = BatchMessage(self.core.address if direct else "hello", partition, "hello", body, direct)
         return self.core.handle_message(message, self.now)
 
-    def record(self, sequence: int, content: bytes, *, direct: bool = False) -> list[Action]:
+    def record(self, sequence: int, content: bytes, *, direct: bool = False) -> list[Effect]:
         message = RecordMessage("hello", "P", "hello", sequence, content, direct)
         return self.core.handle_message(message, self.now)
 
-    def head(self, sequence: int, partition: str = "P") -> list[Action]:
+    def head(self, sequence: int, partition: str = "P") -> list[Effect]:
         return self.core.handle_message(Head("hello", partition, "hello", sequence), self.now)
 
-    def subscribe(self, *prefixes: bytes) -> list[Action]:
+    def subscribe(self, *prefixes: bytes) -> list[Effect]:
         return [each for prefix in prefixes for each in self.core.handle_subscription(prefix, True, self.now)]
 
-    def meet(self, other: StoreRig) -> list[Action]:
+    def meet(self, other: StoreRig) -> list[Effect]:
         info = StoreInfo("", other.core.address, other.storage.store_id, other.endpoint)
         return self.core.handle_message(info, self.now)
 
-    def answer(self, ask: Ask, answer: Answer, *batches: bytes) -> list[Action]:
-        return self.core.handle_answer(ask.request_id, answer, list(batches), self.now)
+    def answer(self, ask: Ask, answer: Answer, *batches: bytes) -> list[Effect]:
+        return self.core.handle_answer(ask.ticket, answer, list(batches), self.now)
 
-    def wait(self, seconds: float) -> list[Action]:
+    def wait(self, seconds: float) -> list[Effect]:
         """Let time pass, timeout by timeout."""
         end = self.now + seconds
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for _ in range(10_000):
             due = self.core.next_timeout()
             if due > end:
@@ -72,22 +73,24 @@ class StoreRig:
 
     # -- the disk --
 
-    def written(self, actions: Sequence[Action]) -> list[Action]:
+    def written(self, actions: Sequence[Effect]) -> list[Effect]:
         """Carry out the one write among ``actions``."""
         (write,) = writes(actions)
         return self.finish(write)
 
-    def finish(self, write: Write) -> list[Action]:
+    def finish(self, write: WriteRecords) -> list[Effect]:
         try:
             done = self.storage.write(write.appends)
         except StorageError as error:
-            return self.core.handle_write_failed(str(error), self.now)
+            return self.core.handle_done(write, error, self.now)
         self.storage.publish(done)
-        return self.core.handle_written(self.now)
+        return self.core.handle_done(write, None, self.now)
 
-    def settle(self, actions: Sequence[Action]) -> list[Action]:
+    def settle(self, actions: Sequence[Effect]) -> list[Effect]:
         """Carry out writes until none is wanted; returns everything else."""
-        rest: list[Action] = [each for each in actions if not isinstance(each, Write)]
+        rest: list[Effect] = [
+            each for each in actions if not (isinstance(each, Persist) and isinstance(each.job, WriteRecords))
+        ]
         for write in writes(actions):
             rest += self.settle(self.finish(write))
         return rest
@@ -114,13 +117,13 @@ class StoreRig:
         return found
 
 
-def writes(actions: Sequence[Action]) -> list[Write]:
-    return [each for each in actions if isinstance(each, Write)]
+def writes(actions: Sequence[Effect]) -> list[WriteRecords]:
+    return jobs(actions, WriteRecords)
 
 
-def asks(actions: Sequence[Action]) -> list[Ask]:
+def asks(actions: Sequence[Effect]) -> list[Ask]:
     return [each for each in actions if isinstance(each, Ask)]
 
 
-def published(actions: Sequence[Action]) -> list[object]:
+def published(actions: Sequence[Effect]) -> list[object]:
     return [each.message for each in actions if isinstance(each, Publish)]

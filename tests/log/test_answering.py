@@ -7,9 +7,9 @@ import math
 from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL, StoreRig, published
 
+from chappe.core import Effect, Publish
 from chappe.defaults import FETCH_RECORDS_MAX
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish
 from chappe.log.answering import PAUSE_S, Answering
 from chappe.log.batch import encode_batch
 from chappe.log.messages import Fetch, Head, RecordMessage
@@ -22,12 +22,12 @@ PIECE_RECORDS = LOG_LIMITS.answer_records
 NOW = 100.0
 
 
-def said(name: str, first: int, count: int) -> Action:
+def said(name: str, first: int, count: int) -> Effect:
     """Stands for ``count`` records."""
     return Publish(Fetch("P", name, "hello", first, count))
 
 
-def piece(wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+def piece(wanted: Fetch, limit: int) -> tuple[list[Effect], int]:
     return [said(wanted.address, wanted.sequence, limit)], wanted.sequence + limit
 
 
@@ -35,8 +35,8 @@ def fetch(name: str, first: int, count: int) -> Fetch:
     return Fetch("P", name, "hello", first, count)
 
 
-def serve(answering: Answering, pieces: int) -> list[Action]:
-    actions: list[Action] = []
+def serve(answering: Answering, pieces: int) -> list[Effect]:
+    actions: list[Effect] = []
     for _ in range(pieces):
         assert answering.due < math.inf
         actions += answering.serve(answering.due)
@@ -96,7 +96,7 @@ def test_answers_under_way_have_a_bound() -> None:
     answering = Answering(piece, LogLimits(answers_max=2))
     for name in "ABCD":
         answering.fetch(fetch(name, 0, 2 * PIECE_RECORDS), NOW)
-    heard = [each.message.address for each in serve(answering, 3) if isinstance(each, Publish)]  # type: ignore[union-attr]
+    heard = [each.message.address for each in serve(answering, 3) if isinstance(each, Publish)]
     assert heard == ["A", "B", "B"]
 
 

@@ -6,8 +6,8 @@ import pytest
 from tests.fixed_clock import FixedClock
 from tests.log.store_rig import WALL
 
+from chappe.core import Effect, Publish, Subscribe
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.messages import Fetch, GetHeads, Head, Message, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
@@ -23,7 +23,7 @@ class Rig:
 
     def __init__(self, *topics: str, records: int = 3) -> None:
         self.node = ProducingMember("N")
-        self.began: list[Action] = []
+        self.began: list[Effect] = []
         for number, topic in enumerate(topics):
             made = LogProducers(f"P{number}", self.node.subscriptions, clock=CLOCK)
             part = LogProducer(topic, made.address, subscriptions=made.subscriptions, kept=made.kept, clock=CLOCK)
@@ -39,7 +39,7 @@ class Rig:
         return published([each for raw in prefixes for each in self.node.handle_subscription(raw, True, NOW)])
 
 
-def published(actions: list[Action]) -> list[Message]:
+def published(actions: list[Effect]) -> list[Message]:
     return [each.message for each in actions if isinstance(each, Publish)]
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chappe.log.actions import Action, ClockRead, Publish
+from chappe.core import Deliver, Effect, Publish
 from chappe.log.clock import ClockEstimate
-from chappe.log.clocks import ASK_S, CLOCKS_MAX, CONSUMER_PAUSE_S, GRACE_S, PATIENCE_S, Clocks
+from chappe.log.clocks import ASK_S, CLOCKS_MAX, CONSUMER_PAUSE_S, GRACE_S, PATIENCE_S, ClockRead, Clocks
 from chappe.log.messages import UNKNOWN_US, AskClock, ClockTold
 
 WALL = 1_700_000_000_000_000
 AHEAD_US = 600_000_000  # the producer's clock
 
 
-def asked(actions: Sequence[Action]) -> list[AskClock]:
+def asked(actions: Sequence[Effect]) -> list[AskClock]:
     return [each.message for each in actions if isinstance(each, Publish) and isinstance(each.message, AskClock)]
 
 
-def told(actions: Sequence[Action]) -> list[ClockTold]:
+def told(actions: Sequence[Effect]) -> list[ClockTold]:
     return [each.message for each in actions if isinstance(each, Publish) and isinstance(each.message, ClockTold)]
 
 
@@ -31,7 +31,7 @@ class Rig:
         self.live = True
         self.stores = 0
         self.questions: list[AskClock] = []
-        self.events: list[Action] = []
+        self.events: list[Effect] = []
 
     @property
     def wall_us(self) -> int:
@@ -40,9 +40,9 @@ class Rig:
     def wall_ns(self) -> int:
         return self.wall_us * 1000
 
-    def do(self, actions: Sequence[Action]) -> None:
+    def do(self, actions: Sequence[Effect]) -> None:
         self.questions += asked(actions)
-        self.events += [each for each in actions if isinstance(each, ClockRead)]
+        self.events += [each for each in actions if isinstance(each, Deliver)]
         for each in asked(actions) if self.there else ():
             self.now += 0.001
             answer = ClockTold("C", each.topic, each.topic, each.number, self.wall_us + AHEAD_US)
@@ -75,7 +75,7 @@ def test_it_waits_until_the_producer_has_answered() -> None:
     rig = Rig()
     assert rig.judge(0.0) is None
     assert [each.topic for each in rig.questions] == ["P"]
-    assert rig.events == [ClockRead("P")]
+    assert rig.events == [Deliver("C", ClockRead("P"))]
     clock = rig.judge(1.0)
     assert clock is not None
     assert clock.runs == 1
@@ -122,7 +122,7 @@ def test_who_does_not_answer_is_waited_for_once() -> None:
     assert rig.judge(0.0) is None
     assert rig.events == []
     rig.wait(0.2)
-    assert rig.events == [ClockRead("P")]
+    assert rig.events == [Deliver("C", ClockRead("P"))]
     assert 10 <= len(rig.questions) <= PATIENCE_S / ASK_S + 1
     clock = rig.judge(0.0)
     assert clock is not None

@@ -12,11 +12,11 @@ from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig
 
+from chappe.core import Ask, Deliver, Effect, Publish, Subscribe
 from chappe.data.topic import Filter
 from chappe.defaults import FETCH_RECORDS_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Deliver, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer, Reset
 from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, RecordsMissing
@@ -93,7 +93,7 @@ def test_an_original_beside_it_is_never_overlooked_while_its_subscriptions_come_
     wanted = Filter("more", prefix=True)
     topics = (b"hello", b"more", b"moreover")
 
-    def changes() -> Iterator[Action]:
+    def changes() -> Iterator[Effect]:
         yield from rig.start_actions
         yield from rig.core.subscribe(wanted, 0.0)
         assert not any(map(subscriptions.originals, topics)) or original
@@ -107,8 +107,8 @@ def test_an_original_beside_it_is_never_overlooked_while_its_subscriptions_come_
             for each in (b"M", b"H"):
                 subscriptions.change(each, True)
         for action in changes():
-            if isinstance(action, Subscribe | Unsubscribe):
-                subscriptions.change(action.prefix, isinstance(action, Subscribe))
+            if isinstance(action, Subscribe):
+                subscriptions.change(action.prefix, action.on)
             assert not original or all(map(subscriptions.originals, topics))
             assert not subscriptions.original(b"C")
 
@@ -120,7 +120,7 @@ def test_topics_come_and_go_while_it_runs() -> None:
         *(b"Hmore", b"Rmore", b"Mmore")
     ]
     assert rig.core.subscribe(Filter("more"), 0.0) == []
-    assert rig.core.unsubscribe(Filter("more"), 0.0) == [Unsubscribe(id_ + b"more") for id_ in (b"M", b"R", b"H")]
+    assert rig.core.unsubscribe(Filter("more"), 0.0) == [Subscribe(id_ + b"more", False) for id_ in (b"M", b"R", b"H")]
     assert rig.core.unsubscribe(Filter("more"), 0.0) == []
 
 
@@ -461,11 +461,11 @@ def test_a_store_that_answers_garbage_is_passed_over() -> None:
         rig.deaf.clear()
         rig.deaf.add(two.endpoint)
         store = rig.stores.pop(one.endpoint)
-        reply = store.core.handle_query(b"", b"12345678", ask.request, rig.now)[0]
-        actions = rig.core.handle_answer(ask.request_id, reply.answer, [], rig.now)  # type: ignore[union-attr]
+        reply = store.core.handle_request(b"", b"12345678", ask.request, b"", rig.now)[0]
+        actions = rig.core.handle_answer(ask.ticket, reply.message.answer, [], rig.now)  # type: ignore[union-attr]
         (read,) = [each for each in actions if isinstance(each, Ask)]
         with pytest.raises(ProtocolError):
-            rig.core.handle_answer(read.request_id, ReadAnswer(b"hello", b"P", 0, 1, known=True), [b"x"], rig.now)
+            rig.core.handle_answer(read.ticket, ReadAnswer(b"hello", b"P", 0, 1, known=True), [b"x"], rig.now)
     rig.deaf.clear()
     rig.meet(two)
     rig.wait(1.0)
@@ -628,7 +628,7 @@ def test_a_partition_of_which_everything_was_trimmed_is_begun_at_its_end_and_at_
     rig.late = None
     rig.reply_to(second)
 
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
     assert rig.core.positions() == {("hello", "P"): 3}
     assert rig.core.caught_up
 
@@ -697,7 +697,7 @@ def test_a_time_within_a_batch_begins_at_the_first_record_that_is_not_older(time
 
     assert rig.offsets() == [*range(first, 9 if time > 60 else 8)]
     assert rig.core.positions() == {("hello", "P"): rig.offsets()[-1] + 1}
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
     assert rig.core.load().waiting_bytes == 0
 
 
@@ -716,7 +716,7 @@ def test_batches_that_are_older_than_the_time_are_left_out_also_where_stores_cut
     rig.wait(2.0)
 
     assert rig.offsets() == [3, 4]
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
 
 
 @pytest.mark.parametrize("first_listed", [0, 1])

@@ -7,18 +7,19 @@ from errno import EMFILE
 from itertools import accumulate
 
 import pytest
+from tests.log.effects import Listener, gone, is_end
 from tests.log.store_rig import WALL, StoreRig, published, writes
 
-from chappe.core import Report
+from chappe.core import Effect, Publish, Report, Subscribe
 from chappe.defaults import BATCH_RECORDS_MAX
-from chappe.errors import ProtocolError
+from chappe.errors import ProtocolError, StorageError
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Gone, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import ForwarderFound, ForwarderLost
 from chappe.log.forwarder import ANSWER_S, ASKERS_MAX, ECHO_S, LATELY_MAX, LogForwarder
 from chappe.log.forwarders import Forwarders
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage, Stored, StoreInfo
+from chappe.log.storage import WriteRecords
 
 
 class Rig(StoreRig):
@@ -30,14 +31,14 @@ class Rig(StoreRig):
         self.forwarder.start(self.now)
         self.forwarder.handle_timeout(self.now)
 
-    def take(self, message: Message) -> list[Action]:
+    def take(self, message: Message) -> list[Effect]:
         return self.forwarder.handle_message(message, self.now)
 
     def hear(self, *prefixes: bytes, on: bool = True) -> None:
         for prefix in prefixes:
             self.forwarder.handle_subscription(prefix, on, self.now)
 
-    def later(self, seconds: float) -> list[Action]:
+    def later(self, seconds: float) -> list[Effect]:
         self.now += seconds
         return self.forwarder.handle_timeout(self.now)
 
@@ -50,7 +51,7 @@ def single(sequence: int, content: bytes, partition: str = "P") -> RecordMessage
     return RecordMessage("hello", partition, "hello", sequence, content)
 
 
-def batches(actions: Sequence[Action]) -> list[tuple[str, int, list[bytes | None]]]:
+def batches(actions: Sequence[Effect]) -> list[tuple[str, int, list[bytes | None]]]:
     """Partition, first offset and values of what is published in batches."""
     found = [each for each in published(actions) if isinstance(each, BatchMessage)]
     parsed = [(each.address, Batch.parse(each.body)) for each in found]
@@ -88,7 +89,7 @@ def test_what_comes_early_goes_on_at_once() -> None:
 def test_a_disk_that_refuses_stops_nobody_who_listens() -> None:
     rig = Rig()
     (write,) = writes(rig.take(live(0, b"a")))
-    rig.core.handle_write_failed("no room", rig.now)
+    rig.core.handle_done(WriteRecords(()), StorageError("no room"), rig.now)
     del write
     actions = rig.take(live(1, b"b"))
     assert (batches(actions), writes(actions)) == ([("P", 1, [b"b"])], [])
@@ -161,7 +162,7 @@ def test_who_hears_itself_or_another_who_hears_it_falls_silent(message: Message,
         rig.hear(b"Mhello")  # an original listens, too
         if refusing:
             rig.take(live(0, b"x", partition="other"))
-            rig.core.handle_write_failed("no room", rig.now)
+            rig.core.handle_done(WriteRecords(()), StorageError("no room"), rig.now)
     said = [message]
     for turn in range(10):
         rig = rigs[turn % len(rigs)]
@@ -220,7 +221,7 @@ def test_what_was_gathered_is_kept_while_the_machine_refuses_something(monkeypat
     rig.take(single(0, b"a"))
     rig.take(Fetch("P", "C2", "hello", 5, 10))
 
-    def refuse(now: float) -> list[Action]:
+    def refuse(now: float) -> list[Effect]:
         raise OSError(EMFILE, "too many open files")
 
     with monkeypatch.context() as patched:
@@ -230,7 +231,7 @@ def test_what_was_gathered_is_kept_while_the_machine_refuses_something(monkeypat
     rig.take(single(1, b"b"))
     actions = rig.later(0.0)
     assert batches(actions) == [("P", 0, [b"a", b"b"])]
-    assert [each for each in actions if isinstance(each, Unsubscribe)] == [Unsubscribe(b"SC2"), Unsubscribe(b"DC2")]
+    assert [each for each in actions if is_end(each)] == [Subscribe(b"SC2", False), Subscribe(b"DC2", False)]
     assert rig.core.info() in published(actions)
 
 
@@ -251,9 +252,9 @@ def test_who_asks_for_what_it_has_not_is_passed_to_the_producer_and_gets_the_ans
     answer = BatchMessage("C", "P", "hello", encode_batch(0, [b"a"], WALL), direct=True)
     assert rig.take(answer) == [Publish(answer)]
     assert rig.contents() == []
-    assert not [each for each in rig.later(ANSWER_S - 0.1) if isinstance(each, Unsubscribe)]
-    gone = [each for each in rig.later(0.2) if isinstance(each, Unsubscribe)]
-    assert gone == [Unsubscribe(b"SC"), Unsubscribe(b"DC")]
+    assert not [each for each in rig.later(ANSWER_S - 0.1) if is_end(each)]
+    gone = [each for each in rig.later(0.2) if is_end(each)]
+    assert gone == [Subscribe(b"SC", False), Subscribe(b"DC", False)]
 
 
 def test_an_original_is_answered_from_the_disk_alone_if_that_has_it() -> None:
@@ -291,7 +292,7 @@ def test_it_says_once_a_second_who_it_is() -> None:
 
 @pytest.fixture
 def two() -> Forwarders:
-    return Forwarders(["one:1", "two:1"], now=0.0)
+    return Forwarders(Listener(), ["one:1", "two:1"], now=0.0)
 
 
 def test_each_is_found_when_it_is_heard(two: Forwarders) -> None:
@@ -304,7 +305,7 @@ def test_each_is_found_when_it_is_heard(two: Forwarders) -> None:
 def test_one_that_is_silent_is_lost_and_found_again(two: Forwarders) -> None:
     two.heard(0, "A", 0.0)
     two.heard(1, "B", 3.0)
-    assert two.handle_timeout(two.next_timeout()) == [Gone("A"), Report(ForwarderLost("one:1"))]
+    assert two.handle_timeout(two.next_timeout()) == [gone("A"), Report(ForwarderLost("one:1"))]
     assert (two.tower, two.peers) == (True, 1)
     assert two.heard(0, "A", 9.0) == [Report(ForwarderFound("one:1"))]
 
@@ -318,14 +319,14 @@ def test_one_that_never_answers_is_told_of_once(two: Forwarders) -> None:
 
 def test_one_that_was_started_anew_is_another(two: Forwarders) -> None:
     two.heard(0, "A", 0.0)
-    assert two.heard(0, "A2", 1.0) == [Gone("A")]
+    assert two.heard(0, "A2", 1.0) == [gone("A")]
 
 
 def test_where_there_is_none_nothing_is_due() -> None:
-    assert Forwarders([], now=0.0).next_timeout() == float("inf")
+    assert Forwarders(Listener(), [], now=0.0).next_timeout() == float("inf")
 
 
 @pytest.mark.parametrize("call", [lambda f: f.claim("me", 0.0), lambda f: f.disclaim("me"), lambda f: f.goodbye()])
-def test_nobody_is_told_of_identities(two: Forwarders, call: Callable[[Forwarders], list[Action]]) -> None:
+def test_nobody_is_told_of_identities(two: Forwarders, call: Callable[[Forwarders], list[Effect]]) -> None:
     assert call(two) == []
     assert not two.newcomer("me", 0.0)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from chappe.core import Ask, Effect, Publish
 from chappe.defaults import RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.gap import GIVE_UP_TRIES, QUIET_S, Gap, Gaps, GapState
 from chappe.log.messages import Fetch
@@ -39,9 +39,9 @@ class Owner:
         self.sources.found(name, f"tcp://{name}:1", NOW)
         self.gaps.listed(self.sources.stores[name], KEY, self.gap, first, next_)
 
-    def answer(self, ask: Action, answer: Answer, now: float, *batches: bytes) -> list[Action]:
+    def answer(self, ask: Effect, answer: Answer, now: float, *batches: bytes) -> list[Effect]:
         assert isinstance(ask, Ask)
-        found = self.sources.answered(ask.request_id)
+        found = self.sources.answered(ask.ticket)
         assert found is not None
         for batch in self.gaps.answered(found[1], found[0], answer, list(batches), now):
             self.arrive(batch, now)
@@ -56,13 +56,13 @@ class Owner:
         self.taken.append(batch.base)
         self.take_held(KEY, self.gap, now)
 
-    def wait(self, seconds: float, now: float) -> list[tuple[float, Action]]:
-        actions: list[tuple[float, Action]] = []
+    def wait(self, seconds: float, now: float) -> list[tuple[float, Effect]]:
+        actions: list[tuple[float, Effect]] = []
         end = now + seconds
         while (now := max(now, self.gaps.next_timeout(), 0)) < end:
             actions += [(now, each) for each in self.gaps.look(now)]
             self.gaps.unanswered(self.sources.overdue(now))
-            assert self.gaps.wrong(KEY, self.gap) == []
+            assert self.gaps.invariants(KEY, self.gap) == []
         return actions
 
     # -- GapOwner
@@ -70,20 +70,20 @@ class Owner:
     def asks_from(self) -> float:
         return self.from_s
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         return []
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         return []
 
     def patience_s(self, key: Key, gap: Gap, now: float) -> float:
         return self.patience
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
         self.passed.append((gap.next, goal))
         return []
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         while (batch := self.gaps.pop_held(gap)) is not None:
             self.taken.append(batch.base)
             gap.next = batch.next
@@ -110,8 +110,8 @@ def read(store: str, offset: int) -> tuple[str, ReadRequest]:
     return f"tcp://{store}:1", ReadRequest(b"t", b"P", offset)
 
 
-def asked(actions: list[Action]) -> list[tuple[str, object]]:
-    return [(each.endpoint, each.request) for each in actions if isinstance(each, Ask)]
+def asked(actions: list[Effect]) -> list[tuple[str, object]]:
+    return [(each.to, each.request) for each in actions if isinstance(each, Ask)]
 
 
 def known(first: int, next_: int, hole_last: int = -1, ahead: int = 0) -> ReadAnswer:
@@ -172,7 +172,7 @@ def test_what_was_asked_for_ahead_and_is_not_answered_is_asked_for_again() -> No
     assert owner.answer(second, known(0, 20), NOW, raw(4, 4)) == []
     assert isinstance(third, Ask)
     later = [each for _, each in owner.wait(2 * ANSWER_S, NOW)]
-    assert asked(later)[0] == read("B" if third.endpoint == "tcp://A:1" else "A", 8)
+    assert asked(later)[0] == read("B" if third.to == "tcp://A:1" else "A", 8)
 
 
 def test_no_more_is_asked_for_ahead_than_may_be_under_way() -> None:
@@ -190,15 +190,15 @@ def test_the_next_store_is_asked_when_one_refuses_is_damaged_or_does_not_answer(
     (ask,) = owner.gaps.look(NOW)
     actions = owner.answer(ask, ErrorAnswer("no"), NOW)
     (endpoint, _) = asked(actions)[0]
-    assert endpoint != ask.endpoint  # type: ignore[union-attr]
+    assert endpoint != ask.to  # type: ignore[union-attr]
 
     actions = owner.answer(actions[0], known(0, 10, hole_last=3), NOW)
     (second, _) = asked(actions)[0]
-    assert len({ask.endpoint, endpoint, second}) == 3  # type: ignore[union-attr]
+    assert len({ask.to, endpoint, second}) == 3  # type: ignore[union-attr]
 
     owner.gaps.unanswered(owner.sources.overdue(NOW + ANSWER_S))
     again = asked(owner.gaps.look(NOW + ANSWER_S))
-    assert [each for each, _ in again] == [ask.endpoint]  # type: ignore[union-attr]  # answers again, by now
+    assert [each for each, _ in again] == [ask.to]  # type: ignore[union-attr]  # answers again, by now
 
 
 def test_a_batch_that_is_none_opens_the_gap_again_and_passes_the_store_over() -> None:
@@ -298,9 +298,9 @@ def test_everybodys_turn_comes() -> None:
     owner = Owner(LogLimits(look_max=3, fetch_records_max=5))
     for number in range(10):
         owner.gaps.want(("t", f"Q{number}"), Gap(0, 10, said=10))
-    asked_for = [each.message.address for _, each in owner.wait(1.0, NOW) if isinstance(each, Publish)]  # type: ignore[union-attr]
+    asked_for = [each.message.address for _, each in owner.wait(1.0, NOW) if isinstance(each, Publish)]
     assert len(asked_for) >= 11
-    assert {each.message.count for each in owner.gaps.look(NOW + 3.0) if isinstance(each, Publish)} == {5}  # type: ignore[union-attr]
+    assert {each.message.count for each in owner.gaps.look(NOW + 3.0) if isinstance(each, Publish)} == {5}
 
 
 def test_what_is_held_has_a_bound_and_neither_overlaps_nor_is_out_of_order() -> None:
@@ -328,11 +328,11 @@ def test_the_story_of_a_partition_says_what_is_done_about_it() -> None:
 def test_what_is_wrong_with_a_gap_is_said(change: str) -> None:
     owner = Owner()
     owner.arrive(records(7, 3), NOW)
-    assert owner.gaps.wrong(KEY, owner.gap) == []
+    assert owner.gaps.invariants(KEY, owner.gap) == []
     if change == "state":
         owner.gap.state = GapState.CLOSED
     elif change == "held":
         owner.gap.next = 8
     else:
         del owner.gaps.open[KEY]
-    assert owner.gaps.wrong(KEY, owner.gap)
+    assert owner.gaps.invariants(KEY, owner.gap)

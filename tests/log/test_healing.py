@@ -7,17 +7,16 @@ from collections.abc import Sequence
 import pytest
 from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 
-from chappe.core import Report
+from chappe.core import Ask, Effect, Persist, Publish, Reply, Report
 from chappe.defaults import POLL_HEADS_S, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish, Reply, Write
 from chappe.log.batch import encode_batch
 from chappe.log.events import DamageFound, DamageHealed, RecordsLost
 from chappe.log.messages import Ack, Fetch, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, heads_answer
 from chappe.log.sources import ANSWER_S
-from chappe.log.storage import PartitionInfo
+from chappe.log.storage import PartitionInfo, WriteRecords
 
 
 class Stores:
@@ -25,23 +24,23 @@ class Stores:
 
     def __init__(self, *rigs: StoreRig) -> None:
         self.rigs = {rig.endpoint: rig for rig in rigs}
-        self.others: list[Action] = []  # what is neither a question nor a write
+        self.others: list[Effect] = []  # what is neither a question nor a write
         for rig in rigs:
             for other in rigs:
                 if other is not rig:
                     self.do(rig, rig.meet(other))
 
-    def do(self, rig: StoreRig, actions: Sequence[Action]) -> None:
+    def do(self, rig: StoreRig, actions: Sequence[Effect]) -> None:
         for action in actions:
-            if isinstance(action, Write):
-                self.do(rig, rig.finish(action))
+            if isinstance(action, Persist) and isinstance(action.job, WriteRecords):
+                self.do(rig, rig.finish(action.job))
             elif isinstance(action, Ask):
-                other = self.rigs.get(action.endpoint)
+                other = self.rigs.get(action.to)
                 if other is not None:
-                    reply, *more = other.core.handle_query(b"", b"12345678", action.request, other.now)
+                    reply, *more = other.core.handle_request(b"", b"12345678", action.request, b"", other.now)
                     assert isinstance(reply, Reply)
                     self.do(other, more)
-                    self.do(rig, rig.answer(action, reply.answer, *reply.batches))
+                    self.do(rig, rig.answer(action, reply.message.answer, *reply.message.batches))
             else:
                 self.others.append(action)
 
@@ -199,7 +198,7 @@ def answered(first: int = 0, next_: int = 3) -> ReadAnswer:
 def test_what_another_store_has_more_of_is_read_from_our_end() -> None:
     rig, read = with_other(info())
 
-    assert (read.endpoint, read.request) == ("tcp://O:1", ReadRequest(b"hello", b"P", 0))
+    assert (read.to, read.request) == ("tcp://O:1", ReadRequest(b"hello", b"P", 0))
     after = rig.answer(read, answered(), encode_batch(0, [b"a", b"b", b"c"], WALL))
     assert rig.settle(after) == [Publish(Ack("P", "hello", 2))]
 
@@ -289,7 +288,7 @@ def test_a_second_beacon_of_the_same_store_asks_nothing_new() -> None:
 
     assert rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:1"), rig.now) == []
     moved = asks(rig.core.handle_message(StoreInfo("", "O", "id-O", "tcp://O:2"), rig.now))
-    assert [(each.endpoint, each.request) for each in moved] == [("tcp://O:2", HeadsRequest(b"", 0))]
+    assert [(each.to, each.request) for each in moved] == [("tcp://O:2", HeadsRequest(b"", 0))]
 
 
 def test_a_healed_range_is_not_written_twice_while_the_first_write_runs() -> None:

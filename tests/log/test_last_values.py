@@ -14,11 +14,10 @@ from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import Clocked
 from tests.log.store_rig import WALL, StoreRig
 
-from chappe.core import Report
+from chappe.core import Ask, Deliver, Effect, Reply, Report
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
 from chappe.log import consumer, last_topics, last_values
-from chappe.log.actions import Action, Ask, Deliver, Reply
 from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.consumer import LAST, LogConsumer
 from chappe.log.events import LastValuesRefused, NoLastValues
@@ -44,11 +43,11 @@ def keep(rig: StoreRig, base: int, *records: Given, partition: str = "P", stamp:
 
 
 def ask(rig: StoreRig, request: LastRequest) -> tuple[LastAnswer | ErrorAnswer, tuple[bytes, ...]]:
-    (reply,) = rig.core.handle_query(b"c", b"r", request, rig.now)
+    (reply,) = rig.core.handle_request(b"c", b"r", request, b"", rig.now)
     assert isinstance(reply, Reply)
-    answer = decode_answer(encode_query(reply.answer))
+    answer = decode_answer(encode_query(reply.message.answer))
     assert isinstance(answer, LastAnswer | ErrorAnswer)
-    return answer, reply.batches
+    return answer, reply.message.batches
 
 
 def told(rig: StoreRig, topic: bytes = b"hello") -> dict[str, tuple[str, int, str]]:
@@ -68,7 +67,7 @@ def told(rig: StoreRig, topic: bytes = b"hello") -> dict[str, tuple[str, int, st
             assert record.key.decode() not in found
             found[record.key.decode()] = (name.decode(), record.offset, record.value.decode())
         if not answer.more:
-            assert rig.core.wrong() == []
+            assert rig.core.invariants() == []
             return found
         request = LastRequest(topic, answer.table, answer.part, answer.offset)
 
@@ -285,7 +284,7 @@ class World(Clocked):
             info = StoreInfo("", rig.core.address, rig.storage.store_id, rig.endpoint)
             self.do(self.core.handle_message(info, self.now))
 
-    def do(self, actions: Sequence[Action]) -> None:
+    def do(self, actions: Sequence[Effect]) -> None:
         for action in actions:
             if isinstance(action, Deliver):
                 self._take(action)
@@ -295,24 +294,26 @@ class World(Clocked):
                 self._ask(action)
 
     def _take(self, action: Deliver) -> None:
-        for record in action.batch.records(action.topic, action.partition, action.start):
+        for record in action.messages.batch.records(
+            action.messages.topic, action.messages.partition, action.messages.start
+        ):
             key, value = (record.key or b"").decode(), record.value
-            place = (action.partition, record.offset, key, None if value is None else value.decode())
+            place = (action.messages.partition, record.offset, key, None if value is None else value.decode())
             assert place not in self.delivered
             self.delivered.append(place)
-        self.do(self.core.taken(len(action.batch.raw), self.now))
+        self.do(self.core.taken(len(action.messages.batch.raw), self.now))
 
     def _ask(self, action: Ask) -> None:
-        rig = next(each for each in self.stores if each.endpoint == action.endpoint)
+        rig = next(each for each in self.stores if each.endpoint == action.to)
         if isinstance(action.request, LastRequest):
             self.asked.append(rig.endpoint)
         if rig.endpoint in self.silent:
             return
         rig.now = self.now
         rig.core.handle_timeout(self.now)
-        (reply,) = (each for each in rig.core.handle_query(b"c", b"r", action.request, self.now))
+        (reply,) = (each for each in rig.core.handle_request(b"c", b"r", action.request, b"", self.now))
         assert isinstance(reply, Reply)
-        self.do(self.core.handle_answer(action.request_id, reply.answer, list(reply.batches), self.now))
+        self.do(self.core.handle_answer(action.ticket, reply.message.answer, list(reply.message.batches), self.now))
 
     def live(self, partition: str, base: int, *records: Given) -> None:
         body = encode_batch(
@@ -338,7 +339,7 @@ def test_a_consumer_begins_with_the_newest_and_goes_on() -> None:
     world.live("P", 4, ("a", "3"), ("", "y"))
     assert world.places == [("P", 1), ("P", 2), ("P", 4), ("P", 5)]
     assert world.core.positions() == {("hello", "P"): 6}
-    assert world.core.wrong() == []
+    assert world.core.invariants() == []
 
 
 def test_nothing_comes_again_after_long_without_news_or_stores() -> None:
@@ -571,7 +572,7 @@ def test_nothing_is_missed_or_doubled_whatever_happens(seed: int) -> None:
     world.wait(30.0)
     look()
 
-    assert world.core.wrong() == []
+    assert world.core.invariants() == []
     known = set(world.places)
     for partition, records in truth.items():
         offsets = [offset for name, offset in world.places if name == partition]
@@ -634,7 +635,7 @@ def effort(topics: int) -> int:
     finally:
         sys.settrace(before)
     assert len(world.delivered) == topics
-    assert rig.core._last.wrong() == []
+    assert rig.core._last.invariants() == []
     return lines
 
 

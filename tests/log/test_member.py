@@ -7,29 +7,16 @@ import math
 import pytest
 from tests.fixed_clock import FixedClock
 
-from chappe.core import Report
+from chappe.core import Ask, Deliver, Effect, Publish, Report, Subscribe
 from chappe.data.topic import Filter
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LogLimits
-from chappe.log.actions import (
-    Action,
-    Ask,
-    Broken,
-    Claim,
-    Deliver,
-    Disclaim,
-    Of,
-    Publish,
-    Resume,
-    Subscribe,
-    Unsubscribe,
-)
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.consuming import ASKED_APART_MAX, ConsumingMember
-from chappe.log.member import AT_ONCE, REQUESTS
+from chappe.log.member import AT_ONCE, REQUESTS, OfPart, PartBroken
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, Head, RecordMessage, Stored, StoreInfo
-from chappe.log.producer import GREET_S, LogProducer
+from chappe.log.producer import GREET_S, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.queries import ErrorAnswer, HeadsAnswer, HeadsRequest
@@ -48,15 +35,11 @@ def batch(topic: str, base: int, count: int = 1, *, to: str = "") -> BatchMessag
     return BatchMessage(to or topic, "P", topic, body, direct=bool(to))
 
 
-def delivered(actions: list[Action]) -> list[tuple[str, int]]:
-    return [
-        (each.address, each.action.start)
-        for each in actions
-        if isinstance(each, Of) and isinstance(each.action, Deliver)
-    ]
+def delivered(actions: list[Effect]) -> list[tuple[str, int]]:
+    return [(each.to, each.messages.start) for each in actions if isinstance(each, Deliver)]
 
 
-def subscribed(actions: list[Action]) -> set[bytes]:
+def subscribed(actions: list[Effect]) -> set[bytes]:
     return {each.prefix for each in actions if isinstance(each, Subscribe)}
 
 
@@ -71,7 +54,7 @@ class Producing:
         self.all: dict[str, LogProducers] = {}
         self.parts: dict[str, LogProducer] = {}
 
-    def add(self, address: str, topic: str, *, identity: bool = False) -> list[Action]:
+    def add(self, address: str, topic: str, *, identity: bool = False) -> list[Effect]:
         made = self.all[address] = LogProducers(address, self.node.subscriptions, clock=CLOCK)
         part = self.parts[address] = LogProducer(
             topic, address, subscriptions=made.subscriptions, kept=made.kept, clock=CLOCK
@@ -97,8 +80,7 @@ def test_an_acknowledgement_reaches_the_producer_that_it_names() -> None:
 
     (told,) = rig.node.handle_message(Stored("B", "STORE", "t", 0), NOW)
 
-    assert isinstance(told, Of)
-    assert told.address == "B"
+    assert told == Deliver("B", StoredTo("t", 1))
     assert (rig.parts["A"].stored, rig.parts["B"].stored) == (0, 1)
     assert rig.node.handle_message(Stored("C", "STORE", "t", 0), NOW) == []
 
@@ -146,7 +128,7 @@ def test_who_leaves_takes_its_subscriptions_along_and_is_told_nothing_more() -> 
     rig.add("B", "t")
     rig.publish("A")
 
-    assert rig.node.remove("A", NOW) == [Unsubscribe(each + b"A") for each in (b"A", b"T", b"F", b"K")]
+    assert rig.node.remove("A", NOW) == [Subscribe(each + b"A", False) for each in (b"A", b"T", b"F", b"K")]
     assert rig.node.remove("A", NOW) == []
     assert rig.node.next_timeout() == math.inf
     assert rig.node.handle_message(Fetch("A", "ME", "t", 0, 1), NOW) == []
@@ -155,11 +137,19 @@ def test_who_leaves_takes_its_subscriptions_along_and_is_told_nothing_more() -> 
 
 
 def test_an_identity_is_claimed_as_long_as_its_producer_is_there() -> None:
+    class Told:
+        def claim(self, identity: str, now: float) -> list[Effect]:
+            return [Report(("claim", identity, now))]
+
+        def disclaim(self, identity: str) -> list[Effect]:
+            return [Report(("disclaim", identity))]
+
     rig = Producing()
-    assert Claim("A") in rig.add("A", "t", identity=True)
-    assert Claim("B") not in rig.add("B", "t")
-    assert rig.node.remove("A", NOW)[-1] == Disclaim("A")
-    assert Disclaim("B") not in rig.node.remove("B", NOW)
+    rig.node.claims = Told()
+    assert Report(("claim", "A", NOW)) in rig.add("A", "t", identity=True)
+    assert not [each for each in rig.add("B", "t") if isinstance(each, Report)]
+    assert rig.node.remove("A", NOW)[-1] == Report(("disclaim", "A"))
+    assert not [each for each in rig.node.remove("B", NOW) if isinstance(each, Report)]
 
 
 def test_a_part_is_asked_when_it_is_due_only_when_somebody_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +181,7 @@ def test_a_part_that_does_not_know_when_it_is_due_is_carried_no_more_and_the_oth
         patched.setattr(rig.all["A"], "next_timeout", broken)
         rig.node.carry(rig.all["A"], [])
         assert rig.node.next_timeout() == -math.inf
-        assert Of("A", Broken(error)) in rig.node.handle_timeout(NOW)
+        assert Report(OfPart("A", PartBroken(error))) in rig.node.handle_timeout(NOW)
     assert len(rig.node) == 1
     assert rig.node.next_timeout() > -math.inf
 
@@ -203,14 +193,14 @@ def test_a_part_that_raises_is_carried_no_more_and_the_others_are(monkeypatch: p
         rig.publish(address)
     error = ZeroDivisionError("defect")
 
-    def broken(now: float) -> list[Action]:
+    def broken(now: float) -> list[Effect]:
         raise error
 
     monkeypatch.setattr(rig.all["A"], "handle_timeout", broken)
     actions = rig.node.handle_timeout(rig.node.next_timeout())
 
-    assert Of("A", Broken(error)) in actions
-    assert Unsubscribe(b"FA") in actions
+    assert Report(OfPart("A", PartBroken(error))) in actions
+    assert Subscribe(b"FA", False) in actions
     assert Publish(Head("t", "B", "t", 0)) in actions
     assert rig.node.carry(rig.all["A"], [Report("late")]) == []
 
@@ -225,16 +215,16 @@ class Consuming:
         self.node = ConsumingMember("N", LIMITS)
         self.cores: dict[str, LogConsumer] = {}
 
-    def add(self, address: str, *wanted: str) -> list[Action]:
+    def add(self, address: str, *wanted: str) -> list[Effect]:
         core = self.cores[address] = LogConsumer(
             address, map(Filter.parse, wanted), EARLIEST, limits=LIMITS, clock=CLOCK
         )
         return self.node.add(core, NOW)
 
-    def hear(self, message: BatchMessage | RecordMessage | Head | StoreInfo, now: float = NOW) -> list[Action]:
+    def hear(self, message: BatchMessage | RecordMessage | Head | StoreInfo, now: float = NOW) -> list[Effect]:
         return self.node.handle_message(message, now)
 
-    def take(self, address: str) -> list[Action]:
+    def take(self, address: str) -> list[Effect]:
         core = self.cores[address]
         return self.node.carry(core, core.taken(core._delivery.queued_bytes, NOW))
 
@@ -244,10 +234,9 @@ def test_what_several_want_is_subscribed_to_once_and_until_the_last_one_leaves()
     assert {b"I", b"Mt", b"Rt", b"Ht", b"SA"} <= subscribed(rig.add("A", "t"))
     assert subscribed(rig.add("B", "t")) == {b"DB", b"EB", b"LB", b"SB"}
 
-    assert {each.prefix for each in rig.node.remove("A", NOW) if isinstance(each, Unsubscribe)} == {
-        *(b"DA", b"EA", b"LA", b"SA")
-    }
-    assert Unsubscribe(b"Rt") in rig.node.remove("B", NOW)
+    ends = {each.prefix for each in rig.node.remove("A", NOW) if isinstance(each, Subscribe) and not each.on}
+    assert ends == {*(b"DA", b"EA", b"LA", b"SA")}
+    assert Subscribe(b"Rt", False) in rig.node.remove("B", NOW)
 
 
 def test_a_batch_reaches_everybody_who_wants_its_topic_once() -> None:
@@ -276,8 +265,8 @@ def test_requests_of_several_consumers_are_told_apart() -> None:
     rig.add("B", "t")
 
     asks = [each for each in rig.hear(STORE) if isinstance(each, Ask)]
-    assert len({each.request_id for each in asks}) == 2
-    by_part = {each.request_id // REQUESTS: each.request_id for each in asks}
+    assert len({each.ticket for each in asks}) == 2
+    by_part = {each.ticket // REQUESTS: each.ticket for each in asks}
     for number, address in zip(sorted(by_part), ("A", "B"), strict=True):
         assert not rig.cores[address].synced
         rig.node.handle_answer(by_part[number], HeadsAnswer([], 1, False), [], NOW)
@@ -295,7 +284,7 @@ def test_a_consumer_that_comes_later_hears_of_the_stores() -> None:
 
     (ask,) = [each for each in actions if isinstance(each, Ask)]
     assert isinstance(ask.request, HeadsRequest)
-    assert ask.endpoint == STORE.endpoint
+    assert ask.to == STORE.endpoint
     assert Publish(ConsumerHello("ORIGINAL", "B", ("t",))) in actions
     rig.node.handle_subscription(b"WORIGINAL", False, NOW)
     rig.node.handle_gone("STORE", NOW)
@@ -305,7 +294,7 @@ def test_a_consumer_that_comes_later_hears_of_the_stores() -> None:
 
 def asked_originals(node: ConsumingMember, now: float) -> list[GetHeads]:
     """What original stores are asked until ``now``."""
-    found: list[Action] = []
+    found: list[Effect] = []
     while (due := node.next_timeout()) <= now:
         found += node.handle_timeout(due)
     return [each.message for each in found if isinstance(each, Publish) and isinstance(each.message, GetHeads)]
@@ -366,7 +355,7 @@ def test_alone_in_its_node_one_that_is_not_read_leaves_messages_in_the_queue() -
     rig.node.handle_timeout(NOW + 2 * FULL_PEER_WAIT_LIVE_S)
     assert rig.node.paused
 
-    assert Resume() in rig.take("A")
+    rig.take("A")
     assert not rig.node.paused
 
 
@@ -377,7 +366,7 @@ def test_what_was_left_in_the_queue_is_read_when_another_consumer_comes() -> Non
     fill(rig, "A", "t")
     assert rig.node.paused
 
-    assert Resume() in rig.add("B", "other")
+    rig.add("B", "other")
     assert not rig.node.paused
 
 
@@ -404,7 +393,7 @@ def test_where_there_is_no_store_the_others_wait_a_little() -> None:
 
     assert rig.node.paused
     assert rig.node.next_timeout() <= NOW + FULL_PEER_WAIT_LIVE_S
-    assert Resume() in rig.node.handle_timeout(NOW + FULL_PEER_WAIT_LIVE_S)
+    rig.node.handle_timeout(NOW + FULL_PEER_WAIT_LIVE_S)
     assert not rig.node.paused
     assert delivered(rig.hear(batch("other", 0), NOW + 5)) == [("B", 0)]
 
@@ -416,14 +405,14 @@ def test_one_that_leaves_unread_holds_nobody_up() -> None:
     fill(rig, "A", "t")
     assert rig.node.paused
 
-    assert Resume() in rig.node.remove("A", NOW)
+    rig.node.remove("A", NOW)
     assert not rig.node.paused
 
 
 # -- news of stores -----------------------------------------------------------------------------------------------
 
 
-def asked(actions: list[Action]) -> list[Ask]:
+def asked(actions: list[Effect]) -> list[Ask]:
     return [each for each in actions if isinstance(each, Ask)]
 
 
@@ -435,7 +424,7 @@ def many() -> Consuming:
     asks = asked(rig.hear(STORE))
     assert len(asks) == MANY
     for ask in asks:
-        rig.node.handle_answer(ask.request_id, HeadsAnswer([], 6 if ask is asks[-1] else 7, False), [], NOW)
+        rig.node.handle_answer(ask.ticket, HeadsAnswer([], 6 if ask is asks[-1] else 7, False), [], NOW)
     return rig
 
 
@@ -452,7 +441,7 @@ def test_few_ask_for_news_themselves() -> None:
     for number in range(MANY - 1):
         rig.add(f"{number:02}", f"t{number:02}*")
     for ask in asked(rig.hear(STORE)):
-        rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW)
+        rig.node.handle_answer(ask.ticket, HeadsAnswer([], 7, False), [], NOW)
     assert len(second(rig, 1)) == MANY - 1
 
 
@@ -462,16 +451,16 @@ def test_for_many_the_node_asks_once_a_second_and_nothing_else_is_due() -> None:
         assert rig.node.next_timeout() == NOW + number
         (ask,) = second(rig, number)
         assert ask.request == HeadsRequest(b"t", 6 if number == 1 else 7)
-        assert rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW + number) == []
+        assert rig.node.handle_answer(ask.ticket, HeadsAnswer([], 7, False), [], NOW + number) == []
 
 
 def test_those_who_want_what_is_new_ask_for_themselves() -> None:
     rig = many()
     (ask,) = second(rig, 1)
-    (own,) = asked(rig.node.handle_answer(ask.request_id, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
+    (own,) = asked(rig.node.handle_answer(ask.ticket, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
     assert own.request == HeadsRequest(b"t03", 7)
-    (read,) = asked(rig.node.handle_answer(own.request_id, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
-    assert read.request.topic == b"t03"  # type: ignore[union-attr]
+    (read,) = asked(rig.node.handle_answer(own.ticket, HeadsAnswer(rows("t03", 8), 8, False), [], NOW + 1))
+    assert read.request.topic == b"t03"
     assert [each.request for each in second(rig, 2)] == [HeadsRequest(b"t", 8)]
 
 
@@ -479,11 +468,11 @@ def test_who_knows_less_than_the_others_misses_nothing() -> None:
     rig = many()
     (ask,) = second(rig, 1)
     (own,) = asked(rig.add("late", "t99*"))
-    rig.node.handle_answer(own.request_id, HeadsAnswer([], 5, False), [], NOW + 1)
-    rig.node.handle_answer(ask.request_id, HeadsAnswer([], 7, False), [], NOW + 1)  # to a question from before
+    rig.node.handle_answer(own.ticket, HeadsAnswer([], 5, False), [], NOW + 1)
+    rig.node.handle_answer(ask.ticket, HeadsAnswer([], 7, False), [], NOW + 1)  # to a question from before
     (ask,) = second(rig, 2)
     assert ask.request == HeadsRequest(b"t", 5)
-    (own,) = asked(rig.node.handle_answer(ask.request_id, HeadsAnswer(rows("t99", 6), 7, False), [], NOW + 2))
+    (own,) = asked(rig.node.handle_answer(ask.ticket, HeadsAnswer(rows("t99", 6), 7, False), [], NOW + 2))
     assert own.request == HeadsRequest(b"t99", 5)
 
 
@@ -491,10 +480,10 @@ def test_who_knows_less_than_the_others_misses_nothing() -> None:
 def test_if_the_answer_does_not_tell_all_everybody_asks(answer: HeadsAnswer | ErrorAnswer) -> None:
     rig = many()
     (ask,) = second(rig, 1)
-    asks = asked(rig.node.handle_answer(ask.request_id, answer, [], NOW + 1))
+    asks = asked(rig.node.handle_answer(ask.ticket, answer, [], NOW + 1))
     assert len(asks) == MANY
     for each in asks:
-        rig.node.handle_answer(each.request_id, HeadsAnswer([], 9, False), [], NOW + 1)
+        rig.node.handle_answer(each.ticket, HeadsAnswer([], 9, False), [], NOW + 1)
     assert [each.request for each in second(rig, 2)] == [HeadsRequest(b"t", 9)]
 
 
@@ -509,7 +498,7 @@ def test_a_store_that_is_gone_is_not_asked() -> None:
     rig = many()
     (ask,) = second(rig, 1)
     rig.node.handle_gone("STORE", NOW + 1)
-    assert rig.node.handle_answer(ask.request_id, HeadsAnswer([], 9, False), [], NOW + 1) == []
+    assert rig.node.handle_answer(ask.ticket, HeadsAnswer([], 9, False), [], NOW + 1) == []
     assert second(rig, 9) == []
     assert rig.node.next_timeout() == math.inf
 
@@ -519,10 +508,10 @@ def test_who_wants_to_know_the_end_while_its_question_is_under_way_asks_again() 
     core = rig.cores["03"]
     (first,) = asked(rig.node.carry(core, core.seek_end(NOW + 0.5)))
     assert asked(rig.node.carry(core, core.seek_end(NOW + 0.6))) == []
-    rig.node.handle_answer(first.request_id, HeadsAnswer([], 7, False), [], NOW + 0.7)
+    rig.node.handle_answer(first.ticket, HeadsAnswer([], 7, False), [], NOW + 0.7)
     assert not core.end_known(NOW + 0.6, NOW + 0.7)
     (again,) = second(rig, 0.7)
-    rig.node.handle_answer(again.request_id, HeadsAnswer([], 7, False), [], NOW + 0.8)
+    rig.node.handle_answer(again.ticket, HeadsAnswer([], 7, False), [], NOW + 0.8)
     assert core.end_known(NOW + 0.6, NOW + 0.8)
 
 
@@ -542,7 +531,7 @@ def test_when_all_have_ended_nothing_is_asked_and_who_comes_then_is_asked_for() 
     assert second(rig, 2) == []
     now = NOW + 3
     (own,) = asked(rig.node.add(LogConsumer("late", [Filter.parse("t00*")], EARLIEST, limits=LIMITS, clock=CLOCK), now))
-    rig.node.handle_answer(own.request_id, HeadsAnswer([], 7, False), [], now)
+    rig.node.handle_answer(own.ticket, HeadsAnswer([], 7, False), [], now)
     assert [each.request for each in second(rig, 4)] == [HeadsRequest(b"t00", 7)]
 
 
@@ -551,7 +540,7 @@ def test_an_answer_to_one_that_has_ended_meanwhile_does_no_harm() -> None:
     (own,) = asked(rig.add("late", "t99*"))
     end(rig)
 
-    assert not rig.node.handle_answer(own.request_id, HeadsAnswer([], 7, False), [], NOW)
+    assert not rig.node.handle_answer(own.ticket, HeadsAnswer([], 7, False), [], NOW)
 
 
 def test_nothing_is_left_of_one_that_has_ended_and_leaves() -> None:
@@ -598,5 +587,5 @@ def test_a_node_that_asks_for_all_asks_for_topics_that_are_subscribed_later() ->
     (own,) = [
         each for each in asked(rig.node.subscribe(core, Filter("x"), NOW)) if each.request == HeadsRequest(b"x", 0)
     ]
-    rig.node.handle_answer(own.request_id, HeadsAnswer(rows("x", 6), 7, False), [], NOW)
+    rig.node.handle_answer(own.ticket, HeadsAnswer(rows("x", 6), 7, False), [], NOW)
     assert {each.request.topic_prefix for each in second(rig, 5) if isinstance(each.request, HeadsRequest)} >= {b""}

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.log.vectors import frames_of, load
 
+from chappe.core import Publish
 from chappe.data.topic import decode_topic
 from chappe.defaults import SUBJECTS_MAX
 from chappe.errors import ProtocolError, UsageError
-from chappe.log.actions import Publish
 from chappe.log.messages import (
     UNKNOWN_US,
     Ack,

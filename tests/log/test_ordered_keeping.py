@@ -7,13 +7,15 @@ import math
 from tests.log.memory_storage import MemoryLogStorage
 from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 
-from chappe.log.actions import Action, Reply
+from chappe.core import Effect, Reply
+from chappe.errors import StorageError
 from chappe.log.backfill import FOUND_S
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage
 from chappe.log.ordered.keeping import LOOK_S, OTHERS_S, PATIENCE_S, Keeping, OrderedStore
 from chappe.log.ordered.machine import End, Placed
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest
+from chappe.log.storage import WriteRecords
 
 PARTITION = "0123456789AB5DEF8123456789ABCDEF"
 KEY = ("hello", PARTITION)
@@ -35,24 +37,24 @@ class Kept(StoreRig):
         batch = Batch.parse(encode_batch(base, values, WALL))
         self.keeping.place(Placed("hello", PARTITION, batch))
 
-    def go(self) -> list[Action]:
+    def go(self) -> list[Effect]:
         """What is done at once."""
         assert self.role.next_timeout() <= self.now
         return self.role.handle_timeout(self.now)
 
-    def look(self) -> list[Action]:
+    def look(self) -> list[Effect]:
         """What is done the next time that it is looked."""
         self.now += LOOK_S
         return self.role.handle_timeout(self.now)
 
-    def serve(self, other: StoreRig, actions: list[Action]) -> None:
+    def serve(self, other: StoreRig, actions: list[Effect]) -> None:
         """Have another store answer what is asked, until nothing is."""
         while questions := asks(self.settle(actions)):
             actions = []
             for each in questions:
-                (reply,) = other.core.handle_query(b"", b"", each.request, other.now)
+                (reply,) = other.core.handle_request(b"", b"", each.request, b"", other.now)
                 assert isinstance(reply, Reply)
-                actions += self.answer(each, reply.answer, *reply.batches)
+                actions += self.answer(each, reply.message.answer, *reply.message.batches)
 
     @property
     def values(self) -> list[bytes | None]:
@@ -124,7 +126,7 @@ def test_what_the_disk_refuses_is_handed_over_again() -> None:
     member.place(0, b"a")
     member.keeping.hand_over(shown=False)
     assert writes(member.go())
-    member.core.handle_write_failed("full", member.now)
+    member.core.handle_done(WriteRecords(()), StorageError("full"), member.now)
     member.place(1, b"b")
     member.keeping.hand_over(shown=False)
     assert not writes(member.go())  # it refuses for a while
@@ -261,10 +263,10 @@ def test_asks_of_stores_are_answered_as_by_any_store() -> None:
     member = Kept()
     member.keep(0, b"a", partition=PARTITION)
 
-    (reply,) = member.core.handle_query(b"", b"", ReadRequest(b"hello", PARTITION.encode(), 0, 100), member.now)
+    (reply,) = member.core.handle_request(b"", b"", ReadRequest(b"hello", PARTITION.encode(), 0, 100), b"", member.now)
 
     assert isinstance(reply, Reply)
-    assert len(reply.batches) == 1
+    assert len(reply.message.batches) == 1
 
 
 def test_who_asks_where_partitions_end_hears_of_all_that_is_confirmed() -> None:
@@ -272,16 +274,16 @@ def test_who_asks_where_partitions_end_hears_of_all_that_is_confirmed() -> None:
     member.place(0, b"a")
     member.keeping.hand_over(shown=False)
     ask = HeadsRequest(b"hello", 0, 10)
-    assert member.role.handle_query(b"C", b"1", ask, member.now) == []
+    assert member.role.handle_request(b"C", b"1", ask, b"", member.now) == []
 
     actions = member.go()
     assert not [each for each in actions if isinstance(each, Reply)]
     member.settle(actions)
-    (reply,) = [each for each in member.role.handle_written(member.now) if isinstance(each, Reply)]
+    (reply,) = [each for each in member.role.handle_done(WriteRecords(()), None, member.now) if isinstance(each, Reply)]
 
-    assert isinstance(reply.answer, HeadsAnswer)
-    assert [(each.partition, each.next) for each in reply.answer.infos()] == [(PARTITION, 1)]
-    (again,) = member.role.handle_query(b"C", b"2", ask, member.now)
+    assert isinstance(reply.message.answer, HeadsAnswer)
+    assert [(each.partition, each.next) for each in reply.message.answer.infos()] == [(PARTITION, 1)]
+    (again,) = member.role.handle_request(b"C", b"2", ask, b"", member.now)
     assert isinstance(again, Reply)
 
 
@@ -290,8 +292,8 @@ def test_who_asks_where_partitions_end_does_not_wait_for_a_disk_that_refuses() -
     member.place(0, b"a")
     member.keeping.hand_over(shown=False)
     (write,) = writes(member.go())
-    member.core.handle_write_failed("full", member.now)
-    assert member.role.handle_query(b"C", b"1", HeadsRequest(b"hello", 0, 10), member.now) == []
+    member.core.handle_done(WriteRecords(()), StorageError("full"), member.now)
+    assert member.role.handle_request(b"C", b"1", HeadsRequest(b"hello", 0, 10), b"", member.now) == []
 
     member.now += PATIENCE_S
     replies = [each for each in member.look() if isinstance(each, Reply)]

@@ -7,19 +7,19 @@ import math
 import pytest
 from tests.fixed_clock import FixedClock
 
-from chappe.core import Report
+from chappe.core import Effect, Persist, Publish, Report, Subscribe
 from chappe.defaults import BATCH_BYTES, BULK_BYTES, HEAD_HURRY_S, HEAD_IDLE_S, HEAD_INTERVAL_S, RECORD_BYTES_MAX
-from chappe.errors import ProtocolError, RecordTooLarge, UsageError
+from chappe.errors import ProtocolError, RecordTooLarge, StorageError, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Persist, Publish, Subscribe, Trim
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
-from chappe.log.producer import GREET_S, STORES, LogProducer
+from chappe.log.producer import GREET_S, STORES, JournalBatch, JournalTrim, LogProducer
 from chappe.log.subscriptions import Subscriptions
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
+BATCH = JournalBatch("P", "hello", b"")
 CLOCK = FixedClock(WALL)
 
 
@@ -35,17 +35,17 @@ def made(
     return producer
 
 
-def publish(producer: LogProducer, *values: bytes) -> list[Action]:
+def publish(producer: LogProducer, *values: bytes) -> list[Effect]:
     for value in values:
         producer.append(value)
     return producer.flush(NOW)
 
 
-def journaled(producer: LogProducer, *values: bytes) -> list[Action]:
+def journaled(producer: LogProducer, *values: bytes) -> list[Effect]:
     """Have the journal take these values as one batch; returns what follows."""
     (persist,) = publish(producer, *values)
     assert isinstance(persist, Persist)
-    return producer.handle_persisted(NOW)
+    return producer.handle_done(BATCH, None, NOW)
 
 
 def head(sequence: int) -> Publish:
@@ -189,9 +189,9 @@ def test_members_that_know_batches_get_only_those() -> None:
 def test_a_journaled_batch_is_on_disk_before_it_is_published() -> None:
     producer = made(journal=[])
 
-    assert publish(producer, b"a") == [Persist(encode_batch(0, [b"a"], WALL), "hello")]
+    assert publish(producer, b"a") == [Persist(JournalBatch("P", "hello", encode_batch(0, [b"a"], WALL)))]
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 1), NOW) == []
-    assert producer.handle_persisted(NOW) == [batch(0, b"a")]
+    assert producer.handle_done(BATCH, None, NOW) == [batch(0, b"a")]
 
 
 def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_not_skipped() -> None:
@@ -200,14 +200,14 @@ def test_nobody_hears_of_a_batch_that_the_journal_refuses_and_its_offsets_are_no
     journaled(producer, b"a")
     publish(producer, b"b")
 
-    assert producer.handle_persist_failed("full") == [Report(WritesRefused("full"))]
+    assert producer.handle_done(BATCH, StorageError("full"), NOW) == [Report(WritesRefused("full"))]
     assert producer.handle_timeout(NOW + 10) == [head(0)]
     assert producer.handle_message(Fetch("P", "ME", "hello", 0, 9), NOW) == [direct(0, b"a")]
 
-    assert producer.flush(NOW) == [Persist(encode_batch(1, [b"b"], WALL), "hello")]
-    assert producer.handle_persist_failed("full") == []  # it was said already
+    assert producer.flush(NOW) == [Persist(JournalBatch("P", "hello", encode_batch(1, [b"b"], WALL)))]
+    assert producer.handle_done(BATCH, StorageError("full"), NOW) == []  # it was said already
     producer.flush(NOW)
-    assert producer.handle_persisted(NOW) == [Report(WritesResumed()), batch(1, b"b")]
+    assert producer.handle_done(BATCH, None, NOW) == [Report(WritesResumed()), batch(1, b"b")]
     assert journaled(producer, b"c") == [batch(2, b"c")]
 
 
@@ -217,14 +217,14 @@ def test_a_sender_takes_back_what_the_journal_refuses_and_what_came_before_stays
     room = producer.room
     offset = producer.append(b"b", headers=(("h", b"x"),), timestamp=5)
     producer.flush(NOW)
-    producer.handle_persist_failed("full")
+    producer.handle_done(BATCH, StorageError("full"), NOW)
     producer.take_back(offset)
 
     assert (producer.room, producer.next_offset, producer.published) == (room, 1, 0)
     assert producer.append(b"c") == 1
     (persist,) = producer.flush(NOW)
     assert isinstance(persist, Persist)
-    found = Batch.parse(persist.body)
+    found = Batch.parse(persist.job.body)
     assert (found.values(), found.keys()) == ([b"a", b"c"], [b"k", None])
     assert list(found.records("hello", "P"))[1].timestamp == WALL
 
@@ -233,7 +233,7 @@ def test_a_sender_may_take_back_all_that_is_gathered() -> None:
     producer = made(journal=[])
     producer.append_many([b"a" * 10] * 3, 0)
     producer.flush(NOW)
-    producer.handle_persist_failed("full")
+    producer.handle_done(BATCH, StorageError("full"), NOW)
     producer.take_back(0)
 
     assert (producer.pending, producer.room, producer.next_offset) == (False, BATCH_BYTES, 0)
@@ -244,8 +244,8 @@ def test_a_sender_may_take_back_all_that_is_gathered() -> None:
 def test_a_batch_that_the_journal_refuses_was_not_added() -> None:
     producer = made(journal=[])
     raw = encode_batch(7, [b"a", b"b"], WALL)
-    assert producer.append_batch(raw, NOW) == [Persist(encode_batch(0, [b"a", b"b"], WALL), "hello")]
-    producer.handle_persist_failed("full")
+    assert producer.append_batch(raw, NOW) == [Persist(JournalBatch("P", "hello", encode_batch(0, [b"a", b"b"], WALL)))]
+    producer.handle_done(BATCH, StorageError("full"), NOW)
 
     assert (producer.next_offset, producer.kept_bytes) == (0, 0)
     assert journaled(producer, b"c")[-1] == batch(0, b"c")
@@ -449,9 +449,9 @@ def test_the_journal_is_trimmed_when_whole_batches_are_stored() -> None:
     journaled(producer, b"a")
     journaled(producer, b"b", b"c")
 
-    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW) == [Trim(1, "hello")]
+    assert producer.handle_message(Stored("P", "S", "hello", 0), NOW) == [Persist(JournalTrim("P", "hello", 1))]
     assert producer.handle_message(Stored("P", "S", "hello", 1), NOW) == []
-    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW) == [Trim(3, "hello")]
+    assert producer.handle_message(Stored("P", "S", "hello", 2), NOW) == [Persist(JournalTrim("P", "hello", 3))]
 
 
 def test_without_acknowledgements_the_newest_are_kept_for_those_who_missed_them() -> None:
@@ -644,8 +644,8 @@ def test_a_batch_is_journaled_first_and_sent_to_originals_as_single_records() ->
     producer = made(journal=[])
     producer.handle_subscription(b"Mhello", True, NOW)
     body = encode_batch(0, [b"a", b"b"], WALL)
-    assert producer.append_batch(body, NOW) == [Persist(body, "hello")]
-    assert producer.handle_persisted(NOW) == [
+    assert producer.append_batch(body, NOW) == [Persist(JournalBatch("P", "hello", body))]
+    assert producer.handle_done(BATCH, None, NOW) == [
         batch(0, b"a", b"b"),
         Publish(RecordMessage("hello", "P", "hello", 0, b"a")),
         Publish(RecordMessage("hello", "P", "hello", 1, b"b")),

@@ -7,11 +7,11 @@ import math
 import pytest
 from tests.fixed_clock import FixedClock
 
+from chappe.core import Deliver, Effect, Publish, Subscribe
 from chappe.defaults import HEAD_INTERVAL_S
-from chappe.log.actions import Action, Progress, Publish, Subscribe
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
-from chappe.log.producer import GREET_S, LogProducer
+from chappe.log.producer import GREET_S, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 
@@ -40,7 +40,7 @@ class Rig:
         self.parts[topic] = part
         assert self.node.add_topic(self.all, part, NOW) == [Subscribe(b"G" + topic.encode())]
 
-    def publish(self, topic: str, *values: bytes) -> list[Action]:
+    def publish(self, topic: str, *values: bytes) -> list[Effect]:
         for value in values:
             self.parts[topic].append(value)
         return self.parts[topic].flush(NOW)
@@ -119,9 +119,9 @@ def test_a_topic_that_is_added_later_knows_who_listens() -> None:
 def test_who_waits_for_a_record_is_told_once(min_acks: int) -> None:
     rig = Rig(min_acks=min_acks)
     rig.parts["one"].awaited = 1
-    told: list[Action] = []
+    told: list[Effect] = []
     for _ in range(4):
         told += rig.publish("one", b"a")
     for sequence in (0, 1, 3):
         told += rig.all.handle_message(Stored("P", "S", "one", sequence), NOW)
-    assert [each for each in told if isinstance(each, Progress)] == [Progress("one", 2)]
+    assert [each for each in told if isinstance(each, Deliver)] == [Deliver("P", StoredTo("one", 2))]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.fixed_clock import FixedClock
 
-from chappe.core import Report
+from chappe.core import Effect, Persist, Publish, Report
 from chappe.defaults import HEAD_HURRY_S
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Persist, Publish
 from chappe.log.batch import Batch
 from chappe.log.events import IdentityRolledBack
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Stored
@@ -28,28 +27,28 @@ def resumed(next_offset: int = 60, stores: int = 1) -> LogProducer:
     return producer
 
 
-def stored(producer: LogProducer, next_: int, store: str = "S", now: float = NOW) -> list[Action]:
+def stored(producer: LogProducer, next_: int, store: str = "S", now: float = NOW) -> list[Effect]:
     return producer.handle_message(Stored("P", store, "hello", next_ - 1), now)
 
 
-def send(producer: LogProducer, value: bytes = b"x", now: float = NOW) -> list[Action]:
+def send(producer: LogProducer, value: bytes = b"x", now: float = NOW) -> list[Effect]:
     """What becomes of one more record."""
     producer.append(value)
     return flush(producer, now)
 
 
-def flush(producer: LogProducer, now: float = NOW) -> list[Action]:
+def flush(producer: LogProducer, now: float = NOW) -> list[Effect]:
     actions = producer.flush(now)
-    return producer.handle_persisted(now) if actions and isinstance(actions[0], Persist) else actions
+    return producer.handle_done(actions[0].job, None, now) if actions and isinstance(actions[0], Persist) else actions
 
 
-def published(actions: list[Action]) -> list[tuple[int, int]]:
+def published(actions: list[Effect]) -> list[tuple[int, int]]:
     found = [each.message for each in actions if isinstance(each, Publish)]
     batches = [Batch.parse(each.body) for each in found if isinstance(each, BatchMessage)]
     return [(each.base, each.next) for each in batches]
 
 
-def rolled_back(held: int, sent: int = 0) -> list[Action]:
+def rolled_back(held: int, sent: int = 0) -> list[Effect]:
     return [Report(IdentityRolledBack("hello", "P", 60, held, sent))]
 
 

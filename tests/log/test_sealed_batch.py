@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fixed_clock import FixedClock
+from tests.log.effects import jobs
 from tests.log.store_rig import WALL, StoreRig
 
+from chappe.core import Persist, Publish, Reply
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, RecordTooLarge, Sealed, UsageError
-from chappe.log.actions import Persist, Publish, Reply, Write
 from chappe.log.batch import SEALED, Batch, encode_batch, encode_record, encode_sealed, rebase
 from chappe.log.gap import Gap
 from chappe.log.messages import BatchMessage, Fetch, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.queries import ErrorAnswer, LastRequest, ReadRequest
+from chappe.log.storage import WriteRecords
 from chappe.log.writing import Stream
 from chappe.storage.journal import Journal
 
@@ -98,7 +100,7 @@ def test_the_journal_gets_what_was_sealed() -> None:
     producer.append(b"secret")
     (persist,) = producer.flush(1.0)
     assert isinstance(persist, Persist)
-    assert persist.body == encode_sealed(0, 1, WALL, WALL, BODY)
+    assert persist.job.body == encode_sealed(0, 1, WALL, WALL, BODY)
 
 
 def test_what_is_sealed_already_or_too_large_is_not_sent() -> None:
@@ -150,30 +152,30 @@ def test_one_that_begins_before_what_is_there_is_kept_whole() -> None:
 
 def stored(rig: StoreRig, raw: bytes) -> None:
     actions = rig.core.handle_message(BatchMessage("hello", "P", "hello", raw), rig.now)
-    (write,) = [each for each in actions if isinstance(each, Write)]
+    (write,) = jobs(actions, WriteRecords)
     rig.storage.publish(rig.storage.write(list(write.appends)))
-    rig.core.handle_written(rig.now)
+    rig.core.handle_done(write, None, rig.now)
 
 
 def test_a_store_keeps_and_tells_it_as_it_is() -> None:
     rig = StoreRig()
     stored(rig, sealed(0))
-    (reply,) = rig.core.handle_query(b"c", b"r", ReadRequest(b"hello", b"P", 3, 1000), rig.now)
+    (reply,) = rig.core.handle_request(b"c", b"r", ReadRequest(b"hello", b"P", 3, 1000), b"", rig.now)
     assert isinstance(reply, Reply)
-    (raw,) = reply.batches
+    (raw,) = reply.message.batches
     assert body_of(raw) == BODY
     assert len(Batch.parse(raw)) == 10
-    (reply,) = rig.core.handle_query(b"c", b"r", ReadRequest(b"hello", b"P", 3, 1000, bare=True), rig.now)
+    (reply,) = rig.core.handle_request(b"c", b"r", ReadRequest(b"hello", b"P", 3, 1000, bare=True), b"", rig.now)
     assert isinstance(reply, Reply)
-    assert reply.batches == (raw,), "times are sealed, too"
+    assert reply.message.batches == (raw,), "times are sealed, too"
 
 
 def test_a_table_of_newest_records_is_refused_in_one_sentence() -> None:
     rig = StoreRig()
     stored(rig, sealed(0))
-    (reply,) = rig.core.handle_query(b"c", b"r", LastRequest(encode_topic("hello")), rig.now)
+    (reply,) = rig.core.handle_request(b"c", b"r", LastRequest(encode_topic("hello")), b"", rig.now)
     assert isinstance(reply, Reply)
-    assert reply.answer == ErrorAnswer("topic 'hello' is sealed: what its keys are is not known here")
+    assert reply.message.answer == ErrorAnswer("topic 'hello' is sealed: what its keys are is not known here")
 
 
 def test_an_original_that_asks_gets_all_of_it_as_its_first_record() -> None:

@@ -7,11 +7,11 @@ from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL
 
+from chappe.core import Deliver, Effect, Publish
 from chappe.data.topic import Filter
 from chappe.defaults import RECORD_BYTES_MAX
 from chappe.errors import ProtocolError
 from chappe.limits import LogLimits
-from chappe.log.actions import Action, Deliver, Of, Publish
 from chappe.log.batch import StampedHere, encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.consuming import ConsumingMember
@@ -36,7 +36,7 @@ class Rig:
         return deliveries(self.core.flush(NOW))
 
 
-def deliveries(actions: list[Action]) -> list[Deliver]:
+def deliveries(actions: list[Effect]) -> list[Deliver]:
     return [each for each in actions if isinstance(each, Deliver)]
 
 
@@ -46,24 +46,26 @@ def record(sequence: int, content: bytes | None = None, *, partition: str = "P",
 
 
 def shown(found: list[Deliver]) -> list[tuple[str, int, list[bytes | None]]]:
-    return [(each.partition, each.start, each.batch.values()) for each in found]
+    return [(each.messages.partition, each.messages.start, each.messages.batch.values()) for each in found]
 
 
 def test_records_that_come_at_once_become_one_batch() -> None:
     rig = Rig()
     assert rig.hear(*map(record, range(5)), record(0, partition="Q")) == []
     assert rig.core.gathers
-    assert rig.core.wrong()
+    assert rig.core.invariants()
     waiting = rig.core.load().waiting_bytes
 
     found = rig.flush()
 
     assert shown(found) == [("P", 0, [b"0", b"1", b"2", b"3", b"4"]), ("Q", 0, [b"0"])]
-    assert all(isinstance(each.batch, StampedHere) and each.batch.timestamp_min == WALL for each in found)
-    assert 0 < waiting < rig.core.load().waiting_bytes == sum(len(each.batch.raw) for each in found)
+    assert all(
+        isinstance(each.messages.batch, StampedHere) and each.messages.batch.timestamp_min == WALL for each in found
+    )
+    assert 0 < waiting < rig.core.load().waiting_bytes == sum(len(each.messages.batch.raw) for each in found)
     assert rig.core.positions() == {("hello", "P"): 5, ("hello", "Q"): 1}
     assert not rig.core.gathers
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
     assert rig.flush() == []
 
 
@@ -80,7 +82,7 @@ def test_a_consumer_is_full_of_what_it_has_not_handed_on() -> None:
     rig.hear(record(1))
     assert rig.core.paused
     (found,) = rig.flush()
-    rig.core.taken(len(found.batch.raw), NOW)
+    rig.core.taken(len(found.messages.batch.raw), NOW)
     assert rig.core.load().waiting_bytes == 0
 
 
@@ -97,7 +99,7 @@ def test_what_was_early_comes_behind_what_was_missing() -> None:
     rig = Rig()
     found = rig.hear(record(0), record(3), record(4), record(1), record(2), record(5)) + rig.flush()
     assert [value for _, _, values in shown(found) for value in values] == [b"%d" % n for n in range(6)]
-    starts = [each.start for each in found]
+    starts = [each.messages.start for each in found]
     assert starts == sorted(starts)
     assert rig.core.load().partitions == []
 
@@ -107,8 +109,8 @@ def test_the_answer_to_a_fetch_becomes_batches_too() -> None:
     actions = rig.core.handle_message(Head("hello", "P", "hello", 99), NOW)
     assert Publish(Fetch("P", "C", "hello", 0, 100)) in actions
     found = rig.hear(*(record(n, to="C") for n in range(100))) + rig.flush()
-    assert [each.start for each in found] == [0]
-    assert found[0].batch.count == 100
+    assert [each.messages.start for each in found] == [0]
+    assert found[0].messages.batch.count == 100
     assert rig.core.load().partitions == []
 
 
@@ -131,14 +133,14 @@ def test_a_node_hands_on_what_all_its_consumers_gathered() -> None:
     for address in ("A", "B"):
         node.add(LogConsumer(address, [Filter("hello")], EARLIEST, clock=CLOCK), NOW)
     assert [node.handle_message(record(n), NOW) for n in range(3)] == [[], [], []]
-    parts = [each for each in node.flush(NOW) if isinstance(each, Of)]
-    assert [each.address for each in parts] == ["A", "B"]
-    assert shown(deliveries([each.action for each in parts])) == [("P", 0, [b"0", b"1", b"2"])] * 2
+    parts = [each for each in node.flush(NOW) if isinstance(each, Deliver)]
+    assert [each.to for each in parts] == ["A", "B"]
+    assert shown(parts) == [("P", 0, [b"0", b"1", b"2"])] * 2
     assert node.flush(NOW) == []
 
     node.handle_message(record(3), NOW)
     node.remove("A", NOW)
-    assert [each.address for each in node.flush(NOW) if isinstance(each, Of)] == ["B"]
+    assert [each.to for each in node.flush(NOW) if isinstance(each, Deliver)] == ["B"]
 
 
 def test_the_rig_of_other_tests_hands_on_at_once() -> None:

@@ -7,10 +7,10 @@ import math
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig
 
+from chappe.core import Ask
 from chappe.data.topic import Filter
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LogLimits
-from chappe.log.actions import Ask
 from chappe.log.consumer import EARLIEST, Reset
 from chappe.log.queries import HeadsRequest, ReadRequest, SeekRequest
 from chappe.log.sources import ANSWER_S, Sources
@@ -76,7 +76,7 @@ def test_news_are_asked_for_once_a_second_from_where_the_last_answer_ended() -> 
     assert asked.request == HeadsRequest(b"hello", 7)
     assert sources.polls([HELLO], 10.0) == []  # the first is not answered
 
-    assert sources.answered(asked.request_id) is not None
+    assert sources.answered(asked.ticket) is not None
     assert sources.next_timeout() == POLL_HEADS_S
     assert len(sources.polls([HELLO], POLL_HEADS_S)) == 1
 

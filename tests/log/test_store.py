@@ -8,11 +8,10 @@ import pytest
 from tests.log.memory_storage import MemoryLogStorage
 from tests.log.store_rig import WALL, StoreRig, asks, published, writes
 
-from chappe.core import Report
+from chappe.core import Ask, Effect, Persist, Publish, Reply, Report, Subscribe
 from chappe.defaults import DISK_RETRY_S, RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish, Reply, Retain, Subscribe, Write
 from chappe.log.backfill import FOUND_S
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import DamageFound, RecordsLost, WritesRefused, WritesResumed
@@ -29,7 +28,7 @@ from chappe.log.messages import (
     StoreInfo,
 )
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekAnswer, SeekRequest
-from chappe.log.storage import Hole
+from chappe.log.storage import Hole, RunRetention
 
 
 def ack(sequence: int) -> Publish:
@@ -40,7 +39,7 @@ def fetch(sequence: int, count: int) -> Publish:
     return Publish(Fetch("P", "S", "hello", sequence, count))
 
 
-def fetches(actions: Sequence[Action]) -> list[Action]:
+def fetches(actions: Sequence[Effect]) -> list[Effect]:
     return [each for each in actions if isinstance(each, Publish) and isinstance(each.message, Fetch)]
 
 
@@ -61,8 +60,8 @@ def test_it_acknowledges_only_what_is_on_disk() -> None:
     actions = rig.batch(0, b"a", b"b")
     body = encode_batch(0, [b"a", b"b"], WALL)
 
-    (write,) = actions
-    assert isinstance(write, Write)
+    (write,) = writes(actions)
+    assert len(actions) == 1
     assert [(each.base, each.count, each.body) for each in write.appends] == [(0, 2, body)]
     assert rig.finish(write) == [ack(1)]
     assert rig.contents() == [(0, b"a"), (1, b"b")]
@@ -475,9 +474,9 @@ def test_who_listens_for_stores_soon_hears_where_to_ask_and_newcomers_share_it()
 
 
 def ask(rig: StoreRig, request: ReadRequest | HeadsRequest | SeekRequest) -> Reply:
-    reply, *_ = rig.core.handle_query(b"client", b"12345678", request, rig.now)
+    reply, *_ = rig.core.handle_request(b"client", b"12345678", request, b"", rig.now)
     assert isinstance(reply, Reply)
-    assert (reply.client, reply.request_id) == (b"client", b"12345678")
+    assert (reply.to, reply.message.request_id) == (b"client", b"12345678")
     return reply
 
 
@@ -488,8 +487,8 @@ def test_a_read_is_answered_with_the_batch_that_contains_the_offset() -> None:
 
     reply = ask(rig, ReadRequest(b"hello", b"P", 1))
 
-    assert reply.answer == ReadAnswer(b"hello", b"P", 0, 3, known=True)
-    assert [Batch.parse(raw).base for raw in reply.batches] == [0, 2]
+    assert reply.message.answer == ReadAnswer(b"hello", b"P", 0, 3, known=True)
+    assert [Batch.parse(raw).base for raw in reply.message.batches] == [0, 2]
 
 
 def test_who_needs_offsets_and_times_alone_is_sent_no_more() -> None:
@@ -499,8 +498,8 @@ def test_who_needs_offsets_and_times_alone_is_sent_no_more() -> None:
 
     reply = ask(rig, ReadRequest(b"hello", b"P", 0, 5000, bare=True))
 
-    assert [list(Batch.parse(raw).values()) for raw in reply.batches] == [[b"", b""], [b""]]
-    assert sum(map(len, reply.batches)) < 200
+    assert [list(Batch.parse(raw).values()) for raw in reply.message.batches] == [[b"", b""], [b""]]
+    assert sum(map(len, reply.message.batches)) < 200
 
 
 @pytest.mark.parametrize("offset", [3, 2**63 - 1, -1])
@@ -510,11 +509,13 @@ def test_a_read_out_of_range_is_answered_with_the_range(offset: int) -> None:
 
     reply = ask(rig, ReadRequest(b"hello", b"P", offset))
 
-    assert (reply.answer, reply.batches) == (ReadAnswer(b"hello", b"P", 0, 3, known=True), ())
+    assert (reply.message.answer, reply.message.batches) == (ReadAnswer(b"hello", b"P", 0, 3, known=True), ())
 
 
 def test_a_read_of_an_unknown_partition_says_so() -> None:
-    assert ask(StoreRig(), ReadRequest(b"hello", b"P", 0)).answer == ReadAnswer(b"hello", b"P", 0, 0, known=False)
+    assert ask(StoreRig(), ReadRequest(b"hello", b"P", 0)).message.answer == ReadAnswer(
+        b"hello", b"P", 0, 0, known=False
+    )
 
 
 def test_a_read_has_the_bound_that_was_asked_for_but_at_least_one_batch() -> None:
@@ -522,9 +523,9 @@ def test_a_read_has_the_bound_that_was_asked_for_but_at_least_one_batch() -> Non
     for base in range(5):
         rig.keep(base, bytes(1000))
 
-    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, 1)).batches) == 1
-    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, -5)).batches) == 1
-    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, 2**62)).batches) == 5
+    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, 1)).message.batches) == 1
+    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, -5)).message.batches) == 1
+    assert len(ask(rig, ReadRequest(b"hello", b"P", 0, 2**62)).message.batches) == 5
 
 
 def test_heads_are_told_page_by_page_and_then_only_news() -> None:
@@ -532,14 +533,14 @@ def test_heads_are_told_page_by_page_and_then_only_news() -> None:
     for name in ("P", "Q", "R"):
         rig.keep(0, b"a", partition=name)
 
-    first = ask(rig, HeadsRequest(b"", 0, 2)).answer
+    first = ask(rig, HeadsRequest(b"", 0, 2)).message.answer
     assert isinstance(first, HeadsAnswer)
     assert ([i.partition for i in first.infos()], first.more) == (["P", "Q"], True)
-    second = ask(rig, HeadsRequest(b"", first.version, 2)).answer
+    second = ask(rig, HeadsRequest(b"", first.version, 2)).message.answer
     assert isinstance(second, HeadsAnswer)
     assert ([i.partition for i in second.infos()], second.more) == (["R"], False)
     rig.keep(1, b"b", partition="Q")
-    third = ask(rig, HeadsRequest(b"", second.version, 2)).answer
+    third = ask(rig, HeadsRequest(b"", second.version, 2)).message.answer
     assert isinstance(third, HeadsAnswer)
     assert [(i.partition, i.next) for i in third.infos()] == [("Q", 2)]
 
@@ -548,9 +549,9 @@ def test_a_time_is_answered_with_an_offset() -> None:
     rig = StoreRig()
     rig.keep(0, b"a")
 
-    assert ask(rig, SeekRequest(b"hello", b"P", WALL)).answer == SeekAnswer(b"hello", b"P", 0)
-    assert ask(rig, SeekRequest(b"hello", b"P", WALL + 1)).answer == SeekAnswer(b"hello", b"P", 1)
-    assert ask(rig, SeekRequest(b"hello", b"Q", WALL)).answer == SeekAnswer(b"hello", b"Q", -1)
+    assert ask(rig, SeekRequest(b"hello", b"P", WALL)).message.answer == SeekAnswer(b"hello", b"P", 0)
+    assert ask(rig, SeekRequest(b"hello", b"P", WALL + 1)).message.answer == SeekAnswer(b"hello", b"P", 1)
+    assert ask(rig, SeekRequest(b"hello", b"Q", WALL)).message.answer == SeekAnswer(b"hello", b"Q", -1)
 
 
 def test_damage_met_while_reading_is_reported_once() -> None:
@@ -560,11 +561,11 @@ def test_damage_met_while_reading_is_reported_once() -> None:
     rig.storage.damage("hello", "P", 1)
     found = Report(DamageFound("hello", "P", 1, 1, "damaged"))
 
-    reply, *reports = rig.core.handle_query(b"c", b"12345678", ReadRequest(b"hello", b"P", 1), rig.now)
+    reply, *reports = rig.core.handle_request(b"c", b"12345678", ReadRequest(b"hello", b"P", 1), b"", rig.now)
     assert isinstance(reply, Reply)
-    assert reply.answer == ReadAnswer(b"hello", b"P", 0, 2, known=True, hole_last=1)
+    assert reply.message.answer == ReadAnswer(b"hello", b"P", 0, 2, known=True, hole_last=1)
     assert reports == [found]
-    assert rig.core.handle_query(b"c", b"12345678", ReadRequest(b"hello", b"P", 1), rig.now)[1:] == []
+    assert rig.core.handle_request(b"c", b"12345678", ReadRequest(b"hello", b"P", 1), b"", rig.now)[1:] == []
 
 
 def test_damage_found_at_the_start_is_reported() -> None:
@@ -599,10 +600,10 @@ def test_what_every_store_has_forgotten_is_acknowledged_by_a_new_one_too() -> No
 def test_retention_runs_now_and_then_but_never_twice_at_once() -> None:
     rig = StoreRig()
 
-    assert rig.wait(LOG_LIMITS.maintain_s).count(Retain()) == 1
-    assert rig.wait(5 * LOG_LIMITS.maintain_s).count(Retain()) == 0
-    rig.core.handle_retained(rig.now)
-    assert rig.wait(LOG_LIMITS.maintain_s).count(Retain()) == 1
+    assert rig.wait(LOG_LIMITS.maintain_s).count(Persist(RunRetention())) == 1
+    assert rig.wait(5 * LOG_LIMITS.maintain_s).count(Persist(RunRetention())) == 0
+    rig.core.handle_done(RunRetention(), None, rig.now)
+    assert rig.wait(LOG_LIMITS.maintain_s).count(Persist(RunRetention())) == 1
 
 
 def test_an_idle_store_asks_for_no_time() -> None:
@@ -612,7 +613,7 @@ def test_an_idle_store_asks_for_no_time() -> None:
     rig.head(0)
 
     assert not rig.core._writer.streams
-    assert rig.wait(30.0).count(Retain()) == 1
+    assert rig.wait(30.0).count(Persist(RunRetention())) == 1
 
 
 # -- bounds ---------------------------------------------------------------------------------------------------
@@ -643,7 +644,7 @@ def test_stores_that_never_answered_give_way_to_a_further_one() -> None:
     assert len(rig.core._sources.stores) == 5
 
     real = StoreRig("REAL")
-    asks = [each for each in rig.meet(real) if isinstance(each, Ask) and each.endpoint == real.endpoint]
+    asks = [each for each in rig.meet(real) if isinstance(each, Ask) and each.to == real.endpoint]
     rig.answer(asks[0], HeadsAnswer([], 9, False))
     for number in range(20, 40):
         rig.meet(StoreRig(f"FAKE{number}"))

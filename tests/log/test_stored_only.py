@@ -7,10 +7,10 @@ from tests.fixed_clock import FixedClock
 from tests.log.consumer_rig import ConsumerRig
 from tests.log.store_rig import WALL, StoreRig, published
 
+from chappe.core import Deliver, Effect, Subscribe
 from chappe.data.topic import Filter
 from chappe.defaults import HOLES_TOLD_MAX
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Deliver, Of, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LATEST, LogConsumer
 from chappe.log.consuming import ConsumingMember
@@ -27,7 +27,7 @@ def told(rig: ConsumerRig, store: StoreRig, sequence: int, first: int = 0) -> No
     """The store says what it has on disk."""
     message = OnDisk("hello", store.storage.store_id, "P", first, sequence)
     rig.do(rig.core.handle_message(message, rig.now))
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
 
 
 def met() -> tuple[ConsumerRig, StoreRig]:
@@ -54,7 +54,7 @@ def test_it_does_not_ask_for_what_is_published() -> None:
     wanted = {each.prefix for each in rig.start_actions if isinstance(each, Subscribe)}
     assert {b"Hhello", b"Jhello"} < wanted
     assert not wanted & {b"Rhello", b"Mhello"}
-    assert rig.core.unsubscribe(Filter("hello"), rig.now) == [Unsubscribe(b"Jhello"), Unsubscribe(b"Hhello")]
+    assert rig.core.unsubscribe(Filter("hello"), rig.now) == [Subscribe(b"Jhello", False), Subscribe(b"Hhello", False)]
 
 
 def test_producers_take_it_for_no_original() -> None:
@@ -131,7 +131,7 @@ def test_beside_one_that_takes_what_is_published_it_only_learns_of_it() -> None:
     node.handle_message(StoreInfo("", "S", "id", "tcp://s:1"), 0.0)
     message = BatchMessage("hello", "P", "hello", encode_batch(0, [b"x"], WALL))
     actions = node.handle_message(message, 0.0)
-    assert [each.address for each in actions if isinstance(each, Of) and isinstance(each.action, Deliver)] == ["live"]
+    assert [each.to for each in actions if isinstance(each, Deliver)] == ["live"]
 
 
 # -- several stores ---------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_word_of_what_comes_behind_a_hole_does_not_count_for_the_hole() -> Non
     assert rig.values() == [b"0"]
 
 
-def said(actions: list[Action]) -> list[object]:
+def said(actions: list[Effect]) -> list[object]:
     return [each for each in published(actions) if isinstance(each, OnDisk)]
 
 

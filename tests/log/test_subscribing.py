@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 from tests.log.consumer_rig import ConsumerRig
+from tests.log.effects import is_end
 from tests.log.store_rig import WALL, StoreRig
 
+from chappe.core import Ask, Publish, Subscribe
 from chappe.data.topic import Filter
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Ask, Publish, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.beyond import ALONE_S
 from chappe.log.consumer import EARLIEST, LATEST, Reset
@@ -25,12 +26,12 @@ ALL_RESETS = pytest.mark.parametrize("reset", [EARLIEST, LATEST, Reset("time", W
 
 def leave(rig: ConsumerRig, wanted: Filter = HELLO) -> None:
     rig.do(rig.core.unsubscribe(wanted, rig.now))
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
 
 
 def come(rig: ConsumerRig, wanted: Filter = HELLO) -> None:
     rig.do(rig.core.subscribe(wanted, rig.now))
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
 
 
 def stored(*values: bytes) -> StoreRig:
@@ -100,10 +101,10 @@ def test_nothing_is_asked_for_what_is_not_wanted_any_more() -> None:
 
 def test_a_topic_that_another_name_selects_stays() -> None:
     rig = ConsumerRig(EARLIEST, "hello", "hello*", "hel*")
-    assert not any(isinstance(each, Unsubscribe) for each in rig.core.unsubscribe(HELLO, rig.now))
+    assert not any(is_end(each) for each in rig.core.unsubscribe(HELLO, rig.now))
     rig.batch(0, b"a")
     assert list(rig.core.unsubscribe(Filter("hello", prefix=True), rig.now)) == [
-        Unsubscribe(id_ + b"hello") for id_ in (b"M", b"R", b"H")
+        Subscribe(id_ + b"hello", False) for id_ in (b"M", b"R", b"H")
     ]
     rig.batch(1, b"b")
     assert rig.values() == [b"a", b"b"]

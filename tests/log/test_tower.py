@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tests.log.guards import guard
 from tests.log.vectors import frames_of, load
 
+from chappe.core import Publish, Subscribe
 from chappe.defaults import BEACON_TIMEOUT_S, IDENTITY_BEACONS_MAX
 from chappe.errors import ProtocolError
 from chappe.log import beacon
-from chappe.log.actions import Forward, Relay
 from chappe.log.beacon import REPLAY_S, TowerCore
 from chappe.log.guard import Refusal
 
 ONE = [b"B", b"ONE", b"127.0.0.1", b"6000"]
-ONE_OUT = Forward((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
+ONE_OUT = Publish((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
 
 
 def links(group: str, link: str) -> list[list[bytes]]:
@@ -31,10 +31,10 @@ def test_it_sends_what_an_original_tower_sent_for_the_same_beacons(group: str) -
     """Without an address the captured machine's own one, 10.77.0.1, was put in."""
     core = TowerCore("10.77.0.1")
     sent = [
-        list(action.frames)
+        list(action.message)
         for frames in links(group, "node->tower XSUB")
-        for action in core.handle_beacon(frames, "127.0.0.1", 0.0)
-        if isinstance(action, Forward)
+        for action in core.handle_frames(frames, "127.0.0.1", "", 0.0)
+        if isinstance(action, Publish)
     ]
 
     theirs = [frames for frames in links(group, "tower XPUB->node") if frames != [b"W"]]
@@ -44,8 +44,8 @@ def test_it_sends_what_an_original_tower_sent_for_the_same_beacons(group: str) -
 def test_who_subscribes_to_beacons_is_told_what_people_call_the_tower_if_it_wants_to_know() -> None:
     core = TowerCore("127.0.0.1", name="hill")
 
-    assert core.handle_subscription(b"\1T", 0.0) == []  # nobody else has to hear of it
-    assert core.handle_subscription(b"\1B", 0.1) == [Relay(b"\1B"), Forward((b"T", b"hill"))]
+    assert core.handle_subscription(b"T", True, 0.0) == []  # nobody else has to hear of it
+    assert core.handle_subscription(b"B", True, 0.1) == [Subscribe(b"B"), Publish((b"T", b"hill"))]
 
 
 def test_every_beacon_of_a_real_session_passes() -> None:
@@ -54,7 +54,7 @@ def test_every_beacon_of_a_real_session_passes() -> None:
     for connection in load("session.json")["connections"]:
         for event in connection["events"]:
             if event["kind"] == "message" and len(event["frames"]) == 4:
-                assert len(core.handle_beacon(frames_of(event), "127.0.0.1", event["t"])) == 1
+                assert len(core.handle_frames(frames_of(event), "127.0.0.1", "", event["t"])) == 1
                 count += 1
     assert count == 77
 
@@ -69,18 +69,18 @@ def test_a_beacon_without_a_host_gets_the_one_that_it_came_from() -> None:
         ("::1", b"192.0.2.1"),
         ("", b"192.0.2.1"),
     ):
-        assert core.handle_beacon(beacon, peer, 0.0) == [Forward((b"B", b"ONE", b"tcp://%b:6000" % host))]
+        assert core.handle_frames(beacon, peer, "", 0.0) == [Publish((b"B", b"ONE", b"tcp://%b:6000" % host))]
 
 
 def test_a_node_is_counted_until_it_is_silent_or_leaves() -> None:
     core = TowerCore("127.0.0.1")
-    core.handle_beacon(ONE, "", 0.0)
-    core.handle_beacon([b"B", b"TWO", b"127.0.0.1", b"6001"], "", 1.0)
+    core.handle_frames(ONE, "", "", 0.0)
+    core.handle_frames([b"B", b"TWO", b"127.0.0.1", b"6001"], "", "", 1.0)
 
     assert core.nodes(1.0) == 2
     assert core.nodes(BEACON_TIMEOUT_S) == 1
-    assert core.handle_beacon([b"G", b"TWO", b"127.0.0.1", b"6001"], "", 4.5) == [
-        Forward((b"G", b"TWO", b"tcp://127.0.0.1:6001"))
+    assert core.handle_frames([b"G", b"TWO", b"127.0.0.1", b"6001"], "", "", 4.5) == [
+        Publish((b"G", b"TWO", b"tcp://127.0.0.1:6001"))
     ]
     assert core.nodes(4.5) == 0
 
@@ -88,18 +88,18 @@ def test_a_node_is_counted_until_it_is_silent_or_leaves() -> None:
 def test_a_newcomer_hears_at_once_of_everybody() -> None:
     """An original tower lets it wait for the next beacon of each."""
     core = TowerCore("127.0.0.1")
-    core.handle_beacon(ONE, "", 0.0)
+    core.handle_frames(ONE, "", "", 0.0)
 
-    assert core.handle_subscription(b"\1B", 0.5) == [Relay(b"\1B"), ONE_OUT]
+    assert core.handle_subscription(b"B", True, 0.5) == [Subscribe(b"B"), ONE_OUT]
 
 
 def test_newcomers_that_come_together_share_one_replay() -> None:
     core = TowerCore("127.0.0.1")
-    core.handle_beacon(ONE, "", 0.0)
-    core.handle_subscription(b"\1B", 0.5)
+    core.handle_frames(ONE, "", "", 0.0)
+    core.handle_subscription(b"B", True, 0.5)
 
-    assert core.handle_subscription(b"\1B", 0.51) == [Relay(b"\1B")]
-    assert core.handle_subscription(b"\1B", 0.52) == [Relay(b"\1B")]
+    assert core.handle_subscription(b"B", True, 0.51) == [Subscribe(b"B")]
+    assert core.handle_subscription(b"B", True, 0.52) == [Subscribe(b"B")]
     assert core.next_timeout() == 0.5 + REPLAY_S
     assert core.handle_timeout(core.next_timeout()) == [ONE_OUT]
     assert core.next_timeout() == math.inf
@@ -108,18 +108,18 @@ def test_newcomers_that_come_together_share_one_replay() -> None:
 
 def test_the_silent_are_not_replayed() -> None:
     core = TowerCore("127.0.0.1")
-    core.handle_beacon(ONE, "", 0.0)
+    core.handle_frames(ONE, "", "", 0.0)
 
-    assert core.handle_subscription(b"\1B", 60.0) == [Relay(b"\1B")]
+    assert core.handle_subscription(b"B", True, 60.0) == [Subscribe(b"B")]
 
 
 def test_subscriptions_to_beacons_are_relayed_and_those_to_the_welcome_are_not() -> None:
     core = TowerCore("127.0.0.1")
 
-    assert core.handle_subscription(b"\1G", 0.0) == [Relay(b"\1G")]
-    assert core.handle_subscription(b"\0B", 0.0) == [Relay(b"\0B")]
-    for raw in (b"\1W", b"\0W", b"", b"B", b"\2B"):
-        assert core.handle_subscription(raw, 0.0) == []
+    assert core.handle_subscription(b"G", True, 0.0) == [Subscribe(b"G")]
+    assert core.handle_subscription(b"B", False, 0.0) == [Subscribe(b"B", False)]
+    for on in (True, False):
+        assert core.handle_subscription(b"W", on, 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_nonsense_is_not_passed_on(frames: list[bytes]) -> None:
     """An original tower passes all of these on as endpoints."""
     core = TowerCore("127.0.0.1")
     with pytest.raises(ProtocolError):
-        core.handle_beacon(frames, "", 0.0)
+        core.handle_frames(frames, "", "", 0.0)
     assert core.nodes(0.0) == 0
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_frames_are_a_beacon_or_a_protocol_error(frames: list[bytes]) -> None:
     try:
-        TowerCore("127.0.0.1").handle_beacon(frames, "", 0.0)
+        TowerCore("127.0.0.1").handle_frames(frames, "", "", 0.0)
     except ProtocolError:
         pass
 
@@ -160,11 +160,11 @@ def test_nodes_over_the_bound_are_not_passed_on(monkeypatch: pytest.MonkeyPatch)
     """An original tower passes on all that it is sent, so that each member dials what one of them has invented."""
     monkeypatch.setattr(beacon, "BEACONS_MAX", 2)
     core = TowerCore("127.0.0.1")
-    passed_on = [core.handle_beacon([b"B", b"N%d" % n, b"h", b"%d" % (n + 1)], "", 0.0) for n in range(5)]
+    passed_on = [core.handle_frames([b"B", b"N%d" % n, b"h", b"%d" % (n + 1)], "", "", 0.0) for n in range(5)]
 
     assert [bool(each) for each in passed_on] == [True, True, False, False, False]
     assert core.nodes(0.0) == 2
-    assert core.handle_beacon([b"B", b"N1", b"h", b"2"], "", 1.0)  # who is known stays so
+    assert core.handle_frames([b"B", b"N1", b"h", b"2"], "", "", 1.0)  # who is known stays so
 
 
 HUB = [b"B", b"STORE", b"127.0.0.1", b"6000#hub"]
@@ -173,10 +173,10 @@ HUB = [b"B", b"STORE", b"127.0.0.1", b"6000#hub"]
 def test_what_a_beacon_says_of_others_is_refused() -> None:
     refused: list[Refusal] = []
     core = TowerCore("127.0.0.1", guard(refused))
-    assert core.handle_beacon(HUB, "", 0.0, "hub")
+    assert core.handle_frames(HUB, "", "hub", 0.0)
 
     for forged in ([b"G", *HUB[1:]], [b"B", b"INVENTED", b"h", b"1#hub"], [b"B", b"INVENTED", b"h", b"1"], HUB):
-        assert core.handle_beacon(forged, "", 0.0, "reader") == []
+        assert core.handle_frames(forged, "", "reader", 0.0) == []
     assert core.nodes(0.0) == 1
     assert [str(each) for each in refused] == [
         "reader may not announce: its beacon names hub",
@@ -190,50 +190,50 @@ def test_who_may_nothing_in_the_log_announces_nothing_and_only_producers_claim_i
     refused: list[Refusal] = []
     core = TowerCore("127.0.0.1", guard(refused))
 
-    assert core.handle_beacon([b"B", b"ANY", b"h", b"1#idle"], "", 0.0, "idle") == []
-    assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#reader"], "", 0.0, "reader") == []
+    assert core.handle_frames([b"B", b"ANY", b"h", b"1#idle"], "", "idle", 0.0) == []
+    assert core.handle_frames([b"B", b"identity-P", b"h", b"1#reader"], "", "reader", 0.0) == []
     assert [(each.who, each.verb) for each in refused] == [("idle", "consume"), ("reader", "produce")]
-    assert core.handle_beacon([b"B", b"identity-P", b"h", b"1#sensor"], "", 0.0, "sensor")
-    assert core.handle_beacon([b"B", b"consuming-C", b"h", b"1#reader"], "", 0.0, "reader")
+    assert core.handle_frames([b"B", b"identity-P", b"h", b"1#sensor"], "", "sensor", 0.0)
+    assert core.handle_frames([b"B", b"consuming-C", b"h", b"1#reader"], "", "reader", 0.0)
 
 
 def test_the_address_of_another_identity_is_not_taken_over() -> None:
     core = TowerCore("127.0.0.1", guard([]))
-    core.handle_beacon(HUB, "", 0.0, "hub")
-    core.handle_beacon([b"B", b"STORE", b"h", b"1#reader"], "", 0.0, "reader")
-    core.handle_beacon([b"G", b"STORE", b"h", b"1#reader"], "", 0.0, "reader")
+    core.handle_frames(HUB, "", "hub", 0.0)
+    core.handle_frames([b"B", b"STORE", b"h", b"1#reader"], "", "reader", 0.0)
+    core.handle_frames([b"G", b"STORE", b"h", b"1#reader"], "", "reader", 0.0)
 
-    assert Forward((b"B", b"STORE", b"tcp://127.0.0.1:6000#hub")) in core.handle_subscription(b"\1B", 0.1)
+    assert Publish((b"B", b"STORE", b"tcp://127.0.0.1:6000#hub")) in core.handle_subscription(b"B", True, 0.1)
 
 
 def test_nodes_of_one_identity_are_bounded() -> None:
     core = TowerCore("127.0.0.1", guard([]))
     for number in range(IDENTITY_BEACONS_MAX + 50):
-        core.handle_beacon([b"B", b"R%d" % number, b"h", b"%d#reader" % (number + 1)], "", 0.0, "reader")
+        core.handle_frames([b"B", b"R%d" % number, b"h", b"%d#reader" % (number + 1)], "", "reader", 0.0)
 
     assert core.nodes(0.0) == IDENTITY_BEACONS_MAX
-    assert core.handle_beacon(HUB, "", 0.0, "hub")
+    assert core.handle_frames(HUB, "", "hub", 0.0)
     assert core.nodes(BEACON_TIMEOUT_S) == 0
-    assert core.handle_beacon([b"B", b"LATER", b"h", b"1#reader"], "", BEACON_TIMEOUT_S, "reader")
+    assert core.handle_frames([b"B", b"LATER", b"h", b"1#reader"], "", "reader", BEACON_TIMEOUT_S)
 
 
 def test_whose_port_was_taken_over_is_not_replayed() -> None:
     """Originals are given the lowest free port and say no goodbye: it happens whenever one ends and another starts."""
     core = TowerCore("127.0.0.1")
-    core.handle_beacon([b"B", b"OLD", b"h", b"49152"], "", 0.0)
-    core.handle_beacon([b"B", b"NEW", b"h", b"49152"], "", 0.1)
+    core.handle_frames([b"B", b"OLD", b"h", b"49152"], "", "", 0.0)
+    core.handle_frames([b"B", b"NEW", b"h", b"49152"], "", "", 0.1)
     assert core.nodes(0.1) == 1
 
-    assert core.handle_subscription(b"\1B", 0.2)[1:] == [Forward((b"B", b"NEW", b"tcp://h:49152"))]
+    assert core.handle_subscription(b"B", True, 0.2)[1:] == [Publish((b"B", b"NEW", b"tcp://h:49152"))]
 
 
 def test_a_claim_of_an_identity_is_passed_on_and_does_not_stand_for_its_node() -> None:
     core = TowerCore("h")
-    core.handle_beacon(ONE, "", 0.0)
+    core.handle_frames(ONE, "", "", 0.0)
     claim = [b"B", b"identity-P", *ONE[2:]]
-    out = Forward((b"B", b"identity-P", b"tcp://127.0.0.1:6000"))
+    out = Publish((b"B", b"identity-P", b"tcp://127.0.0.1:6000"))
 
-    assert core.handle_beacon(claim, "", 0.1) == [out]
-    assert core.handle_beacon([b"G", *claim[1:]], "", 0.2) == [Forward((b"G", *out.frames[1:]))]
+    assert core.handle_frames(claim, "", "", 0.1) == [out]
+    assert core.handle_frames([b"G", *claim[1:]], "", "", 0.2) == [Publish((b"G", *out.message[1:]))]
     assert core.nodes(0.3) == 1
-    assert core.handle_subscription(b"\1B", 0.4) == [Relay(b"\1B"), ONE_OUT]
+    assert core.handle_subscription(b"B", True, 0.4) == [Subscribe(b"B"), ONE_OUT]

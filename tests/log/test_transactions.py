@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from tests.log.memory_storage import MemoryLogStorage
 
+from chappe.core import Effect, Persist, Publish, Reply
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
     HEAD_INTERVAL_S,
@@ -18,10 +19,9 @@ from chappe.defaults import (
 )
 from chappe.errors import ChappeError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch, Forget, MemoryStaged
+from chappe.log.exactly_once.staged import CommitBatch, Forget, MemoryStaged, SinkJob
 from chappe.log.exactly_once.transactions import Transactions, sink_address
 from chappe.log.messages import Head
 from chappe.log.queries import (
@@ -53,7 +53,7 @@ class Rig:
         self.storage = MemoryLogStorage(store_id)
         self.staged = MemoryStaged()
         self.now = 1000.0
-        self.jobs: list[Transact] = []
+        self.jobs: list[SinkJob] = []
         self.replies: list[tuple[bytes, Answer]] = []
         self.heads: list[Head] = []
         self._asked = 0
@@ -77,12 +77,12 @@ class Rig:
         self._perform(self.core.handle_request(b"client", raw_id, request, payload, self.now))
         return raw_id
 
-    def _perform(self, actions: Sequence[Action]) -> None:
+    def _perform(self, actions: Sequence[Effect]) -> None:
         for action in actions:
-            if isinstance(action, Transact):
-                self.jobs.append(action)
+            if isinstance(action, Persist):
+                self.jobs.append(action.job)
             elif isinstance(action, Reply):
-                self.replies.append((action.request_id, action.answer))
+                self.replies.append((action.message.request_id, action.message.answer))
             else:
                 assert isinstance(action, Publish)
                 assert isinstance(action.message, Head)
@@ -92,22 +92,22 @@ class Rig:
         """Do the first job, or have it fail."""
         work = self.jobs.pop(0)
         if failure is not None:
-            self._perform(self.core.handle_done(work.ticket, failure, self.now))
+            self._perform(self.core.handle_done(work, failure, self.now))
             return
         try:
             if not isinstance(work.job, CommitBatch):
                 self.staged.carry_out(work.job)
-                self._perform(self.core.handle_done(work.ticket, None, self.now))
+                self._perform(self.core.handle_done(work, None, self.now))
                 return
             finishing = Finishing(self.staged, self.storage, self.staged.prepare(work.job))
         except ChappeError as error:
-            self._perform(self.core.handle_done(work.ticket, error, self.now))
+            self._perform(self.core.handle_done(work, error, self.now))
             return
         while not finishing.done:
             finishing.step()
         for written in finishing.written:
             self.storage.publish(written)
-        self._perform(self.core.handle_done(work.ticket, finishing.intent, self.now))
+        self._perform(self.core.handle_done(work, finishing.intent, self.now))
 
     def get(self, request: SinkRequest, payload: bytes = b"") -> Answer:
         """Send a request, do all jobs, and return the answer."""
@@ -423,7 +423,7 @@ def test_it_asks_for_no_more_while_much_waits_for_the_disk(rig: Rig) -> None:
     assert not rig.core.paused
 
     rig.attach("two")  # removes what was staged, which nobody waits for
-    assert rig.core.wrong() == []
+    assert rig.core.invariants() == []
 
 
 def test_what_is_asked_again_while_it_is_done_is_done_once(rig: Rig) -> None:

@@ -7,16 +7,18 @@ from pathlib import Path
 from tests.log.store_rig import WALL, StoreRig
 from tests.storage.test_segments import batch, everything, filled, keep, segments
 
-from chappe.log.actions import Action, Reply, Retain
-from chappe.log.queries import ErrorAnswer, TrimAnswer, TrimRequest
+from chappe.core import Effect, Persist, Reply
+from chappe.errors import StorageError
+from chappe.log.queries import ErrorAnswer, QueryReply, TrimAnswer, TrimRequest
+from chappe.log.storage import RunRetention
 from chappe.log.trimming import TRIMS_MAX
 from chappe.storage.segments import SegmentStorage
 
 EVER = 2**63 - 1
 
 
-def asked(rig: StoreRig, before: int, topic: bytes = b"hello") -> list[Action]:
-    return rig.core.handle_query(b"me", b"12345678", TrimRequest(topic, before), rig.now)
+def asked(rig: StoreRig, before: int, topic: bytes = b"hello") -> list[Effect]:
+    return rig.core.handle_request(b"me", b"12345678", TrimRequest(topic, before), b"", rig.now)
 
 
 def held(rig: StoreRig, partition: str = "P") -> tuple[int, int]:
@@ -30,11 +32,13 @@ def test_who_trims_a_topic_is_answered_once_the_disk_has_it() -> None:
     rig.settle(rig.batch(0, b"a", b"b"))
     rig.settle(rig.batch(0, b"c", partition="Q"))
 
-    assert asked(rig, EVER) == [Retain()]
+    assert asked(rig, EVER) == [Persist(RunRetention())]
 
     assert (held(rig), held(rig, "Q")) == ((2, 2), (1, 1))
-    assert rig.core.handle_retained(rig.now) == [Reply(b"me", b"12345678", TrimAnswer(b"hello", 3))]
-    assert rig.core.handle_retained(rig.now) == []
+    assert rig.core.handle_done(RunRetention(), None, rig.now) == [
+        Reply(b"me", QueryReply(b"12345678", TrimAnswer(b"hello", 3)))
+    ]
+    assert rig.core.handle_done(RunRetention(), None, rig.now) == []
     rig.settle(rig.batch(2, b"d"))
     assert held(rig) == (2, 3), "offsets go on"
 
@@ -42,11 +46,11 @@ def test_who_trims_a_topic_is_answered_once_the_disk_has_it() -> None:
 def test_a_run_that_was_under_way_before_answers_nobody() -> None:
     rig = StoreRig()
     rig.settle(rig.batch(0, b"a"))
-    assert rig.wait(rig.core.limits.maintain_s).count(Retain()) == 1
+    assert rig.wait(rig.core.limits.maintain_s).count(Persist(RunRetention())) == 1
     asked(rig, EVER)
 
-    assert rig.core.handle_retained(rig.now) == []
-    assert len(rig.core.handle_retained(rig.now)) == 1
+    assert rig.core.handle_done(RunRetention(), None, rig.now) == []
+    assert len(rig.core.handle_done(RunRetention(), None, rig.now)) == 1
 
 
 def test_what_was_written_since_and_other_topics_stay() -> None:
@@ -57,9 +61,9 @@ def test_what_was_written_since_and_other_topics_stay() -> None:
     asked(rig, EVER, b"hell")
 
     assert held(rig) == (0, 1)
-    assert [each.answer for each in rig.core.handle_retained(rig.now) if isinstance(each, Reply)] == [
-        TrimAnswer(b"hello", 0)
-    ]
+    assert [
+        each.message.answer for each in rig.core.handle_done(RunRetention(), None, rig.now) if isinstance(each, Reply)
+    ] == [TrimAnswer(b"hello", 0)]
 
 
 def test_a_disk_that_refuses_is_told_of_and_too_many_at_once_are_refused() -> None:
@@ -70,12 +74,12 @@ def test_a_disk_that_refuses_is_told_of_and_too_many_at_once_are_refused() -> No
 
     (refused,) = asked(rig, EVER)
     assert isinstance(refused, Reply)
-    assert isinstance(refused.answer, ErrorAnswer)
+    assert isinstance(refused.message.answer, ErrorAnswer)
 
-    (answer,) = rig.core.handle_retained(rig.now, "no room")
+    (answer,) = rig.core.handle_done(RunRetention(), StorageError("no room"), rig.now)
     assert isinstance(answer, Reply)
-    assert isinstance(answer.answer, ErrorAnswer)
-    assert "no room" in answer.answer.text
+    assert isinstance(answer.message.answer, ErrorAnswer)
+    assert "no room" in answer.message.answer.text
 
 
 def test_what_lies_before_a_reset_leaves_the_disk_in_whole_segments_and_does_not_come_back(tmp_path: Path) -> None:

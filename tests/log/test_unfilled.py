@@ -9,34 +9,33 @@ import pytest
 from tests.log.store_rig import WALL, StoreRig
 from tests.log.test_healing import Stores
 
-from chappe.core import Report
+from chappe.core import Ask, Effect, Publish, Reply, Report
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish, Reply
 from chappe.log.backfill import SILENT_S, Unfilled
 from chappe.log.batch import encode_batch
 from chappe.log.events import RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES
 from chappe.log.messages import Ack, Fetch, Stored
-from chappe.log.storage import Append, Hole
+from chappe.log.storage import Append, Hole, RunRetention
 from chappe.storage.segments.storage import SegmentStorage
 
 KEY = ("hello", "P")
 
 
-def acknowledged(actions: Sequence[Action]) -> int:
+def acknowledged(actions: Sequence[Effect]) -> int:
     """The offset after the last one acknowledged; 0 if none is."""
     messages = [each.message for each in actions if isinstance(each, Publish)]
     return max((each.sequence + 1 for each in messages if isinstance(each, Ack | Stored)), default=0)
 
 
-def fetched(actions: Sequence[Action]) -> list[tuple[int, int]]:
+def fetched(actions: Sequence[Effect]) -> list[tuple[int, int]]:
     messages = [each.message for each in actions if isinstance(each, Publish)]
     return [(each.sequence, each.count) for each in messages if isinstance(each, Fetch)]
 
 
-def speak(rig: StoreRig, head: int, seconds: float) -> list[Action]:
+def speak(rig: StoreRig, head: int, seconds: float) -> list[Effect]:
     """Its producer announces ``head`` once a second, and answers nothing; writes are carried out."""
-    actions: list[Action] = []
+    actions: list[Effect] = []
     for _ in range(round(seconds)):
         actions += rig.settle(rig.head(head))
         actions += rig.settle(rig.wait(1.0))
@@ -118,7 +117,7 @@ def test_the_beginning_of_a_partition_is_missed_like_any_other_part() -> None:
 def test_what_a_producer_has_no_longer_is_not_waited_for() -> None:
     rig = StoreRig()
     rig.batch(5, b"f")
-    actions: list[Action] = []
+    actions: list[Effect] = []
     for _ in range(10):
         actions += rig.settle([*rig.batch(5, b"f", direct=True), *rig.wait(1.0)])
 
@@ -128,19 +127,19 @@ def test_what_a_producer_has_no_longer_is_not_waited_for() -> None:
 
 def disclaim(
     rig: StoreRig, seconds: int, other: StoreRig | None = None, answers: Sequence[int] = (4, 5)
-) -> list[Action]:
+) -> list[Effect]:
     """Its producer announces its end once a second, and answers each FETCH with what it has, which begins at 4.
 
     The other store, if any, answers what it is asked.
     """
-    rest: list[Action] = []
+    rest: list[Effect] = []
 
-    def carry(actions: Sequence[Action]) -> None:
+    def carry(actions: Sequence[Effect]) -> None:
         for each in (done := rig.settle(actions)):
             if isinstance(each, Ask) and other is not None:
-                reply, *_ = other.core.handle_query(b"", b"12345678", each.request, other.now)
+                reply, *_ = other.core.handle_request(b"", b"12345678", each.request, b"", other.now)
                 assert isinstance(reply, Reply)
-                carry(rig.answer(each, reply.answer, *reply.batches))
+                carry(rig.answer(each, reply.message.answer, *reply.message.batches))
         rest.extend(done)
         if fetched(done):
             for base in answers:
@@ -219,7 +218,7 @@ def test_an_original_that_answers_with_single_records_fills_it() -> None:
     rig = passed()
     rig.subscribe(b"FP", b"KP")
     speak(rig, 5, SILENT_S + 1)
-    actions: list[Action] = []
+    actions: list[Effect] = []
     for sequence in range(1, 5):
         actions += rig.settle(rig.record(sequence, b"%d" % sequence, direct=True))
 
@@ -229,7 +228,7 @@ def test_an_original_that_answers_with_single_records_fills_it() -> None:
 def test_what_retention_removed_is_not_waited_for() -> None:
     rig = passed()
     rig.storage.reset("hello", "P", 5)
-    rig.core.handle_retained(rig.now)
+    rig.core.handle_done(RunRetention(), None, rig.now)
 
     assert acknowledged(speak(rig, 5, 1)) == 6
 

@@ -66,7 +66,7 @@ def read(consumer: Consumer, count: int) -> list[int]:
 
 
 def leaving(consumer: Consumer) -> float:
-    meeting = consumer._node.node._meeting
+    meeting = consumer._node.node.meeting
     assert isinstance(meeting, AtTowers)
     with consumer._node.lock:
         return meeting._leaving.next_timeout()

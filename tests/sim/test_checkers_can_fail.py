@@ -14,20 +14,20 @@ from tests.worlds.log import faults, trims
 from tests.worlds.log.scenario import Log
 from tests.worlds.log.world import Cores
 
-from chappe.core import Clock
+from chappe.core import Clock, Deliver, Effect, Persist, Publish, Reply
+from chappe.errors import StorageError
 from chappe.limits import LogLimits
-from chappe.log.actions import Action, Deliver, Publish, Reply, Write
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
-from chappe.log.delivery import Delivery
+from chappe.log.delivery import Delivery, Records
 from chappe.log.exactly_once.staged import Kept
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps
 from chappe.log.messages import BatchMessage, Stored
-from chappe.log.producer import LogProducer
-from chappe.log.queries import CommitAnswer, TrimRequest
+from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
+from chappe.log.queries import CommitAnswer, QueryReply, TrimRequest
 from chappe.log.sources import Key
-from chappe.log.storage import Append, PartitionInfo, Scrubbed
+from chappe.log.storage import Append, PartitionInfo, Scrubbed, WriteRecords
 from chappe.log.store import LogStore
 from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
@@ -35,7 +35,7 @@ from chappe.sim.world import Settings
 
 
 class AcknowledgesBeforeTheWrite(LogStore):
-    def handle_message(self, message: Any, now: float) -> list[Action]:
+    def handle_message(self, message: Any, now: float) -> list[Effect]:
         actions = super().handle_message(message, now)
         if isinstance(message, BatchMessage):
             end = Batch.parse(message.body).next
@@ -47,16 +47,16 @@ class AcknowledgesBeforeTheWrite(LogStore):
 class ForgetsHalfOfItsWrite(Writer):
     """Counts all of a write as done of which it hands only the first half to the disk."""
 
-    def write(self, now: float) -> list[Action]:
+    def write(self, now: float) -> list[Effect]:
         actions = super().write(now)
-        return [Write(each.appends[: (len(each.appends) + 1) // 2]) if isinstance(each, Write) else each
-                for each in actions]  # fmt: skip
+        return [Persist(WriteRecords(each.job.appends[: (len(each.job.appends) + 1) // 2]))
+                if isinstance(each, Persist) else each for each in actions]  # fmt: skip
 
 
 class NeverAsks(Gaps):
     """Does not fetch from producers, nor from other stores."""
 
-    def pursue(self, *_: Any) -> list[Action]:
+    def pursue(self, *_: Any) -> list[Effect]:
         return []
 
 
@@ -69,12 +69,12 @@ class HoldsWithoutBound(Gaps):
 
 
 class ChangesWhatItStores(Writer):
-    def write(self, now: float) -> list[Action]:
+    def write(self, now: float) -> list[Effect]:
         actions = super().write(now)
         for each in actions:
-            if isinstance(each, Write):
-                self._in_flight = tuple(self._moved(append) for append in each.appends)
-                return [Write(self._in_flight)]
+            if isinstance(each, Persist):
+                self._in_flight = tuple(self._moved(append) for append in each.job.appends)
+                return [Persist(WriteRecords(self._in_flight))]
         return actions
 
     @staticmethod
@@ -97,7 +97,7 @@ class Unfenced(Transactions):
 class CommitsAgain(Transactions):
     """Does not look whether a batch is committed."""
 
-    def _commit(self, asked: Any, request: Any, now: float) -> list[Action]:
+    def _commit(self, asked: Any, request: Any, now: float) -> list[Effect]:
         sink = self._current(request.sink, request.run, now)
         sink.state = replace(sink.state, batch=min(sink.state.batch, request.batch - 1))
         return super()._commit(asked, request, now)
@@ -114,14 +114,14 @@ class CommitsWhatIsStaged(Transactions):
 
 
 class AnswersBeforeTheCommit(Transactions):
-    def _commit(self, asked: Any, request: Any, now: float) -> list[Action]:
+    def _commit(self, asked: Any, request: Any, now: float) -> list[Effect]:
         return [asked.reply(CommitAnswer(request.batch, False, [])), *super()._commit(asked, request, now)]
 
 
 class KeepsRows(Transactions):
     """Never removes what was staged."""
 
-    def _discard(self, sink: Any, attempts: Any) -> list[Action]:
+    def _discard(self, sink: Any, attempts: Any) -> list[Effect]:
         return []
 
 
@@ -162,7 +162,7 @@ def with_gaps(broken: type[Gaps]) -> type[LogStore]:
 
 
 class SkipsGaps(LogConsumer):
-    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
+    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Effect]:
         gap = self._partition((topic, partition), batch.base, now).gap
         if batch.base > gap.next:
             gap.next = batch.base
@@ -170,12 +170,13 @@ class SkipsGaps(LogConsumer):
 
 
 class DeliversTwice(Delivery):
-    def _deliver(self, key: Any, state: Any, batch: Batch) -> list[Action]:
+    def _deliver(self, key: Any, state: Any, batch: Batch) -> list[Effect]:
         (action,) = super()._deliver(key, state, batch)
         assert isinstance(action, Deliver)
-        return [Deliver(action.topic, action.partition, action.batch, action.batch.base)]
+        found = action.messages
+        return [Deliver(action.to, Records(found.topic, found.partition, found.batch, found.batch.base))]
 
-    def advance(self, key: Any, state: Any, batch: Batch) -> list[Action]:
+    def advance(self, key: Any, state: Any, batch: Batch) -> list[Effect]:
         actions = super().advance(key, state, batch)
         if not actions and batch.next == state.gap.next:
             return self._deliver(key, state, batch)
@@ -202,13 +203,13 @@ class ForgetsOneMore(Trims):
 
 
 class ConfirmsBeforeTheDiskHasIt(Trims):
-    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Action]:
+    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Effect]:
         actions = super().trim(client, request_id, request)
-        return [*actions, *(Reply(who, asked, answer) for _, who, asked, answer in self._waiting)]
+        return [*actions, *(Reply(who, QueryReply(asked, answer)) for _, who, asked, answer in self._waiting)]
 
 
 class ConfirmsWhatIsRefused(Trims):
-    def retained(self, problem: str) -> list[Action]:
+    def retained(self, problem: str) -> list[Effect]:
         return super().retained("")
 
 
@@ -233,16 +234,16 @@ class ReusesAnOffset(LogProducer):
 class ForgetsWhatNobodyHas(LogProducer):
     """Lets go of records as soon as they are published."""
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         actions = super().flush(now)
         self._kept.drop_before(self.next_offset)
         return actions
 
 
 class TellsWhatItsJournalRefused(LogProducer):
-    def handle_persist_failed(self, reason: str) -> list[Action]:
-        self.handle_persisted(0.0)
-        return []
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        effects = super().handle_done(job, None, now)
+        return effects if outcome is None else []
 
 
 class SendsBeforeStoresAnswer(LogProducer):

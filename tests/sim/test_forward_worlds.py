@@ -6,7 +6,7 @@ import pytest
 from tests.worlds.log import forwarding
 from tests.worlds.log.forwarding import Forward, ForwarderHost
 
-from chappe.log.actions import Action, Publish
+from chappe.core import Effect, Publish
 from chappe.log.batch import rebase
 from chappe.log.forwarder import LogForwarder
 from chappe.log.messages import BatchMessage, RecordMessage
@@ -40,7 +40,7 @@ def test_what_is_published_is_passed_on_and_not_read_where_nothing_goes_wrong() 
 class PassesOnElsewhere(LogForwarder):
     """What it passes on has other offsets."""
 
-    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Effect]:
         assert isinstance(message, BatchMessage)
         return [Publish(replace_body(message))]
 
@@ -48,7 +48,7 @@ class PassesOnElsewhere(LogForwarder):
 class PassesOnUnderItsOwnName(LogForwarder):
     """What it passes on seems to be its own."""
 
-    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Effect]:
         assert isinstance(message, BatchMessage)
         return [Publish(BatchMessage(message.topic, self.address, message.subject, message.body))]
 

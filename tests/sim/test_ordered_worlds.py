@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from tests.worlds.ordered.scenario import Ordered
 
-from chappe.log.actions import Action
+from chappe.core import Effect
 from chappe.log.ordered.commands import ANY, Answer, Append
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import OrderedLog
@@ -65,7 +65,7 @@ def appends_whatever_was_expected(patch: pytest.MonkeyPatch) -> None:
 def lets_go_of_what_the_disk_refuses(patch: pytest.MonkeyPatch) -> None:
     give = Keeping._give
 
-    def once(self: Keeping, store: LogStore, key: Key, now: float) -> list[Action]:
+    def once(self: Keeping, store: LogStore, key: Key, now: float) -> list[Effect]:
         self._ways[key].given.clear()
         return give(self, store, key, now)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 import pytest
+from tests.fixed_clock import FixedClock
 
 pytest.importorskip("pyspark")
 
@@ -17,7 +18,6 @@ from chappe.defaults import BATCH_BYTES_MAX, RECORD_BYTES_MAX
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.batch import KEYS, TIMESTAMPS, Batch, Headers
 from chappe.log.ordered.gathering import Gathering
-from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.spark import encode
 from chappe.spark.columns import RecordColumns
 from chappe.spark.encode import EncodedPiece, RowEncoder, sort_rows
@@ -195,9 +195,8 @@ def test_rows_go_to_the_partition_of_their_key_in_their_order_and_those_without_
     assert len(found) == len(pieces)
     wanted: dict[int, list[tuple[bytes, bytes | None]]] = {}
     for value, key in rows:
-        wanted.setdefault(8 % 3 if key is None else Gathering(3, SYSTEM_CLOCK).partition_of(key, None), []).append(
-            (value, key)
-        )
+        partition = 8 % 3 if key is None else Gathering(3, FixedClock()).partition_of(key, None)
+        wanted.setdefault(partition, []).append((value, key))
     read = {
         place: list(zip(each.values(), each.keys() or [None] * len(each), strict=True)) for place, each in found.items()
     }

@@ -35,7 +35,7 @@ def test_what_reads_loads_no_members() -> None:
     code = "import sys, chappe.spark.source; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "chappe.reading.fetch" in loaded
-    members = ("chappe.runtime.log_node", "chappe.runtime.meeting", "chappe.log.actions", "chappe.replication")
+    members = ("chappe.runtime.log_ports", "chappe.runtime.meeting", "chappe.runtime.driver", "chappe.replication")
     assert [each for each in loaded if each.startswith(members)] == []
 
 

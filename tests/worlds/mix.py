@@ -29,7 +29,7 @@ from chappe.data.topic import Filter
 from chappe.errors import BufferFull, StorageError, StoreError
 from chappe.kv.actions import Notify
 from chappe.kv.entity import Entity
-from chappe.log.actions import Deliver
+from chappe.log.delivery import Records
 from chappe.log.events import RecordsLost
 from chappe.mesh import actions as mesh
 from chappe.mesh.messages import Message
@@ -165,14 +165,15 @@ class Table(ConsumerHost):
         super().__init__(world, name, [Filter.parse(TOPIC)], positions)
         self.writing: dict[int, tuple[str, Any]] = {}  # by serial number, without an outcome yet
         self._left: set[str] = set()  # keys that are to be written before anything else is
-        self._batches: deque[Deliver] = deque()
+        self._batches: deque[Records] = deque()
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """The whole process dies."""
         super().die(goodbye=goodbye, notice_s=notice_s)
         self.world.whole.end_process(self.name)
 
-    def _deliver(self, action: Deliver) -> None:
+    def deliver(self, action: Records) -> None:
+        """See ``ConsumerHost.deliver``."""
         self.world.see("on_deliver", self, action)
         self._batches.append(action)
         if len(self._batches) == 1:

@@ -16,7 +16,7 @@ from chappe.errors import ChappeError, ProtocolError, TimedOut, UsageError
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.permissions.rules import STORE
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.tap_node import Feed
 from chappe.security import IDENTITY, LogSecurity
 from chappe.system import time
@@ -93,7 +93,7 @@ class MeshTap:
 class LogTap:
     """A forwarder, as it is looked at."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LogPorts) -> None:
         self._node = node
         self._changes = -1
 
@@ -110,12 +110,12 @@ class LogTap:
             assert feed is not None
             feed.put(1, sum(map(len, frames)), read)
 
-        with self._node.lock:
+        with self._node.driver.lock:
             self._node.tapped = None if feed is None else came
 
     def wants(self) -> Wants | None:
         """See ``Tapped.wants``."""
-        with self._node.lock:
+        with self._node.driver.lock:
             changes, ask = self._node.subscriptions()
             if changes == self._changes:
                 return None

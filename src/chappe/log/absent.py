@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.data.topic import Filter, similar
 from chappe.deadlines import Deadlines
-from chappe.log.actions import Action
 from chappe.log.delivery import Delivery
 from chappe.log.events import TopicAbsent
 from chappe.log.sources import Sources
@@ -30,7 +29,7 @@ class Absent:
         self._waiting: list[str] = []  # those of them that are to be told, once the names of others are known
         self._names_by = math.inf
 
-    def look(self, filters: Iterable[Filter], now: float) -> list[Action]:
+    def look(self, filters: Iterable[Filter], now: float) -> list[Effect]:
         """Ask a store for the names of its topics, because a topic is not there; it is told even if none answers."""
         if now >= self._names_by:
             return self.tell(())
@@ -45,10 +44,10 @@ class Absent:
             self._names_by = now + NAMES_S
         return self._sources.names(now) if begin and self._still_absent() else []
 
-    def tell(self, names: Iterable[str]) -> list[Action]:
+    def tell(self, names: Iterable[str]) -> list[Effect]:
         """Report topics, now that the names of others are known, or are not to be had."""
         known = list(names)
-        told: list[Action] = [Report(TopicAbsent(each, tuple(similar(each, known)))) for each in self._still_absent()]
+        told: list[Effect] = [Report(TopicAbsent(each, tuple(similar(each, known)))) for each in self._still_absent()]
         self._waiting, self._names_by = [], math.inf
         return told
 

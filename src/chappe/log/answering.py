@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from chappe.core import Effect, Publish, Reply
 from chappe.data.topic import decode_topic
 from chappe.errors import ChappeError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Reply
 from chappe.log.batch import Batch, bare
 from chappe.log.messages import BatchMessage, Fetch, Head, RecordMessage
 from chappe.log.queries import (
     Answer,
     ErrorAnswer,
     HeadsRequest,
+    QueryReply,
     ReadAnswer,
     ReadRequest,
     SeekAnswer,
@@ -33,13 +34,13 @@ from chappe.log.storage import Hole, LogStorage
 PAUSE_S: Final = 0.001  # between two pieces, so that everything else gets its turn
 HEADS_ALL: Final = 1_000_000  # partitions named to one original consumer
 
-Piece: TypeAlias = Callable[[Fetch, int], tuple[list[Action], int]]
+Piece: TypeAlias = Callable[[Fetch, int], tuple[list[Effect], int]]
 Question: TypeAlias = ReadRequest | HeadsRequest | SeekRequest
 
 
-def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int) -> tuple[list[Action], int]:
+def single_records(wanted: Fetch, bodies: Iterable[bytes], first: int, end: int) -> tuple[list[Effect], int]:
     """The records at ``first`` <= n < ``end`` one by one, for an original; and the offset to go on from."""
-    actions: list[Action] = []
+    actions: list[Effect] = []
     for body in bodies:
         batch = Batch.parse(body, check=False)  # whose headers need not decode: originals have none
         if batch.sealed is not None:  # an original can do nothing with it: the first record has all, the others nothing
@@ -74,7 +75,7 @@ class Answering:
         self._waiting: dict[tuple[str, str, str], Fetch] = {}
         self.due = math.inf
 
-    def fetch(self, wanted: Fetch, now: float) -> list[Action]:
+    def fetch(self, wanted: Fetch, now: float) -> list[Effect]:
         """Begin to answer. Who asks again has not got what was sent: it begins anew."""
         wanted = replace(wanted, count=min(wanted.count, self._limits.fetch_records_max))
         key = (wanted.address, wanted.topic, wanted.subject)
@@ -82,7 +83,7 @@ class Answering:
             self._waiting[key] = wanted
         return self.serve(now) if self.due == math.inf else []
 
-    def serve(self, now: float) -> list[Action]:
+    def serve(self, now: float) -> list[Effect]:
         """The next piece, once ``due`` is reached."""
         if not self._waiting:
             self.due = math.inf
@@ -155,14 +156,14 @@ class KeptBatches:
         while self.bytes > bytes_max and len(self._batches) > 1:
             self._drop_oldest()
 
-    def answer(self, requester: str, first: int, count: int, end: int) -> tuple[list[Action], int]:
+    def answer(self, requester: str, first: int, count: int, end: int) -> tuple[list[Effect], int]:
         """What is kept of the wanted range, at most ``read_bytes_max`` and at least one batch, of those before ``end``.
 
         If the wanted offset is not kept, or was damaged in the journal, the answer starts at the next one that is: the
         requester then knows that the rest is to be had from stores only. Batches are sent whole, so beside the answer
         comes the offset behind it, 0 if there is none.
         """
-        actions: list[Action] = []
+        actions: list[Effect] = []
         size = reached = last = 0
         for kept in self._batches:
             if kept.next <= first:
@@ -175,7 +176,7 @@ class KeptBatches:
             actions.append(Publish(BatchMessage(requester, self._address, self._topic, kept.body, direct=True)))
         return actions, reached
 
-    def piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+    def piece(self, wanted: Fetch, limit: int) -> tuple[list[Effect], int]:
         """Single records for an original, and the offset to go on from.
 
         What is no longer kept is not answered at all: an original would take what follows for a gap and ask again.
@@ -197,7 +198,7 @@ class KeptBatches:
         self._shared.total -= size
 
 
-def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: int) -> tuple[list[Action], int]:
+def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: int) -> tuple[list[Effect], int]:
     """At most ``limit`` of the wanted records one by one, for an original; and the offset to go on from.
 
     If the whole answer ends before the partition does, a DIRECT-HEAD follows: an original consumer asks for the rest
@@ -208,7 +209,7 @@ def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: in
     info = storage.partition(topic, partition)
     if info is None or not info.first <= fetch.sequence < info.next:
         return [], fetch.sequence
-    actions: list[Action] = []
+    actions: list[Effect] = []
     offset, size = fetch.sequence, 0
     end = min(info.next, offset + limit)
     while offset < end and size < limits.read_bytes_max:
@@ -227,7 +228,7 @@ def answer_fetch(storage: LogStorage, limits: LogLimits, fetch: Fetch, limit: in
     return actions, offset
 
 
-def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Action]:
+def answer_heads(storage: LogStorage, prefix: str, requester: str) -> list[Effect]:
     """A DIRECT-HEAD for every partition of the topics that start with ``prefix``."""
     return [
         Publish(Head(requester, info.partition, info.topic, info.next - 1, direct=True))
@@ -260,7 +261,7 @@ def answer_query(
             answer = SeekAnswer(request.topic, request.partition, offset)
     except ChappeError as error:
         answer = ErrorAnswer(str(error))
-    return Reply(client, request_id, answer, batches), hole
+    return Reply(client, QueryReply(request_id, answer, batches)), hole
 
 
 def _read(

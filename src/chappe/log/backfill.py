@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Effect, Publish, Report
 from chappe.data.topic import Filter, encode_topic
 from chappe.defaults import RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.events import DamageFound, RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES, Gap, Gaps
@@ -169,7 +168,7 @@ class Backfill:
         """Everything that another store has is wanted."""
         return math.inf
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Begin a partition that is new where the others begin, if they removed what came before.
 
         Each removes by its own retention, and a partition cannot begin earlier afterwards: so those who were found with
@@ -188,7 +187,7 @@ class Backfill:
         self._gaps.progress(key, gap)
         return self.take_held(key, gap, now)
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """What its producer answers from now on may not be for what was given up."""
         self.unfilled.wait(key, now + SILENT_S)
         return []
@@ -211,7 +210,7 @@ class Backfill:
         away = now - self._sources.gone_at < self._limits.give_up_s
         return not away and not self._subscriptions.original_stores() and self._sources.listed(EVERYTHING, since)
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
         """Report what is lost; what may yet come is remembered, and nothing behind it is acknowledged."""
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         damaged = gap.damaged_to > gap.next
@@ -226,29 +225,29 @@ class Backfill:
         reason = "no store or producer has them any more" if gone else "no store or producer answered for them"
         return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Write what is held and begins at or before the next offset."""
         actions = self._writer.go_on(key, self._writer.streams[key], now)
         self._writer.prune(key)
         return actions
 
-    def ask_to_fill(self, key: Key, now: float) -> list[Action]:
+    def ask_to_fill(self, key: Key, now: float) -> list[Effect]:
         """A producer speaks: ask it for what nobody had when we went past it."""
         if self.unfilled.tries(key) >= GIVE_UP_TRIES and self._original(key):
             self.unfilled.gone(key, self._writer.stored(key))
         wanted = None if now < self._writer.refusing_until else self.unfilled.ask(key, now)
         return [] if wanted is None else [Publish(Fetch(key[1], self._gaps.address, key[0], *wanted))]
 
-    def fill(self, key: Key, batch: Batch, now: float) -> list[Action]:
+    def fill(self, key: Key, batch: Batch, now: float) -> list[Effect]:
         """Write what a producer sent of a range that was missing."""
         wanted = self.unfilled.answer(key, batch.base)
         if wanted is None:
             return []
         return self._writer.heal(Hole(*key, wanted[0], wanted[1] - 1), [batch], now)
 
-    def report_damage(self, holes: list[Hole]) -> list[Action]:
+    def report_damage(self, holes: list[Hole]) -> list[Effect]:
         """Report those that were not reported yet."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for hole in holes:
             if len(actions) >= self._limits.damage_reports_max:
                 break  # the next look goes on
@@ -258,7 +257,7 @@ class Backfill:
                 actions.append(Report(DamageFound(*known, hole.reason)))
         return actions
 
-    def heal(self, now: float) -> list[Action]:
+    def heal(self, now: float) -> list[Effect]:
         """Ask for some of all holes, others each time."""
         holes = self._storage.holes()
         self.reported &= {(hole.topic, hole.partition, hole.first, hole.last) for hole in holes}
@@ -270,7 +269,7 @@ class Backfill:
 
     def healing(
         self, store: Source, hole: Hole, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
         if isinstance(answer, ReadAnswer) and not batches:
@@ -279,7 +278,7 @@ class Backfill:
                 actions += self._ask(replace(hole, first=first), now, store)
         return actions
 
-    def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Action]:
+    def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Effect]:
         """Ask a store, or else the next one in turn, for a damaged range; nothing if there is none."""
         usable = self._sources.usable(now)
         if not usable:

@@ -34,9 +34,9 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from chappe.core import Report
+from chappe.core import Close, Dial, Effect, Publish, Report, Send, Subscribe
 from chappe.data.endpoint import identity_of, is_endpoint
 from chappe.data.label import is_label
 from chappe.data.topic import decode_topic, encode_topic
@@ -53,7 +53,6 @@ from chappe.defaults import (
     STORE_SILENT_S,
 )
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect, Forward, Gone, Relay, TakeOver
 from chappe.log.events import IdentityClash, TowerFound, TowerLost
 from chappe.log.guard import LISTERS, PRODUCERS, Guard
 from chappe.permissions.decisions import Verbs
@@ -66,6 +65,7 @@ DIAL_S: Final = 0.05  # between two rounds of dialling
 REPLAY_S: Final = 0.1  # newcomers within this time share one replay of what a tower knows
 PRODUCING: Final = "producing-"  # an address that begins so is that of a node which carries producers ...
 CONSUMING: Final = "consuming-"  # ... or consumers
+TOWER: Final = "tower"  # to whom beacons are sent
 IDENTITY: Final = "identity-"  # somebody goes on with this identity: no node
 
 
@@ -135,15 +135,26 @@ class _Dials:
         return True
 
 
+class Left(Protocol):
+    """The core that is to know which members are gone."""
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
+        """A member left."""
+
+
 class Discovery:
     """The beacon side of one node; others reach its publishing socket at ``host`` and ``port``.
 
     Args:
+        role: Told of members that are gone.
         port: Where connections have keys, ``#NAME`` follows: who it is.
         guard: Judges other members' claims, where connections have keys.
     """
 
-    def __init__(self, address: str, host: str, port: int | str, *, now: float, guard: Guard | None = None) -> None:
+    def __init__(
+        self, role: Left, address: str, host: str, port: int | str, *, now: float, guard: Guard | None = None
+    ) -> None:
+        self._role = role
         self._endpoint = f"tcp://{host}:{port}"
         self._where = (host.encode(), str(port).encode())
         self._guard = guard
@@ -185,12 +196,12 @@ class Discovery:
         """Address and endpoint of every node known."""
         return [(address, endpoint) for endpoint, (address, _) in self._peers.items()]
 
-    def claim(self, identity: str, now: float) -> list[Action]:
+    def claim(self, identity: str, now: float) -> list[Effect]:
         """Tell everybody that we go on with an identity."""
         self._claims[identity] = _Claim(now)
         return [self._frames(BEACON, IDENTITY + identity)]
 
-    def disclaim(self, identity: str) -> list[Action]:
+    def disclaim(self, identity: str) -> list[Effect]:
         """Take a claim back."""
         del self._claims[identity]
         return [self._frames(GOODBYE, IDENTITY + identity)]
@@ -200,15 +211,15 @@ class Discovery:
         claim = self._claims.get(identity)
         return claim is not None and now - claim.since < 2 * BEACON_TIMEOUT_S
 
-    def goodbye(self) -> list[Action]:
+    def goodbye(self) -> list[Effect]:
         """Tell everybody that we leave."""
         return [self._frames(GOODBYE, each) for each in self._addresses()]
 
-    def handle_tower_ready(self, now: float) -> list[Action]:
-        """A tower subscribed to our beacons or welcomed us: it hears what we send from now on."""
-        return self._beacon(now)
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
+        """A tower that subscribed to our beacons hears what we send from now on."""
+        return self.announce(now) if on and prefix == BEACON else []
 
-    def handle_beacon(self, frames: list[bytes], now: float) -> list[Action]:
+    def handle_frames(self, frames: list[bytes], now: float) -> list[Effect]:
         """A message of a tower. Raises ProtocolError for anything but a welcome, its name or a beacon."""
         if len(frames) == 2 and frames[0] == NAMED:
             name = frames[1].decode("utf-8", "replace")
@@ -216,7 +227,7 @@ class Discovery:
             return []
         self.heard += 1
         if frames == [WELCOME]:
-            return self._beacon(now)
+            return self.announce(now)
         kind, address, endpoint = parse_beacon(frames)
         who = identity_of(endpoint)[1]
         if self._guard is not None and not self._guard.may_announce(who, verbs_of(address)):
@@ -229,7 +240,7 @@ class Discovery:
         if kind == GOODBYE:
             if known is None or known[0] != address:
                 return []
-            return self._lost(endpoint)
+            return self._lost(endpoint, now)
         if known is None and not self._has_room(who):
             return []
         self._peers[endpoint] = (address, now + BEACON_TIMEOUT_S)
@@ -250,12 +261,12 @@ class Discovery:
         if not known and (address in self._unannounced or len(self._unannounced) < BEACONS_MAX):
             self._unannounced.set(address, now + STORE_SILENT_S)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Send the beacon that is due; drop nodes that have been silent while a tower was there."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for timer in self._timers.due(now):
             if timer == "beacon":
-                actions += self._beacon(now)
+                actions += self.announce(now)
                 continue
             if timer == "dial":
                 actions += self._dial(now)
@@ -266,7 +277,9 @@ class Discovery:
             elif self._tower is not False:
                 self._tower = False
                 actions.append(Report(TowerLost()))
-        return actions + [Gone(address) for address in self._unannounced.due(now)]
+        for address in self._unannounced.due(now):
+            actions += self._role.handle_gone(address, now)
+        return actions
 
     def next_timeout(self) -> float:
         """When the next beacon or expiry is due."""
@@ -275,10 +288,11 @@ class Discovery:
     def _addresses(self) -> list[str]:
         return [self._address, *(IDENTITY + each for each in self._claims)]
 
-    def _frames(self, kind: bytes, address: str) -> Beacon:
-        return Beacon((kind, encode_topic(address), *self._where))
+    def _frames(self, kind: bytes, address: str) -> Send:
+        return Send(TOWER, (kind, encode_topic(address), *self._where))
 
-    def _beacon(self, now: float) -> list[Action]:
+    def announce(self, now: float) -> list[Effect]:
+        """Tell everybody where we are."""
         self._timers.set("beacon", now + BEACON_INTERVAL_S)
         return [self._frames(BEACON, each) for each in self._addresses()]
 
@@ -292,29 +306,29 @@ class Discovery:
             return False
         return self._guard is None or self._of_identity[who] < IDENTITY_BEACONS_MAX
 
-    def _met(self, endpoint: str, former: str | None, address: str, now: float) -> list[Action]:
+    def _met(self, endpoint: str, former: str | None, address: str, now: float) -> list[Effect]:
         """A node is new, or took over the endpoint of another one."""
         connected = former is not None and self._needs(former) and endpoint not in self._undialled
         if not self._needs(address):
             self._undialled.pop(endpoint, None)
-            return [Disconnect(endpoint, self._gone(former))] if former is not None and connected else []
+            return [Close(endpoint), *self._gone(former, now)] if former is not None and connected else []
         if former is not None and connected:
-            return [TakeOver(endpoint, self._gone(former), address), *self._beacon(now)]
+            return [*self._gone(former, now), Dial(endpoint, address), *self.announce(now)]
         self._undialled[endpoint] = None
         return self._dial(now)
 
-    def _dial(self, now: float) -> list[Action]:
+    def _dial(self, now: float) -> list[Effect]:
         """Dial waiting members as far as the rate allows, and answer them."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         while self._undialled and self._dials.take(now):
             endpoint = next(iter(self._undialled))
             del self._undialled[endpoint]
-            actions.append(Connect(endpoint, self._peers[endpoint][0]))
+            actions.append(Dial(endpoint, self._peers[endpoint][0]))
         if self._undialled:
             self._timers.set("dial", now + DIAL_S)
-        return [*actions, *self._beacon(now)] if actions else []
+        return [*actions, *self.announce(now)] if actions else []
 
-    def _lost(self, endpoint: str) -> list[Action]:
+    def _lost(self, endpoint: str, now: float) -> list[Effect]:
         """Forget a node."""
         address, _ = self._peers.pop(endpoint)
         self.beacons.pop(endpoint, None)
@@ -322,20 +336,20 @@ class Discovery:
         self._leaves(address)
         waited = endpoint in self._undialled
         self._undialled.pop(endpoint, None)
-        return [] if waited or not self._needs(address) else [Disconnect(endpoint, self._gone(address))]
+        return [] if waited or not self._needs(address) else [Close(endpoint), *self._gone(address, now)]
 
     def _leaves(self, address: str) -> None:
         _count_down(self._places, address)
 
-    def _gone(self, address: str) -> str:
-        """Return the address, or an empty text if another endpoint still has it."""
-        return "" if address in self._places else address
+    def _gone(self, address: str, now: float) -> list[Effect]:
+        """A member is gone, unless another endpoint still has its address."""
+        return [] if address in self._places else self._role.handle_gone(address, now)
 
-    def _expire(self, now: float) -> list[Action]:
+    def _expire(self, now: float) -> list[Effect]:
         gone = [endpoint for endpoint, (_, until) in self._peers.items() if now >= until]
-        return [action for endpoint in gone for action in self._lost(endpoint)]
+        return [action for endpoint in gone for action in self._lost(endpoint, now)]
 
-    def _echo(self, now: float) -> list[Action]:
+    def _echo(self, now: float) -> list[Effect]:
         """A tower heard us."""
         if now - self._echo_at > 2.5 * BEACON_INTERVAL_S:
             # It was away: what was silent meanwhile may be well.
@@ -347,7 +361,7 @@ class Discovery:
         self._tower = True
         return [Report(TowerFound())]
 
-    def _claimed(self, kind: bytes, identity: str, endpoint: str, now: float) -> list[Action]:
+    def _claimed(self, kind: bytes, identity: str, endpoint: str, now: float) -> list[Effect]:
         """Somebody claims an identity. If it is one of ours, a single beacon may be an echo of our own former life."""
         claim = self._claims.get(identity)
         if claim is None or kind != BEACON or endpoint == self._endpoint:
@@ -391,7 +405,7 @@ class TowerCore:
         self._expire(now)
         return len(self._nodes)
 
-    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float, who: str = "") -> list[Action]:
+    def handle_frames(self, frames: list[bytes], peer_host: str, who: str, now: float) -> list[Effect]:
         """A node's beacon; ``peer_host`` is where its connection comes from, or empty, and ``who`` its identity.
 
         Raises ProtocolError: it is not a beacon, or its endpoint cannot be one.
@@ -418,17 +432,17 @@ class TowerCore:
             self._nodes[name] = (endpoint, now + BEACON_TIMEOUT_S)
             self._names[endpoint] = name
             self._of_identity[who] += 1
-        return [Forward(tuple(passed_on))]
+        return [Publish(tuple(passed_on))]
 
-    def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
-        """A node's subscription or its end, as an XPUB socket gives it."""
-        if raw[:1] not in (b"\0", b"\1") or raw[1:2] in (WELCOME, NAMED):
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
+        """A node's subscription or its end."""
+        if prefix[:1] in (WELCOME, NAMED):
             return []
-        if raw == b"\1" + BEACON:
+        if on and prefix == BEACON:
             self._replay_at = min(self._replay_at, max(now, self._replayed_at + REPLAY_S))
-        return [Relay(raw), *self.handle_timeout(now)]
+        return [Subscribe(prefix, on), *self.handle_timeout(now)]
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Replay what is known, if a newcomer waits for it."""
         if now < self._replay_at:
             return []
@@ -436,9 +450,13 @@ class TowerCore:
         self._replayed_at = now
         self._expire(now)
         known = [
-            Forward((BEACON, encode_topic(address), endpoint)) for (address, _), (endpoint, _) in self._nodes.items()
+            Publish((BEACON, encode_topic(address), endpoint)) for (address, _), (endpoint, _) in self._nodes.items()
         ]
-        return [*([Forward((NAMED, self._name.encode()))] if self._name else []), *known]
+        return [*([Publish((NAMED, self._name.encode()))] if self._name else []), *known]
+
+    def flush(self, now: float) -> list[Effect]:
+        """Do nothing: beacons are passed on at once."""
+        return []
 
     def next_timeout(self) -> float:
         """When a replay is due."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.data.topic import Filter
 from chappe.defaults import BEACON_INTERVAL_S
-from chappe.log.actions import Action
 from chappe.log.delivery import Delivery
 from chappe.log.events import PositionBeyondEnd
 from chappe.log.sources import Key, Sources
@@ -60,12 +59,12 @@ class Beyond:
             0 < self._end(key) < at and key not in self.told for key, at in self._doubtful.items()
         )
 
-    def look(self, filters: Iterable[Filter], now: float) -> list[Action]:
+    def look(self, filters: Iterable[Filter], now: float) -> list[Effect]:
         """Report positions beyond the end, and move those that their producers refute."""
         if now < self.due:
             return []
         self.due = math.inf
-        actions: list[Action] = []
+        actions: list[Effect] = []
         listed = not self._sources.stores or self._sources.synced(filters)
         for key, at in list(self._doubtful.items()):
             part = self._delivery.partitions.get(key)

@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from chappe.core import Clock
+from chappe.compiled import Frozen
+from chappe.core import Clock, Deliver, Effect, Publish
 from chappe.deadlines import Deadlines
-from chappe.log.actions import Action, ClockRead, Publish
 from chappe.log.clock import ClockEstimate
 from chappe.log.messages import UNKNOWN_US, AskClock, ClockTold
 
@@ -31,6 +31,12 @@ CONSUMER_PAUSE_S: Final = 10.0  # ... up to this: a clock that was set is found 
 UNKNOWN: Final = (0, UNKNOWN_US, 0)
 FRESH_S: Final = 1.0  # a consumer asks a store about a clock that it has not read for so long: it asks itself ...
 GRACE_S: Final = 0.3  # ... and waits so long for the answer before it says what it has
+
+
+class ClockRead(Frozen, frozen=True):
+    """The clock of a partition's producer was told, or is waited for no longer: its records can be judged."""
+
+    partition: str
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ class Clocks:
         self._own = ClockEstimate(slack_s=0.0)
         self._number = 0
 
-    def told(self, message: ClockTold, now: float) -> list[Action]:
+    def told(self, message: ClockTold, now: float) -> list[Effect]:
         """A producer or a store has answered."""
         state = self._states.get(message.address)
         asked = None if state is None else state.asked.get(message.number)
@@ -73,7 +79,7 @@ class Clocks:
         if state.since == math.inf:
             return []
         state.answered.add(message.source)
-        return [ClockRead(message.address)]
+        return [Deliver(self._address, ClockRead(message.address))]
 
     # -- of a consumer --------------------------------------------------------------------------------
 
@@ -87,7 +93,7 @@ class Clocks:
         live: bool,
         stores: int,
         now: float,
-    ) -> tuple[ClockEstimate | None, list[Action]]:
+    ) -> tuple[ClockEstimate | None, list[Effect]]:
         """The clock by which records are to be judged; None while it is asked for, until ``ClockRead`` at the latest.
 
         Args:
@@ -127,9 +133,9 @@ class Clocks:
         self._own.read(now, now, self._clock.wall_ns() // 1000)
         return self._own
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Ask again, or wait no more."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for partition in self._waits.due(now):
             state = self._states[partition]
             if state.since == math.inf:  # it is a store's
@@ -140,7 +146,7 @@ class Clocks:
             else:
                 state.silent = True
                 self._wait_no_more(partition, state)
-                actions.append(ClockRead(partition))
+                actions.append(Deliver(self._address, ClockRead(partition)))
         return actions
 
     def next_timeout(self) -> float:
@@ -162,7 +168,7 @@ class Clocks:
         if now >= state.asked_at + state.pause_s and partition not in self._waits:
             self._waits.set(partition, now)
 
-    def answer(self, question: AskClock, now: float) -> list[Action]:
+    def answer(self, question: AskClock, now: float) -> list[Effect]:
         """A consumer wants to know a clock; it asks again until it is answered."""
         partition = question.topic
         state = self._of(partition)
@@ -196,13 +202,13 @@ class Clocks:
         state.since = math.inf
         self._waits.clear(partition)
 
-    def _ask_seldom(self, partition: str, state: _State, now: float) -> list[Action]:
+    def _ask_seldom(self, partition: str, state: _State, now: float) -> list[Effect]:
         if now < state.asked_at + state.pause_s:
             return []
         state.pause_s = self._pause_s if state.silent else min(2 * state.pause_s, self._pause_s)
         return self._ask(partition, state, now)
 
-    def _ask(self, partition: str, state: _State, now: float) -> list[Action]:
+    def _ask(self, partition: str, state: _State, now: float) -> list[Effect]:
         self._states[partition] = self._states.pop(partition)  # asked last
         self._number += 1
         state.asked_at = now

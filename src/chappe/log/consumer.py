@@ -15,13 +15,12 @@ import math
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from typing import Final
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Publish, Report, Subscribe
 from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.defaults import HEAD_IDLE_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.absent import Absent
-from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.beyond import ALONE_S, MEET_S, Beyond
 from chappe.log.clock import ClockEstimate
@@ -100,10 +99,10 @@ class LogConsumer:
         self._subscribed_at = -math.inf
         self._settle_at = 0.0
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to what is wanted and to what is meant for us."""
         # Batches first: who asks for single records and not for batches seems an original.
-        actions: list[Action] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
+        actions: list[Effect] = [Subscribe(id_ + self._raw) for id_ in (b"S", b"D", b"E", b"L")]
         if self.clocks is not None:
             actions.append(Subscribe(b"C" + self._raw))
         actions.append(Subscribe(b"I"))
@@ -111,7 +110,7 @@ class LogConsumer:
             actions += self._subscribe(each)
         return actions
 
-    def subscribe(self, wanted: Filter, now: float) -> list[Action]:
+    def subscribe(self, wanted: Filter, now: float) -> list[Effect]:
         """Want further topics; each partition goes on at its position, if it has one."""
         if wanted in self._filters:
             return []
@@ -121,7 +120,7 @@ class LogConsumer:
         self._sources.poll_soon(now)
         return [*self._subscribe(wanted), *self.handle_timeout(now)]
 
-    def unsubscribe(self, wanted: Filter, now: float) -> list[Action]:
+    def unsubscribe(self, wanted: Filter, now: float) -> list[Effect]:
         """Want these topics no longer; positions are kept."""
         if wanted not in self._filters:
             return []
@@ -137,17 +136,17 @@ class LogConsumer:
         if any(each.name == wanted.name for each in self._filters):
             return actions  # ``a`` and ``a*`` are one subscription
         raw = encode_topic(wanted.name)
-        return [*actions, *(Unsubscribe(id_ + raw) for id_ in reversed(self._kinds))]
+        return [*actions, *(Subscribe(id_ + raw, False) for id_ in reversed(self._kinds))]
 
-    def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
+    def seek(self, topic: str, partition: str, offset: int, now: float) -> list[Effect]:
         """Go on at ``offset``; if it is out of range an ``OutOfRange`` event follows."""
         return self._go_to((topic, partition), offset, now, strict=True)
 
-    def go_back(self, topic: str, partition: str, offset: int, now: float) -> list[Action]:
+    def go_back(self, topic: str, partition: str, offset: int, now: float) -> list[Effect]:
         """Deliver a partition again from ``offset`` on; what nobody has of it any more is lost, and told."""
         return self._go_to((topic, partition), offset, now, strict=False)
 
-    def taken(self, size: int, now: float) -> list[Action]:
+    def taken(self, size: int, now: float) -> list[Effect]:
         """The application took ``size`` bytes of what was delivered."""
         delivery = self._delivery
         paused = delivery.queued_bytes >= self._limits.consumer_queue_bytes
@@ -156,7 +155,7 @@ class LogConsumer:
 
     def judge(
         self, key: Key, batch: Batch, arrived: float, max_age_s: float, now: float
-    ) -> tuple[ClockEstimate | None, list[Action]]:
+    ) -> tuple[ClockEstimate | None, list[Effect]]:
         """The clock that tells how old records are; None while it is asked for. See ``Clocks.judge``."""
         assert self.clocks is not None
         if isinstance(batch, StampedHere):
@@ -206,7 +205,7 @@ class LogConsumer:
         """The offset after the last one known to exist, of every partition."""
         return self._delivery.heads()
 
-    def seek_end(self, now: float) -> list[Action]:
+    def seek_end(self, now: float) -> list[Effect]:
         """Ask afresh what there is; ``end`` tells once it is known."""
         self._sources.poll_soon(now)
         return [*self._ask_heads(self._filters), *self.handle_timeout(now)]
@@ -242,7 +241,7 @@ class LogConsumer:
         self._sources.told = True
 
     def take_rested(self) -> dict[str, int]:
-        """Stores that are asked for news no more until ``handle_news``, and the version up to which we know all."""
+        """Stores that are asked for news no more until ``hear_news``, and the version up to which we know all."""
         found, self._sources.rested = self._sources.rested, {}
         return found
 
@@ -284,7 +283,7 @@ class LogConsumer:
         """Whether everything known to exist was delivered."""
         return all(part.gap.complete for part in self._delivery.partitions.values())
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A peer listens to us: a store is told what we want, as the original does it."""
         if not on:
             return []
@@ -293,7 +292,7 @@ class LogConsumer:
             return [] if store is None or store in self._sources.stores else [self._hello(store)]
         return self._ask_heads(self._filters) if prefix == b"G" else []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Take a message of a peer. Call ``flush`` before any other input while ``gathers`` is true.
 
         Raises ProtocolError for a malformed batch.
@@ -308,7 +307,7 @@ class LogConsumer:
                 return before + self._heard_head(topic, partition, sequence, now, live=not direct)
         return self._delivery.hand_on_all() + self._told(message, now)
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """Deliver the single records that were gathered; call it when no message is pending."""
         return self._delivery.hand_on_all()
 
@@ -317,7 +316,7 @@ class LogConsumer:
         """True if ``flush`` has records to deliver."""
         return bool(self._delivery.singles)
 
-    def _told(self, message: Message, now: float) -> list[Action]:
+    def _told(self, message: Message, now: float) -> list[Effect]:
         """Take a message without records."""
         match message:
             case StoreHello(topic, store) if topic == self.address and store not in self._sources.stores:
@@ -331,7 +330,7 @@ class LogConsumer:
                 return self.clocks.told(message, now)
         return []
 
-    def _on_disk(self, told: OnDisk, now: float) -> list[Action]:
+    def _on_disk(self, told: OnDisk, now: float) -> list[Effect]:
         """A store has more of a partition on disk: read it, if enough have."""
         stores = [each for each in self._sources.stores.values() if each.store_id == told.address]
         key, next_ = (told.topic, told.partition), told.sequence + 1
@@ -356,7 +355,7 @@ class LogConsumer:
         self._gaps.want(key, gap)
         return self._gaps.pursue(key, gap, now)
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """A member left."""
         questions = self._sources.gone(address, now)
         if questions is None:
@@ -365,13 +364,13 @@ class LogConsumer:
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """A store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
             return []
         question, store = found
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if question.last and question.key is not None:
             actions = self._last_came(store, question.key[0], answer, batches, now)
             return actions + self._gaps.look(now)
@@ -392,14 +391,14 @@ class LogConsumer:
                 store.fail(now)
         return actions + self._gaps.look(now)
 
-    def handle_news(self, store: str, now: float) -> list[Action]:
+    def hear_news(self, store: str, now: float) -> list[Effect]:
         """A store has something new, or does not say."""
         if store not in self._sources.stores:
             return []
         self._sources.poll_soon(now, store)
         return self.handle_timeout(now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Repeat what was not answered, ask stores for news."""
         actions = self._unanswered(self._sources.overdue(now), now)
         if now >= self._last.next_timeout() and not self.paused:
@@ -448,14 +447,14 @@ class LogConsumer:
         part = self._delivery.partitions.get(key)
         return f"{topic}/{partition}: unknown" if part is None else self._gaps.story(key, part.gap, now)
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
-        return list(self._delivery.wrong())
+        return list(self._delivery.invariants())
 
-    def _subscribe(self, wanted: Filter) -> list[Action]:
+    def _subscribe(self, wanted: Filter) -> list[Effect]:
         raw = encode_topic(wanted.name)
         # Publishers count: between two of these they overlook no original, and send us no single records.
-        actions: list[Action] = [Subscribe(id_ + raw) for id_ in self._kinds]
+        actions: list[Effect] = [Subscribe(id_ + raw) for id_ in self._kinds]
         return actions + self._ask_heads([wanted])
 
     @property
@@ -472,13 +471,13 @@ class LogConsumer:
         if gap.state is GapState.OPEN and not gap.tries:
             gap.retry_at = 0.0
 
-    def _ask_heads(self, filters: Iterable[Filter]) -> list[Action]:
+    def _ask_heads(self, filters: Iterable[Filter]) -> list[Effect]:
         """Ask original stores, which do not list what they have."""
         if self._reset is LATEST:
             return []  # they answer with their last record, as if that were new
         return [Publish(GetHeads(each.name, self.address)) for each in filters]
 
-    def _hello(self, store: str) -> Action:
+    def _hello(self, store: str) -> Effect:
         subjects = () if self._reset is LATEST else tuple(each.name for each in self._filters)
         return Publish(ConsumerHello(store, self.address, subjects))
 
@@ -497,7 +496,7 @@ class LogConsumer:
         matching = [each for each in self._filters if each.matches(topic)]
         return any(each in self._ready or self._sources.synced([each]) for each in matching)
 
-    def _go_to(self, key: Key, offset: int, now: float, *, strict: bool) -> list[Action]:
+    def _go_to(self, key: Key, offset: int, now: float, *, strict: bool) -> list[Effect]:
         if not self.wants(key[0]):
             self._delivery.keep_position(key, offset)
             return []
@@ -511,7 +510,7 @@ class LogConsumer:
         self._last.want(key, now)
         return UNDECIDED
 
-    def _unanswered(self, questions: list[Question], now: float) -> list[Action]:
+    def _unanswered(self, questions: list[Question], now: float) -> list[Effect]:
         """Nobody will answer these."""
         self._gaps.unanswered(questions)
         lasts = [each.key[0] for each in questions if each.last and each.key is not None]
@@ -519,7 +518,7 @@ class LogConsumer:
 
     def _last_came(
         self, store: Source, topic: str, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """A store told newest records of a topic: deliver those of partitions that have not begun."""
         actions, page = self._last.answered(store, topic, answer, now)
         try:
@@ -534,9 +533,9 @@ class LogConsumer:
         more = [] if self.paused else self._last.look(now)
         return [*actions, *more, *self._begin(now)]
 
-    def _begin(self, now: float) -> list[Action]:
+    def _begin(self, now: float) -> list[Effect]:
         """Begin partitions where their newest records end."""
-        actions: list[Action] = [*self._last.reports]
+        actions: list[Effect] = [*self._last.reports]
         self._last.reports.clear()
         begins, self._last.begins = self._last.begins, []
         over, self._last.over = self._last.over, []
@@ -551,13 +550,13 @@ class LogConsumer:
                 actions += self._begin_at(key, found, 0, now)
         return actions
 
-    def _begin_at(self, key: Key, part: Partition, offset: int, now: float) -> list[Action]:
+    def _begin_at(self, key: Key, part: Partition, offset: int, now: float) -> list[Effect]:
         part.gap.retry_at = 0.0
         part.gap.head = max(part.gap.head, offset)
         self._gaps.want(key, part.gap)
         return self._delivery.begin(key, offset, now)
 
-    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Action]:
+    def _arrived(self, topic: str, partition: str, batch: Batch, now: float, *, live: bool) -> list[Effect]:
         if not self.wants(topic):
             return []
         key = (topic, partition)
@@ -576,7 +575,7 @@ class LogConsumer:
             self._gaps.hold_early(key, gap, batch, live=live)
         return actions if gap.state is GapState.CLOSED else actions + self._gaps.pursue(key, gap, now)
 
-    def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Action]:
+    def _single(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
         """Take a single record of an original."""
         check_single(sequence, content)
         if not self.wants(key[0]):
@@ -593,7 +592,7 @@ class LogConsumer:
             return actions
         return actions + self._delivery.hand_on(key) + self._gaps.pursue(key, gap, now)
 
-    def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Action]:
+    def _heard_head(self, topic: str, partition: str, sequence: int, now: float, *, live: bool) -> list[Effect]:
         if not self.wants(topic) or sequence >= (1 << 63) - 1:
             return []
         key = (topic, partition)
@@ -639,10 +638,10 @@ class LogConsumer:
             return False
         return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))
 
-    def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Action]:
+    def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Effect]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""
         delivery = self._delivery
-        actions: list[Action] = []
+        actions: list[Effect] = []
         store.since[wanted] = answer.version
         infos = answer.infos()
         counts = self._counts and answer.store_id == store.store_id  # else another one has taken over its endpoint

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
+from chappe.core import Ask, Effect, Publish
 from chappe.data.topic import Filter, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask, Publish, Resume
 from chappe.log.batch import Batch
 from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.consumer import LogConsumer
@@ -69,7 +69,6 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._listening: dict[bytes, int] = {}  # likewise: subscriptions of stores of the original
         self._paused: dict[str, None] = {}
         self._waited_for: Deadlines[str] = Deadlines()  # paused ones, and until when the others wait
-        self._left = False  # messages were left in the queue
         self._gathering: dict[str, LogConsumer] = {}  # consumers with single records to deliver
         self._news: dict[str, _News] = {}  # by store
         self._polls: Deadlines[str] = Deadlines()  # when a store is to be asked, or should have answered
@@ -79,7 +78,7 @@ class ConsumingMember(Carrying[LogConsumer]):
 
     # -- the parts ------------------------------------------------------------------------------------
 
-    def add(self, part: LogConsumer, now: float) -> list[Action]:
+    def add(self, part: LogConsumer, now: float) -> list[Effect]:
         """Carry one more consumer; it hears what was told before it came."""
         self._matching.clear()
         self._common = None
@@ -93,9 +92,9 @@ class ConsumingMember(Carrying[LogConsumer]):
             actions += self._tell(part, part.handle_subscription, prefix, True, now, now=now)
         for info in self._stores.values():
             actions += self._tell(part, part.handle_message, info, now, now=now)
-        return actions + self._resume()  # it may be that only others here have no room
+        return actions
 
-    def remove(self, address: str, now: float) -> list[Action]:
+    def remove(self, address: str, now: float) -> list[Effect]:
         """See ``Carrying.remove``."""
         self._matching.clear()
         self._common = None
@@ -105,16 +104,16 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._paused.pop(address, None)
         self._gathering.pop(address, None)
         self._waited_for.clear(address)
-        return super().remove(address, now) + self._resume()
+        return super().remove(address, now)
 
-    def subscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Action]:
+    def subscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Effect]:
         """A consumer wants further topics."""
         self._matching.clear()
         self._common = None
         self._find_by(part, wanted)
         return self._tell(part, part.subscribe, wanted, now, now=now)
 
-    def unsubscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Action]:
+    def unsubscribe(self, part: LogConsumer, wanted: Filter, now: float) -> list[Effect]:
         """A consumer wants topics no longer."""
         self._matching.clear()
         self._common = None
@@ -139,7 +138,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         if not named:
             self._exact.pop(name, None)
 
-    def carry(self, part: LogConsumer, actions: Sequence[Action]) -> list[Action]:
+    def carry(self, part: LogConsumer, actions: Sequence[Effect]) -> list[Effect]:
         """See ``Carrying.carry``; a consumer may have had enough by now, or want more again."""
         carried = super().carry(part, actions)
         if part.gathers and part.address in self._parts:
@@ -152,21 +151,16 @@ class ConsumingMember(Carrying[LogConsumer]):
         elif part.address in self._paused:
             del self._paused[part.address]
             self._waited_for.clear(part.address)
-            carried += self._resume()
         return carried
 
     @property
     def paused(self) -> bool:
         """Whether messages are to be left in the queue. Ask before each: one that is full lets go of the next."""
-        self._left = bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
-        return self._left
-
-    def _resume(self) -> list[Action]:
-        return [Resume()] if self._left and not self.paused else []
+        return bool(self._paused) and (len(self._paused) == len(self._parts) or len(self._waited_for) > 0)
 
     # -- the world ------------------------------------------------------------------------------------
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """Somebody listens to us: stores of the original are to be told what is wanted."""
         if prefix[:1] != b"W" and prefix != b"G":
             return []
@@ -179,7 +173,7 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._inquiries.want(now)
         return self._tell_all(lambda part: part.handle_subscription(prefix, on, now), now) if on else []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Take a message of a peer; later call ``flush``. Raises ProtocolError for a malformed batch."""
         if isinstance(message, (BatchMessage, RecordMessage, Head)):
             if message.direct and not isinstance(message, Head):
@@ -195,14 +189,14 @@ class ConsumingMember(Carrying[LogConsumer]):
             self._stores[message.address] = message
         return self._tell_all(lambda part: part.handle_message(message, now), now)
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """Deliver gathered single records; call it when no message is pending, and before any other input."""
         gathering, self._gathering = self._gathering, {}
         return [action for part in gathering.values() for action in self._tell(part, part.flush, now, now=now)]
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """A store answered one of the consumers."""
         if request_id < REQUESTS:
             return self._news_answered(request_id, answer, now)
@@ -217,7 +211,7 @@ class ConsumingMember(Carrying[LogConsumer]):
                 self._polls.set(store, now + POLL_HEADS_S)
         return actions
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """A node left."""
         self._forget_news(address)
         if kind_of(address) != CONSUMING and self._originals:
@@ -226,10 +220,10 @@ class ConsumingMember(Carrying[LogConsumer]):
             return []
         return self._tell_all(lambda part: part.handle_gone(address, now), now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """See ``Carrying.handle_timeout``."""
         self._waited_for.due(now)
-        actions = super().handle_timeout(now) + self._resume()
+        actions = super().handle_timeout(now)
         for store in self._polls.due(now):
             actions += self._ask_for_news(store, now)
         return actions + (self._inquire() if self._inquiries.due(now) else [])
@@ -247,7 +241,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         listening = (address_in(prefix) for prefix in self._listening if prefix[:1] == b"W")
         return any(store is not None and store not in self._stores for store in listening)
 
-    def _inquire(self) -> list[Action]:
+    def _inquire(self) -> list[Effect]:
         """Ask original stores for the ends of the wanted partitions."""
         if not self._originals:
             return []
@@ -256,7 +250,7 @@ class ConsumingMember(Carrying[LogConsumer]):
             names = [_common(names[0], names[-1])]
         return [Publish(GetHeads(name, next(iter(self._parts)))) for name in names]
 
-    def _ask_for_news(self, store: str, now: float) -> list[Action]:
+    def _ask_for_news(self, store: str, now: float) -> list[Effect]:
         news, info = self._news[store], self._stores.get(store)
         if news.asked or info is None or not self._parts:
             return self._ask_themselves(store, now)
@@ -271,7 +265,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._polls.set(store, now + ANSWER_S)
         return [Ask(info.endpoint, self._asked, HeadsRequest(self._common, news.version))]
 
-    def _news_answered(self, number: int, answer: Answer, now: float) -> list[Action]:
+    def _news_answered(self, number: int, answer: Answer, now: float) -> list[Effect]:
         store = next((each for each, news in self._news.items() if news.asked and news.asked[0] == number), None)
         if store is None:
             return []
@@ -287,7 +281,7 @@ class ConsumingMember(Carrying[LogConsumer]):
         concerned = dict.fromkeys(address for info in answer.infos() for address in self._who_wants(info.topic))
         return self._tell_news(store, concerned, now)
 
-    def _ask_themselves(self, store: str, now: float) -> list[Action]:
+    def _ask_themselves(self, store: str, now: float) -> list[Effect]:
         """Nothing is known of what is new: all ask, and leave it to the node again when they know."""
         self._forget_news(store)
         return self._tell_news(store, list(self._parts), now)
@@ -296,24 +290,24 @@ class ConsumingMember(Carrying[LogConsumer]):
         self._news.pop(store, None)
         self._polls.clear(store)
 
-    def _tell_news(self, store: str, addresses: Iterable[str], now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _tell_news(self, store: str, addresses: Iterable[str], now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for address in addresses:
             part = self._parts.get(address)
             if part is not None:
-                actions += self._tell(part, part.handle_news, store, now, now=now)
+                actions += self._tell(part, part.hear_news, store, now, now=now)
         return actions
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _tell_all(self, method: Callable[[LogConsumer], list[Action]], now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _tell_all(self, method: Callable[[LogConsumer], list[Effect]], now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for part in list(self._parts.values()):
             actions += self._tell(part, method, part, now=now)
         return actions
 
-    def _hand(self, addresses: Iterable[str], message: Message, now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _hand(self, addresses: Iterable[str], message: Message, now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for address in addresses:
             part = self._parts.get(address)
             if part is not None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from chappe.core import Clock, Report
+from chappe.compiled import Frozen
+from chappe.core import Clock, Deliver, Effect, Report
 from chappe.defaults import BATCH_RECORDS_MAX, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Deliver
 from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing, RecordsUnconfirmed
 from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gap, Gaps, GapState
@@ -87,6 +87,19 @@ class Partition:
     passed_at: float = -math.inf  # when a gap was passed over last
 
 
+class Records(Frozen, frozen=True):
+    """What is delivered: the records of ``batch`` from offset ``start`` on.
+
+    ``since``: Of a sealed batch, skip the records before the first one of this time or later.
+    """
+
+    topic: str
+    partition: str
+    batch: Batch
+    start: int
+    since: int | None = None
+
+
 @dataclass(slots=True)
 class _Singles:
     """Consecutive single records of an original, gathered for one batch."""
@@ -111,6 +124,7 @@ class Delivery:
         clock: Clock,
         min_acks: int = 0,
     ) -> None:
+        self._address = address
         self._clock = clock
         self._reset = reset
         self._sources = sources
@@ -197,7 +211,7 @@ class Delivery:
         self.gaps.close(key, part.gap)
         del self.partitions[key]
 
-    def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Action]:
+    def begin(self, key: Key, offset: int, now: float, since: int | None = None) -> list[Effect]:
         """Start an undecided partition at ``offset`` and drop held records before it.
 
         ``since``: Skip the records before the first one of that time or later.
@@ -221,12 +235,12 @@ class Delivery:
         part.strict, part.since = strict, None
         self.gaps.want(key, gap)
 
-    def ahead(self, key: Key, batch: Batch) -> Action:
+    def ahead(self, key: Key, batch: Batch) -> Effect:
         """Deliver a record of a partition that has not begun."""
         self.queued_bytes += len(batch.raw)
-        return Deliver(key[0], key[1], batch, batch.base)
+        return Deliver(self._address, Records(key[0], key[1], batch, batch.base))
 
-    def advance(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
+    def advance(self, key: Key, part: Partition, batch: Batch) -> list[Effect]:
         """Deliver a batch that begins at or before the next offset, and what was held behind it."""
         gap = part.gap
         if batch.next <= gap.next:
@@ -237,7 +251,7 @@ class Delivery:
             self._deliver_held(key, part, actions, moved=True)
         return actions
 
-    def take_single(self, key: Key, part: Partition, content: bytes) -> list[Action]:
+    def take_single(self, key: Key, part: Partition, content: bytes) -> list[Effect]:
         """Gather the single record at the next offset; it is delivered together with those that follow."""
         gap = part.gap
         singles = self.singles.get(key)
@@ -259,7 +273,7 @@ class Delivery:
             self.gaps.progress(key, gap)
         return actions
 
-    def hand_on(self, key: Key) -> list[Action]:
+    def hand_on(self, key: Key) -> list[Effect]:
         """Deliver a partition's gathered single records; call it before any other step on the partition."""
         singles = self.singles.pop(key, None)
         if singles is None:
@@ -272,20 +286,20 @@ class Delivery:
             part.since = None
         batch = StampedHere.parse(encode_batch(singles.base, singles.contents, singles.arrived_us), check=False)
         self.queued_bytes += len(batch.raw) - singles.size
-        return [Deliver(key[0], key[1], batch, singles.base)]
+        return [Deliver(self._address, Records(key[0], key[1], batch, singles.base))]
 
-    def hand_on_all(self) -> list[Action]:
+    def hand_on_all(self) -> list[Effect]:
         """Deliver the gathered single records of all partitions."""
         return [action for key in list(self.singles) for action in self.hand_on(key)] if self.singles else []
 
-    def advance_all(self, key: Key, batches: list[Batch]) -> list[Action]:
+    def advance_all(self, key: Key, batches: list[Batch]) -> list[Effect]:
         """Deliver what a store read for us, all of it before anything is asked for again; keep what came early."""
         part = self.find(key)
         if part is None:
             return []  # nobody wants it any more
         gap = part.gap
         next_ = gap.next
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for batch in batches:
             if batch.base > gap.next:
                 self.gaps.hold_early(key, gap, batch, live=True)
@@ -297,14 +311,14 @@ class Delivery:
             self._deliver_held(key, part, actions, moved=gap.next > next_)
         return actions
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Deliver what is held and begins at or before the next offset."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if gap.state is not GapState.CLOSED:
             self._deliver_held(key, self.partitions[key], actions, moved=False)
         return actions
 
-    def _deliver_held(self, key: Key, part: Partition, actions: list[Action], *, moved: bool) -> None:
+    def _deliver_held(self, key: Key, part: Partition, actions: list[Effect], *, moved: bool) -> None:
         """Deliver the held batches of an open gap that begin at its next offset, which may have moved."""
         gap = part.gap
         while gap.held and (held := self.gaps.pop_held(gap)) is not None:
@@ -313,7 +327,7 @@ class Delivery:
         if moved or gap.complete:
             self.gaps.progress(key, gap)
 
-    def _deliver(self, key: Key, part: Partition, batch: Batch) -> list[Action]:
+    def _deliver(self, key: Key, part: Partition, batch: Batch) -> list[Effect]:
         """Advance behind a batch, and deliver its records from the first wanted one on."""
         gap = part.gap
         start, gap.next = gap.next, batch.next
@@ -326,7 +340,7 @@ class Delivery:
                 return []
             part.since = None
         self.queued_bytes += len(batch.raw)
-        return [Deliver(key[0], key[1], batch, start, None if batch.sealed is None else since)]
+        return [Deliver(self._address, Records(key[0], key[1], batch, start, None if batch.sealed is None else since))]
 
     # -- as the owner of gaps ---------------------------------------------------------------------------
 
@@ -357,7 +371,7 @@ class Delivery:
             gap.retry_at = now + RETRY_S / 10
         return kept
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Find out where to begin; report a position that is not, or no longer, there, and go on elsewhere."""
         part = self.partitions[key]
         if gap.next == UNDECIDED:
@@ -380,7 +394,7 @@ class Delivery:
             return []
         return self._unconfirmed(key, part, now)
 
-    def _unconfirmed(self, key: Key, part: Partition, now: float) -> list[Action]:
+    def _unconfirmed(self, key: Key, part: Partition, now: float) -> list[Effect]:
         """Say once for each gap that too few stores have what comes next."""
         gap = part.gap
         if self.readable_to(key, gap) > gap.next:
@@ -392,7 +406,7 @@ class Delivery:
         part.told = gap.next
         return [Report(RecordsUnconfirmed(key[0], key[1], gap.next, gap.head - 1, self._min_acks))]
 
-    def _decide(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def _decide(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Ask a store where a time begins; if none can say, start with what came live."""
         if self._reset.kind == "earliest":  # stores may begin at different offsets
             ranges = self._sources.ranges(key)
@@ -411,7 +425,7 @@ class Delivery:
             return []
         return self.begin(key, gap.end, now)
 
-    def _out_of_range(self, key: Key, part: Partition, first: int, next_: int, now: float) -> list[Action]:
+    def _out_of_range(self, key: Key, part: Partition, first: int, next_: int, now: float) -> list[Effect]:
         """The position is not, or no longer, there: report it, and go on where the policy says."""
         gap = part.gap
         event = OutOfRange(key[0], key[1], gap.next, first, next_, part.strict)
@@ -423,7 +437,7 @@ class Delivery:
         self.gaps.progress(key, gap)
         return [] if quiet else [Report(event)]
 
-    def beyond(self, key: Key, part: Partition, at: int, end: int, now: float) -> list[Action]:
+    def beyond(self, key: Key, part: Partition, at: int, end: int, now: float) -> list[Effect]:
         """Move a position of an earlier life that is beyond ``end`` to ``at``, an offset before it."""
         part.strict = self._reset.strict
         part.gap.head = max(end, at)
@@ -431,7 +445,7 @@ class Delivery:
         first = min((first for first, _ in self._sources.ranges(key)), default=at)
         return self._out_of_range(key, part, first, at, now)
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Say once for each gap that it is waited for."""
         part = self.partitions[key]
         waited = now - gap.missing_at
@@ -450,7 +464,7 @@ class Delivery:
         spent = self._sources.gone_at < passed_at and gap.missing_at - passed_at < patience_s
         return 0.0 if spent else patience_s
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
         """Report what is lost."""
         damaged = gap.damaged_to > gap.next
         why = "they are damaged on disk and no other store has them"
@@ -466,10 +480,10 @@ class Delivery:
 
     # -- for people and checkers --------------------------------------------------------------------------
 
-    def wrong(self) -> Iterator[str]:
+    def invariants(self) -> Iterator[str]:
         """What is not as it must be, one sentence each."""
         for key, part in self.partitions.items():
-            yield from self.gaps.wrong(key, part.gap)
+            yield from self.gaps.invariants(key, part.gap)
             if part.gap.state is not GapState.CLOSED and part.gap.complete and not part.gap.held and not part.strict:
                 yield f"{key} is open, and nothing is missing"
         held = sum(len(each.raw) for part in self.partitions.values() for each in part.gap.held or ())

@@ -22,15 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import BATCH_RECORDS_MAX, BEACON_INTERVAL_S, RETRY_S
-from chappe.log.actions import Action, Publish, Subscribe, Unsubscribe
 from chappe.log.batch import HEADER, Batch, encode_batch
 from chappe.log.messages import BatchMessage, Fetch, Head, Message, RecordMessage
-from chappe.log.queries import Answer
+from chappe.log.queries import Answer, Request
 from chappe.log.sources import Key
-from chappe.log.store import LogStore
+from chappe.log.store import LogStore, StoreJob, StoreOutcome
 
 ASKERS_MAX: Final = 1_000  # who is passed answers of producers at once; a further one asks again
 ANSWER_S: Final = 5.0  # so long after it has asked last
@@ -79,7 +79,7 @@ class LogForwarder:
         self._singles: dict[Key, _Singles] = {}  # of originals, to go on as batches at once
         self._heads, self._questions, self._records = _Lately(), _Lately(), _Lately()
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """See ``LogStore.start``."""
         return self._store.start(now)
 
@@ -88,11 +88,11 @@ class LogForwarder:
         """See ``LogStore.paused``."""
         return self._store.paused
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Something a member published: take it, and pass it on. Raises ProtocolError for a malformed batch."""
         store = self._store
         match message:
@@ -116,24 +116,38 @@ class LogForwarder:
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_request(
+        self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
+    ) -> list[Effect]:
+        """See ``LogStore.handle_request``."""
+        return self._store.handle_request(client, request_id, request, payload, now)
+
+    def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
+        """See ``LogStore.handle_done``."""
+        return self._store.handle_done(job, outcome, now)
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """See ``LogStore.handle_gone``."""
         return self._store.handle_gone(address, now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; say who we are."""
         after = self._store.handle_timeout(now)  # first: if it raises, nothing is taken out here
         actions = self._pass_singles()
         for requester in self._askers.due(now):
-            actions += [Unsubscribe(b"S" + requester), Unsubscribe(b"D" + requester)]
+            actions += [Subscribe(b"S" + requester, False), Subscribe(b"D" + requester, False)]
         if now >= self._beat_at:
             self._beat_at = now + BEACON_INTERVAL_S
             actions.append(Publish(self._store.info()))
         return [*actions, *after]
+
+    def flush(self, now: float) -> list[Effect]:
+        """Do nothing: what is gathered for the disk leaves when the disk is free."""
+        return []
 
     def next_timeout(self) -> float:
         """When something is due."""
@@ -143,7 +157,7 @@ class LogForwarder:
 
     # -- passing on -----------------------------------------------------------------------------------
 
-    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Action]:
+    def _pass_on(self, message: BatchMessage | RecordMessage) -> list[Effect]:
         topic = message.subject
         self.passed += 1
         originals = self._store.subscriptions.originals(encode_topic(topic))
@@ -152,7 +166,7 @@ class LogForwarder:
             return [*actions, Publish(message)] if originals else actions
         return published(message, originals=originals)
 
-    def _gather(self, message: RecordMessage) -> list[Action]:
+    def _gather(self, message: RecordMessage) -> list[Effect]:
         """Keep a single record until what came with it is handled, too; returns what it does not fit or follow.
 
         That may take a second, as when the machine refuses something.
@@ -171,11 +185,11 @@ class LogForwarder:
         self._singles[key] = _Singles(message.sequence, self._store.clock.wall_ns() // 1000, [message.content], size)
         return actions
 
-    def _pass_singles(self) -> list[Action]:
+    def _pass_singles(self) -> list[Effect]:
         singles, self._singles = self._singles, {}
         return [_batch(key, found) for key, found in singles.items()]
 
-    def _pass_question(self, message: Fetch, now: float) -> list[Action]:
+    def _pass_question(self, message: Fetch, now: float) -> list[Effect]:
         """Members of chappe have asked the stores before; an original is to get from the producer what we have not."""
         requester = encode_topic(message.address)
         info = self._store.storage.partition(message.subject, message.topic)
@@ -184,7 +198,7 @@ class LogForwarder:
             return []
         if self._questions.repeats((message.address, message.topic, message.subject, message.sequence), 0, now):
             return []
-        actions: list[Action] = [Publish(message)]
+        actions: list[Effect] = [Publish(message)]
         if requester not in self._askers:
             if len(self._askers) >= ASKERS_MAX:
                 return []
@@ -193,7 +207,7 @@ class LogForwarder:
         return actions
 
 
-def published(message: BatchMessage, *, originals: bool) -> list[Action]:
+def published(message: BatchMessage, *, originals: bool) -> list[Effect]:
     """A batch for those who know batches, and its records one by one if originals listen."""
     if not originals:
         return [Publish(message)]
@@ -214,6 +228,6 @@ def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:
     return message.subject, message.address, start
 
 
-def _batch(key: Key, singles: _Singles) -> Action:
+def _batch(key: Key, singles: _Singles) -> Effect:
     body = encode_batch(singles.base, singles.contents, singles.arrived_us)
     return Publish(BatchMessage(key[0], key[1], key[0], body))

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.defaults import BEACON_TIMEOUT_S
-from chappe.log.actions import Action, Gone
+from chappe.log.beacon import Left
 from chappe.log.events import ForwarderFound, ForwarderLost
 
 
@@ -28,9 +28,10 @@ class _Heard:
 
 
 class Forwarders:
-    """The forwarders that one node was given; ``places`` is how they are called."""
+    """The forwarders that one node was given; ``places`` is how they are called, ``role`` is told who is gone."""
 
-    def __init__(self, places: Sequence[str], *, now: float) -> None:
+    def __init__(self, role: Left, places: Sequence[str], *, now: float) -> None:
+        self._role = role
         self._heard = [_Heard(each, now + BEACON_TIMEOUT_S) for each in places]
 
     @property
@@ -56,24 +57,24 @@ class Forwarders:
         """Address and place of every forwarder that is there."""
         return [(each.address, each.at) for each in self._heard if each.address is not None]
 
-    def heard(self, place: int, address: str, now: float) -> list[Action]:
+    def heard(self, place: int, address: str, now: float) -> list[Effect]:
         """The forwarder at a place said who it is."""
         found = self._heard[place]
         former, found.address, found.lost_at = found.address, address, now + BEACON_TIMEOUT_S
         if former == address:
             return []
-        return [Report(ForwarderFound(found.at)) if former is None else Gone(former)]
+        return [Report(ForwarderFound(found.at))] if former is None else self._role.handle_gone(former, now)
 
     def store_heard(self, address: str, now: float) -> None:
         """Nothing follows: ``heard`` tells what a forwarder says of itself, and no other store is met."""
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Those that were silent for long are gone."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for each in self._heard:
             if now >= each.lost_at:
                 if each.address is not None:
-                    actions.append(Gone(each.address))
+                    actions += self._role.handle_gone(each.address, now)
                 each.address, each.lost_at = None, math.inf
                 actions.append(Report(ForwarderLost(each.at)))
         return actions
@@ -82,11 +83,11 @@ class Forwarders:
         """When the next one is gone, if it stays silent."""
         return min((each.lost_at for each in self._heard), default=math.inf)
 
-    def claim(self, identity: str, now: float) -> list[Action]:
+    def claim(self, identity: str, now: float) -> list[Effect]:
         """Nobody is told: those who go on with an identity do not hear each other here."""
         return []
 
-    def disclaim(self, identity: str) -> list[Action]:
+    def disclaim(self, identity: str) -> list[Effect]:
         """See ``claim``."""
         return []
 
@@ -94,6 +95,6 @@ class Forwarders:
         """See ``claim``."""
         return False
 
-    def goodbye(self) -> list[Action]:
+    def goodbye(self) -> list[Effect]:
         """A connection that ends says enough."""
         return []

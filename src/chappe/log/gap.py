@@ -26,10 +26,10 @@ from enum import Enum
 from itertools import islice
 from typing import Final, Protocol
 
+from chappe.core import Effect, Publish
 from chappe.defaults import RECORD_BYTES_MAX, RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LogLimits
-from chappe.log.actions import Action, Publish
 from chappe.log.batch import Batch
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ReadAnswer
@@ -133,19 +133,19 @@ class GapOwner(Protocol):
     def asks_from(self) -> float:
         """When it may ask again for what is missing; infinity while it takes nothing more in."""
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Move the next offset to where it is to be, if that is not where it is; or find out where that is."""
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """A producer is asked for what is missing."""
 
     def patience_s(self, key: Key, gap: Gap, now: float) -> float:
         """How long everybody is to be asked for what is missing before it is passed over."""
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
         """Nobody has what comes before ``goal``: the gap goes on there."""
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Use what is held and begins at or before the next offset."""
 
     def known_to(self, key: Key) -> int:
@@ -242,9 +242,9 @@ class Gaps:
             return math.inf
         return max(self._look_at, self.owner.asks_from())
 
-    def look(self, now: float) -> list[Action]:
+    def look(self, now: float) -> list[Effect]:
         """Ask for what is missing of some partitions, others each time."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if not self.open or now < self.owner.asks_from():
             return actions
         self._look_at = now + LOOK_S
@@ -258,7 +258,7 @@ class Gaps:
             actions += self.pursue(key, gap, now)
         return actions
 
-    def pursue(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def pursue(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Ask whoever may have the next offset of an open gap, if it is time to."""
         if gap.state is GapState.READING or now < max(gap.retry_at, self.owner.asks_from()) or self._sources.busy:
             return []
@@ -287,10 +287,10 @@ class Gaps:
                 return actions + self._read(perhaps[gap.tries // 2 % len(perhaps)], key, gap, now)
         return actions + self._fetch(key, gap, now)
 
-    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> list[Action]:
+    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> list[Effect]:
         """Ask for what is wanted next, and for what comes behind that: one is read while the other is on its way."""
         gap.state = GapState.READING
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if gap.ahead == gap.next:
             gap.ahead = UNDECIDED  # it is under way already
         else:
@@ -301,12 +301,12 @@ class Gaps:
             actions.append(self._sources.read(store, key, ends, now))
         return actions
 
-    def seek(self, store: Source, key: Key, gap: Gap, timestamp: int, now: float) -> Action:
+    def seek(self, store: Source, key: Key, gap: Gap, timestamp: int, now: float) -> Effect:
         """Ask a store where a time begins."""
         gap.state = GapState.READING
         return self._sources.seek(store, key, timestamp, now)
 
-    def _fetch(self, key: Key, gap: Gap, now: float) -> list[Action]:
+    def _fetch(self, key: Key, gap: Gap, now: float) -> list[Effect]:
         """No store of ours has it: ask its producer and original stores, and go on without what nobody has."""
         if gap.tries >= GIVE_UP_TRIES:
             ranges = self._sources.ranges(key)
@@ -332,7 +332,7 @@ class Gaps:
         fetch = Publish(Fetch(key[1], self.address, key[0], gap.next, count))
         return [*self.owner.fetching(key, gap, now), fetch]
 
-    def _pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Action]:
+    def _pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
         actions = self.owner.pass_over(key, gap, goal, now)
         gap.next = goal
         gap.state = GapState.OPEN
@@ -421,7 +421,7 @@ class Gaps:
             told += f", again in {gap.retry_at - now:.2f} s" if gap.retry_at > now else ""
         return told
 
-    def wrong(self, key: Key, gap: Gap) -> list[str]:
+    def invariants(self, key: Key, gap: Gap) -> list[str]:
         """What is not as it must be in one gap, one sentence each."""
         found = []
         if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from chappe.core import Effect, Report, Send
 from chappe.data.endpoint import identity_of
 from chappe.data.topic import decode_topic
 from chappe.errors import ProtocolError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect, TakeOver
-from chappe.log.beacon import BEACON, REPLAY_S, Discovery, beacon_of
-from chappe.log.events import ForwarderFound, ForwarderLost
+from chappe.log.beacon import BEACON, REPLAY_S, TOWER, Discovery, Left, beacon_of
+from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
 
 
@@ -24,13 +24,14 @@ class Introducer:
     """Whom a forwarder has met: the ``forwarders`` that it dials, and programs that beacon to it.
 
     Args:
+        role: Told of members that are gone.
         address: Of the forwarder.
         host: Where its publishing socket is reached, at ``port``. Beacons without a host from this very machine get it.
     """
 
-    def __init__(self, address: str, host: str, port: int, forwarders: Forwarders, *, now: float) -> None:
+    def __init__(self, role: Left, address: str, host: str, port: int, forwarders: Forwarders, *, now: float) -> None:
         self._forwarders = forwarders
-        self._nodes = Discovery(address, host, port, now=now)
+        self._nodes = Discovery(role, address, host, port, now=now)
         self._host = host
         self._endpoint = f"tcp://{host}:{port}".encode()
         self._tell_at = math.inf
@@ -56,7 +57,7 @@ class Introducer:
         """See ``Discovers.met``."""
         return self._forwarders.met + self._nodes.met
 
-    def handle_beacon(self, frames: list[bytes], peer_host: str, now: float) -> list[Action]:
+    def handle_frames(self, frames: list[bytes], peer_host: str, now: float) -> list[Effect]:
         """A program's beacon; ``peer_host`` is where its connection comes from, or empty. Raises ProtocolError.
 
         It comes without keys, so it belongs to no identity.
@@ -64,37 +65,37 @@ class Introducer:
         beacon = beacon_of(frames, peer_host, self._host)
         if identity_of(decode_topic(beacon[2]))[1]:
             raise ProtocolError("a beacon that names an identity, without its key")
-        return self._taken(self._nodes.handle_beacon(beacon, now), now)
+        return self._taken(self._nodes.handle_frames(beacon, now), now)
 
-    def handle_subscription(self, raw: bytes, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A program wants to hear beacons, or no longer: it is told of us at once."""
-        if raw == b"\1" + BEACON:
+        if on and prefix == BEACON:
             self._tell_at = min(self._tell_at, max(now, self._told_at + REPLAY_S))
         return self.handle_timeout(now) if now >= self._tell_at else []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Say who we are; drop who has been silent."""
         actions = self._nodes.handle_timeout(now)
         if now >= self._tell_at:
-            actions += self._nodes.handle_tower_ready(now)
+            actions += self._nodes.announce(now)
         return [*self._taken(actions, now), *self._forwarders.handle_timeout(now)]
 
     def next_timeout(self) -> float:
         """When something is due."""
         return min(self._tell_at, self._nodes.next_timeout(), self._forwarders.next_timeout())
 
-    def heard(self, place: int, address: str, now: float) -> list[Action]:
+    def heard(self, place: int, address: str, now: float) -> list[Effect]:
         """See ``Forwarders.heard``."""
         return self._forwarders.heard(place, address, now)
 
     def store_heard(self, address: str, now: float) -> None:
         """See ``Forwarders.store_heard``."""
 
-    def claim(self, identity: str, now: float) -> list[Action]:
+    def claim(self, identity: str, now: float) -> list[Effect]:
         """A forwarder has no identities."""
         return []
 
-    def disclaim(self, identity: str) -> list[Action]:
+    def disclaim(self, identity: str) -> list[Effect]:
         """See ``claim``."""
         return []
 
@@ -102,22 +103,24 @@ class Introducer:
         """See ``claim``."""
         return False
 
-    def goodbye(self) -> list[Action]:
+    def goodbye(self) -> list[Effect]:
         """Tell everybody that we leave; originals do not hear it."""
-        return [self._published(each) for each in self._nodes.goodbye() if isinstance(each, Beacon)]
+        return [self._published(each) for each in self._nodes.goodbye() if isinstance(each, Send)]
 
-    def _taken(self, actions: Sequence[Action], now: float) -> list[Action]:
+    def _taken(self, actions: Sequence[Effect], now: float) -> list[Effect]:
         """What follows from what the beacon side says: of ours goes one, which as a tower we hear ourselves."""
-        found: list[Action] = []
+        found: list[Effect] = []
         for each in actions:
-            if isinstance(each, Beacon) and now > self._told_at:
+            if not isinstance(each, Send):
+                if not (isinstance(each, Report) and isinstance(each.event, TowerFound | TowerLost)):
+                    found.append(each)
+            elif now > self._told_at:
                 self._told_at, self._tell_at = now, math.inf
                 published = self._published(each)
-                self._nodes.handle_beacon(list(published.frames), now)
+                self._nodes.handle_frames(list(published.message), now)
                 found.append(published)
-            elif isinstance(each, Connect | Disconnect | TakeOver):
-                found.append(each)
         return found
 
-    def _published(self, beacon: Beacon) -> Beacon:
-        return Beacon((beacon.frames[0], beacon.frames[1], self._endpoint))
+    def _published(self, beacon: Send) -> Send:
+        kind, address, *_ = beacon.message
+        return Send(TOWER, (kind, address, self._endpoint))

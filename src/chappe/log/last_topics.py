@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import RETRY_S
-from chappe.log.actions import Action
 from chappe.log.batch import Batch
 from chappe.log.events import LastValuesRefused, NoLastValues
 from chappe.log.queries import Answer, ErrorAnswer, LastAnswer, LastRequest
@@ -104,9 +103,9 @@ class LastTopics:
             return math.inf
         return 0.0 if self._ready else self._later.next
 
-    def look(self, now: float) -> list[Action]:
+    def look(self, now: float) -> list[Effect]:
         """Ask for what is not under way."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for name in self._later.due(now):
             heappush(self._ready, (self._open[name].number, name))
         while self._ready and not self._sources.busy:
@@ -124,12 +123,12 @@ class LastTopics:
                 actions += self._nobody(topic, now)
         return actions
 
-    def unanswered(self, topic: str, now: float) -> list[Action]:
+    def unanswered(self, topic: str, now: float) -> list[Effect]:
         """A store did not answer, or is gone."""
         found = self._open.get(topic)
         return [] if found is None or not found.asked else self._refused(found, SILENT, now)
 
-    def answered(self, store: Source, topic: str, answer: Answer, now: float) -> tuple[list[Action], LastAnswer | None]:
+    def answered(self, store: Source, topic: str, answer: Answer, now: float) -> tuple[list[Effect], LastAnswer | None]:
         """A store answered; returns what to report, and the page if there is one, of which ``records`` follow."""
         found = self._open.get(topic)
         if found is None or found.store != store.address:
@@ -185,7 +184,7 @@ class LastTopics:
         having.sort(key=lambda found: found[:2])
         return having[topic.refused % len(having)][2] if having else None
 
-    def _nobody(self, topic: _Topic, now: float) -> list[Action]:
+    def _nobody(self, topic: _Topic, now: float) -> list[Effect]:
         """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
         stores = self._sources.stores.values()
         missed = topic.refused > 0 or topic.wait_until < math.inf
@@ -203,7 +202,7 @@ class LastTopics:
         found.again()
         self._later.set(found.name, now + RETRY_S)
 
-    def _refused(self, found: _Topic, reason: str, now: float) -> list[Action]:
+    def _refused(self, found: _Topic, reason: str, now: float) -> list[Effect]:
         found.refused += 1
         self._again(found, now)
         if found.refused < REFUSED_MAX:

@@ -125,7 +125,7 @@ class LastValues:
         forgets = min((each.asked_at + FORGET_S for each in self._tables.values()), default=math.inf)
         self.due = now + PAUSE_S if waits else forgets
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be, one sentence each."""
         found = []
         if self.held_bytes != sum(table.bytes for table in self._tables.values()):

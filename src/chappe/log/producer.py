@@ -4,7 +4,7 @@ Records get consecutive offsets at once, are gathered into batches and published
 ``min_acks`` stores said that they hold them. Whoever missed some asks with FETCH and is answered from what is
 kept. HEAD tells listeners once a second how far the partition goes, and less often while all stores have everything.
 
-With a journal a batch is made durable first, and is told to nobody until ``handle_persisted``. If the journal refuses
+With a journal a batch is made durable first, and is told to nobody until ``handle_done``. If the journal refuses
 it, it stays the batch being gathered, with the offsets it has; its sender may take records back out of it. What goes on
 after a restart first hears what stores hold of it (``resuming``).
 
@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
 
-from chappe.core import Clock, Report
+from chappe.compiled import Frozen
+from chappe.core import Clock, Deliver, Effect, Persist, Publish, Report, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.defaults import (
     BATCH_BYTES_MAX,
@@ -31,9 +32,8 @@ from chappe.defaults import (
     HEAD_INTERVAL_S,
     RECORD_BYTES_MAX,
 )
-from chappe.errors import RecordTooLarge, UsageError
+from chappe.errors import RecordTooLarge, StorageError, UsageError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Persist, Progress, Publish, Subscribe, Trim
 from chappe.log.answering import Answering, KeptBatches, KeptBytes
 from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebase
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
@@ -49,6 +49,29 @@ RECORDS = b"M"  # who subscribes to everybody's records may be the writer of an 
 GREET_S = 0.005  # a new listener hears HEAD this soon; others that come meanwhile share it
 
 
+class JournalBatch(Frozen, frozen=True):
+    """Write a batch to the journal of a topic."""
+
+    address: str
+    topic: str
+    body: bytes
+
+
+class JournalTrim(Frozen, frozen=True):
+    """Everything before ``offset`` is stored elsewhere: the journal of the topic may drop it."""
+
+    address: str
+    topic: str
+    offset: int
+
+
+class StoredTo(Frozen, frozen=True):
+    """Enough stores hold everything before ``stored``, and with it a record that somebody waits for."""
+
+    topic: str
+    stored: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Persisting:
     """A batch that the journal is asked to make durable."""
@@ -60,14 +83,14 @@ class _Persisting:
     gathered: bool  # or else it came as a batch
 
 
-def subscriptions_of(address: str) -> list[Action]:
+def subscriptions_of(address: str) -> list[Effect]:
     """The subscriptions of a producer with this address, beside questions for its topics."""
     raw = encode_topic(address)
     # A first: a store that knows of K only takes us for an original, and does not say who acknowledges.
     return [Subscribe(id_ + raw) for id_ in (b"A", b"T", b"F", b"K")]
 
 
-def questions_for(topic: str) -> Action:
+def questions_for(topic: str) -> Effect:
     """The subscription to questions for the ends of a topic's partitions.
 
     It follows the one to FETCH: who is heard to ask for the end is also heard when it fetches what comes before.
@@ -161,7 +184,7 @@ class LogProducer:
         """Whether anybody listens to the topic."""
         return self._subscriptions.wanted(self._raw_topic)
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to what is meant for us."""
         self.begin(now)
         return [*subscriptions_of(self.address), questions_for(self.topic)]
@@ -246,11 +269,11 @@ class LogProducer:
         """Whether records wait for ``flush``."""
         return bool(self.values)
 
-    def flush(self, now: float) -> list[Action]:
+    def flush(self, now: float) -> list[Effect]:
         """Publish the batch being gathered; records that came without a time get that of now.
 
-        With a journal ``Persist`` comes first and alone: nothing may be added before ``handle_persisted``, which
-        publishes it, or ``handle_persist_failed``. While ``held`` nothing is done.
+        With a journal ``Persist`` comes first and alone: nothing may be added before ``handle_done``, which
+        publishes it unless the journal refused it. While ``held`` nothing is done.
         """
         values = self.values
         if not values or self.held(now):
@@ -273,7 +296,7 @@ class LogProducer:
         shown: Sequence[bytes | None] = values if sealed is body else ()
         return self._durable(_Persisting(base, self.next_offset, sealed, shown, gathered=True), now)
 
-    def append_batch(self, raw: bytes, now: float) -> list[Action]:
+    def append_batch(self, raw: bytes, now: float) -> list[Effect]:
         """Publish records that are a batch already; nothing may be pending or ``held``.
 
         They get the offsets that come next, with a journal once it has them; if it refuses, nothing was added.
@@ -320,29 +343,30 @@ class LogProducer:
         if waiting:
             self._head_at = min(self._head_at, now + HEAD_HURRY_S)
 
-    def handle_persisted(self, now: float) -> list[Action]:
-        """The journal has the batch: publish it."""
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        """The journal has the batch, which is published; or else refuses it.
+
+        Then what was gathered stays so, and ``flush`` may be called again.
+        """
+        if isinstance(job, JournalTrim):
+            return []
         done, self._persisting = self._persisting, None
         assert done is not None
-        resumed, self.refused = self.refused, False
-        return [*([Report(WritesResumed())] if resumed else []), *self._publish(done, now)]
+        refused, self.refused = self.refused, outcome is not None
+        if outcome is not None:
+            return [] if refused else [Report(WritesRefused(str(outcome)))]
+        return [*([Report(WritesResumed())] if refused else []), *self._publish(done, now)]
 
-    def handle_persist_failed(self, reason: str) -> list[Action]:
-        """The journal does not have the batch: what was gathered stays so, and ``flush`` may be called again."""
-        self._persisting = None
-        refused, self.refused = self.refused, True
-        return [] if refused else [Report(WritesRefused(reason))]
-
-    def handle_persist_interrupted(self) -> None:
-        """As ``handle_persist_failed``, where it is not the journal that refuses: nobody is told."""
+    def interrupted(self) -> None:
+        """Take it that the journal does not have the batch, where it is not the journal that refuses: tell nobody."""
         self._persisting = None
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A listener came or went."""
         self._subscriptions.change(prefix, on)
-        return self.handle_listener(prefix, on, now)
+        return self.listened(prefix, on, now)
 
-    def handle_listener(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def listened(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """As ``handle_subscription``, where the member has counted it."""
         if prefix == STORES:
             self._pause_s = HEAD_INTERVAL_S
@@ -360,7 +384,7 @@ class LogProducer:
             self._head_at = min(self._head_at, now + GREET_S)
         return []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """An acknowledgement or a request for what somebody missed."""
         match message:
             case Stored(topic, store, subject, sequence) if topic == self.address and subject == self.topic:
@@ -376,7 +400,7 @@ class LogProducer:
                 return self._tell_end(now)
         return []
 
-    def _tell_end(self, now: float) -> list[Action]:
+    def _tell_end(self, now: float) -> list[Effect]:
         """Tell where the partition ends, to those who asked and listen by now."""
         told = self._told(now)
         listening = [each for each in self._asking if self._subscriptions.has(b"E" + encode_topic(each))]
@@ -384,7 +408,7 @@ class LogProducer:
             del self._asking[each]
         return [Publish(Head(each, self.address, self.topic, told - 1, direct=True)) for each in listening if told]
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Send HEAD when it is due, and the next piece of an answer."""
         actions = self._answering.serve(now) if now >= self._answering.due else []
         if now < self._head_at:
@@ -403,7 +427,7 @@ class LogProducer:
         """When something is to be sent."""
         return min(self._head_at, self._answering.due)
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
         if self._min_acks and self._kept_from() > self.stored:
             return [f"{self.topic} is stored before {self.stored}, and kept from {self._kept_from()} on"]
@@ -426,15 +450,15 @@ class LogProducer:
             self._extras.append((key, headers, timestamp))
         return size
 
-    def _durable(self, batch: _Persisting, now: float) -> list[Action]:
+    def _durable(self, batch: _Persisting, now: float) -> list[Effect]:
         """Have the journal take a batch before anybody hears of it; without one it is published at once."""
         assert self._persisting is None
         if not self._journaled:
             return self._publish(batch, now)
         self._persisting = batch
-        return [Persist(batch.body, self.topic)]
+        return [Persist(JournalBatch(self.address, self.topic, batch.body))]
 
-    def _publish(self, batch: _Persisting, now: float) -> list[Action]:
+    def _publish(self, batch: _Persisting, now: float) -> list[Effect]:
         """Keep a batch and send it; its values are needed where originals listen."""
         if batch.gathered:
             self._clear()
@@ -447,7 +471,7 @@ class LogProducer:
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
         if self._subscriptions.count(STORES) or self._subscriptions.count(RECORDS):
             self._resuming.told = batch.next
-        actions: list[Action] = [Publish(BatchMessage(self.topic, self.address, self.topic, batch.body))]
+        actions: list[Effect] = [Publish(BatchMessage(self.topic, self.address, self.topic, batch.body))]
         actions += self._progress()
         if self._subscriptions.originals(self._raw_topic):
             actions += [
@@ -472,13 +496,13 @@ class LogProducer:
             return 0
         return self._resuming.told if self._resuming.holds(now) else self.published
 
-    def _is_rolled_back(self, held: int) -> list[Action]:
+    def _is_rolled_back(self, held: int) -> list[Effect]:
         """Somebody knows more than it can have from us: say nothing more."""
         self._rolled_back = True
         sent = self.published - self._resuming.first
         return [Report(IdentityRolledBack(self.topic, self.address, self._resuming.first, held, sent))]
 
-    def _fetched(self, wanted: Fetch, now: float) -> list[Action]:
+    def _fetched(self, wanted: Fetch, now: float) -> list[Effect]:
         """Somebody missed something: what was told of it is answered."""
         requester = encode_topic(wanted.address)
         ours = self._subscriptions.has(b"S" + requester)
@@ -498,7 +522,7 @@ class LogProducer:
             return self._answering.fetch(replace(wanted, count=count), now)
         return []
 
-    def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Action], int]:
+    def _piece(self, wanted: Fetch, limit: int) -> tuple[list[Effect], int]:
         """Some records of an answer; none for a requester that is gone, as its subscription tells."""
         if not self._subscriptions.has(b"D" + encode_topic(wanted.address)):
             return [], wanted.sequence
@@ -512,14 +536,14 @@ class LogProducer:
         self.extras = False
         self.room = self._batch_bytes
 
-    def _progress(self) -> list[Action]:
+    def _progress(self) -> list[Effect]:
         """Tell whoever waits for a record, once it is stored."""
         if self.stored <= self.awaited:
             return []
         self.awaited = math.inf
-        return [Progress(self.topic, self.stored)]
+        return [Deliver(self.address, StoredTo(self.topic, self.stored))]
 
-    def _acknowledged(self, store: str, next_: int) -> list[Action]:
+    def _acknowledged(self, store: str, next_: int) -> list[Effect]:
         """``next_`` is the offset after the last one that the store holds."""
         if self._min_acks == 0 or self._rolled_back:
             return []
@@ -534,7 +558,7 @@ class LogProducer:
         self._acks[store] = next_
         return self._count()
 
-    def _count(self) -> list[Action]:
+    def _count(self) -> list[Effect]:
         """Let go of what enough stores hold."""
         acks = self._acks
         if self._min_acks > 1 and ORIGINAL_STORES in acks and not self._subscriptions.original_stores():
@@ -546,5 +570,7 @@ class LogProducer:
         self.stored = held[self._min_acks - 1]
         dropped = self._kept.drop_before(self.stored)
         self.stored = max(self.stored, self._kept_from())  # does not wait for records that the journal has lost
-        actions: list[Action] = [Trim(self.stored, self.topic)] if self._journaled and dropped else []
+        actions: list[Effect] = (
+            [Persist(JournalTrim(self.address, self.topic, self.stored))] if self._journaled and dropped else []
+        )
         return [*actions, *self._progress()]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from chappe.core import Clock
-from chappe.log.actions import Action, Publish
+from chappe.core import Clock, Effect, Publish
+from chappe.errors import StorageError
 from chappe.log.answering import KeptBytes
 from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, GetHeads, Message, Stored
-from chappe.log.producer import STORES, LogProducer, questions_for, subscriptions_of
+from chappe.log.producer import STORES, JournalBatch, JournalTrim, LogProducer, questions_for, subscriptions_of
 from chappe.log.subscriptions import Subscriptions
 
 
@@ -50,7 +50,7 @@ class LogProducers:
         """Whether anybody listens to one of the topics."""
         return any(each.wanted for each in self._parts.values())
 
-    def add(self, part: LogProducer, now: float) -> list[Action]:
+    def add(self, part: LogProducer, now: float) -> list[Effect]:
         """Write one more topic; it was made with our address, ``subscriptions`` and ``kept``."""
         assert part.address == self.address
         assert part.topic not in self._parts
@@ -60,14 +60,14 @@ class LogProducers:
             return [questions_for(part.topic)]
         return []
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to what is meant for us."""
         self._started = True
         for part in self._parts.values():
             part.begin(now)
         return [*subscriptions_of(self.address), *map(questions_for, self._parts)]
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """An acknowledgement, a request for what somebody missed, or a question for the time here."""
         match message:
             case AskClock(_, asker, number):
@@ -79,9 +79,13 @@ class LogProducers:
                 return [action for part in self._parts.values() for action in part.handle_message(message, now)]
         return []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        """The journal of a topic has done a job."""
+        return self._parts[job.topic].handle_done(job, outcome, now)
+
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for part in self._parts.values():
             if now >= part.next_timeout():
                 actions += part.handle_timeout(now)
@@ -91,8 +95,8 @@ class LogProducers:
         """When something is to be sent."""
         return min([each.next_timeout() for each in self._parts.values()], default=math.inf)
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
         kept = sum(each.kept_bytes for each in self._parts.values())
         found = [] if kept == self.kept.total else [f"{self.kept.total} kept bytes are counted, {kept} are kept"]
-        return found + [wrong for each in self._parts.values() for wrong in each.wrong()]
+        return found + [wrong for each in self._parts.values() for wrong in each.invariants()]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
+from chappe.core import Effect
 from chappe.data.topic import encode_topic
-from chappe.log.actions import Action, Claim, Disclaim
+from chappe.errors import StorageError
 from chappe.log.beacon import PRODUCING
 from chappe.log.member import Carrying
 from chappe.log.messages import Ack, AskClock, Fetch, GetHeads, Message, Stored
-from chappe.log.producer import STORES, LogProducer
+from chappe.log.producer import STORES, JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.subscriptions import Subscriptions
+
+
+class Claims(Protocol):
+    """Tells other nodes which identities go on here."""
+
+    def claim(self, identity: str, now: float) -> list[Effect]:
+        """Tell everybody that we go on with an identity."""
+
+    def disclaim(self, identity: str) -> list[Effect]:
+        """Take a claim back."""
 
 
 class ProducingMember(Carrying[LogProducers]):
@@ -24,19 +36,20 @@ class ProducingMember(Carrying[LogProducers]):
         self._topics: dict[bytes, dict[str, LogProducer]] = {}  # topic -> its partitions here, by address
         self._sorted: list[bytes] = []  # these topics
         self._identities: dict[str, None] = {}
+        self.claims: Claims | None = None  # of the node, if anybody hears of them
 
     # -- the parts ------------------------------------------------------------------------------------
 
-    def add(self, part: LogProducers, now: float, identity: bool = False) -> list[Action]:
+    def add(self, part: LogProducers, now: float, identity: bool = False) -> list[Effect]:
         """Carry one more producer; if it goes on with an identity, others are told so."""
         assert part.subscriptions is self.subscriptions
         actions = self._begin(part, now)
         if not identity:
             return actions
         self._identities[part.address] = None
-        return [*actions, Claim(part.address)]
+        return actions if self.claims is None else [*actions, *self.claims.claim(part.address, now)]
 
-    def add_topic(self, part: LogProducers, partition: LogProducer, now: float) -> list[Action]:
+    def add_topic(self, part: LogProducers, partition: LogProducer, now: float) -> list[Effect]:
         """A producer writes one more topic."""
         raw = encode_topic(partition.topic)
         if raw not in self._topics:
@@ -45,7 +58,7 @@ class ProducingMember(Carrying[LogProducers]):
         self._topics[raw][part.address] = partition
         return self.carry(part, part.add(partition, now))
 
-    def remove(self, address: str, now: float) -> list[Action]:
+    def remove(self, address: str, now: float) -> list[Effect]:
         """See ``Carrying.remove``."""
         part = self._parts.get(address)
         for partition in () if part is None else part.partitions():
@@ -57,12 +70,12 @@ class ProducingMember(Carrying[LogProducers]):
         actions = super().remove(address, now)
         if address in self._identities:
             del self._identities[address]
-            actions.append(Disclaim(address))
+            actions += [] if self.claims is None else self.claims.disclaim(address)
         return actions
 
     # -- the world ------------------------------------------------------------------------------------
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A listener came or went."""
         self.subscriptions.change(prefix, on)
         if prefix[:1] == b"R" and on:
@@ -71,9 +84,9 @@ class ProducingMember(Carrying[LogProducers]):
             concerned = self._starting(b"")
         else:
             return []
-        return self._tell_each(concerned, lambda each: each.handle_listener(prefix, on, now), now)
+        return self._tell_each(concerned, lambda each: each.listened(prefix, on, now), now)
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """An acknowledgement, or a question."""
         match message:
             case Stored() | Ack() | Fetch() | AskClock():
@@ -84,14 +97,19 @@ class ProducingMember(Carrying[LogProducers]):
                 return self._tell_each(concerned, lambda each: each.handle_message(message, now), now)
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> list[Effect]:
+        """A producer's journal has done a job."""
+        part = self._parts.get(job.address)
+        return [] if part is None else self._tell(part, part.handle_done, job, outcome, now, now=now)
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """A node left: its subscriptions end by themselves."""
         return []
 
     def _tell_each(
-        self, partitions: Iterable[LogProducer], method: Callable[[LogProducer], list[Action]], now: float
-    ) -> list[Action]:
-        actions: list[Action] = []
+        self, partitions: Iterable[LogProducer], method: Callable[[LogProducer], list[Effect]], now: float
+    ) -> list[Effect]:
+        actions: list[Effect] = []
         for partition in partitions:
             actions += self._tell(self._parts[partition.address], method, partition, now=now)
         return actions

@@ -18,6 +18,7 @@ Source: chappe's own; the original has nothing like it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
@@ -288,6 +289,17 @@ Answer: TypeAlias = (
 KINDS: Final = frozenset(str(each.__struct_config__.tag) for each in get_args(Request))
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryReply:
+    """The answer to one request, and the batches that go with it; what ``core.Reply`` carries."""
+
+    request_id: bytes
+    answer: Answer
+    batches: tuple[bytes, ...] = ()
+
+
 _answers: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
 
 

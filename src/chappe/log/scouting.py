@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from chappe.core import Effect, Subscribe
 from chappe.data.topic import encode_topic
-from chappe.log.actions import Action, Subscribe
 from chappe.log.beacon import REPLAY_S, kind_of
 from chappe.log.consuming import ConsumingMember
 from chappe.log.messages import Message, StoreInfo
@@ -61,17 +61,17 @@ class Scout(ConsumingMember):
             return settled
         return min(settled, self._heard_at + TOLD_S)
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """See ``Part``."""
         return [Subscribe(b"I"), Subscribe(b"L" + encode_topic(self.address))]
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """See ``Role``."""
         if isinstance(message, StoreInfo):
             self.stores[message.address] = message
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """See ``Role``."""
         self.stores.pop(address, None)
         return []

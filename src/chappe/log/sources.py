@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from chappe.core import Ask, Effect
 from chappe.data.topic import Filter, decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import POLL_HEADS_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Ask
 from chappe.log.queries import HeadsRequest, LastRequest, ReadRequest, Request, SeekRequest
 from chappe.log.ranges import RangeSet
 from chappe.log.storage import Hole
@@ -199,24 +199,24 @@ class Sources:
         """Whether so many READs are under way that no further one should be made."""
         return self.reads >= self._reads_max
 
-    def read(self, store: Source, key: Key, offset: int, now: float, hole: Hole | None = None) -> Action:
+    def read(self, store: Source, key: Key, offset: int, now: float, hole: Hole | None = None) -> Effect:
         """Ask for what comes from ``offset`` on; ``hole``: to mend that damage."""
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
         return self._ask(store, request, Question(store.address, now, key, offset, hole))
 
-    def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Action:
+    def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Effect:
         """Ask which offset belongs to a time."""
         request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), timestamp)
         return self._ask(store, request, Question(store.address, now, key))
 
-    def last(self, store: Source, request: LastRequest, now: float) -> Action:
+    def last(self, store: Source, request: LastRequest, now: float) -> Effect:
         """Ask for the newest records of a topic."""
         key = (decode_topic(request.topic), "")
         return self._ask(store, request, Question(store.address, now, key, last=True))
 
-    def polls(self, filters: Iterable[Filter], now: float) -> list[Action]:
+    def polls(self, filters: Iterable[Filter], now: float) -> list[Effect]:
         """Ask for news whom it is time to ask."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for address in self._polls.due(now):
             store = self.stores[address]
             store.polled_at, store.poll_at, store.again = now, now + POLL_HEADS_S, False
@@ -226,12 +226,12 @@ class Sources:
             actions += asked
         return actions
 
-    def news(self, store: Source, wanted: Filter, now: float) -> Action:
+    def news(self, store: Source, wanted: Filter, now: float) -> Effect:
         """Ask which partitions changed since the last answer."""
         request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
         return self._ask(store, request, Question(store.address, now, filter=wanted))
 
-    def names(self, now: float) -> list[Action]:
+    def names(self, now: float) -> list[Effect]:
         """Ask one store which topics there are; the first page will do."""
         return [self._ask(each, HeadsRequest(b""), Question(each.address, now)) for each in self.usable(now)[:1]]
 
@@ -284,7 +284,7 @@ class Sources:
         """When a poll or a deadline is due."""
         return min(self._polls.next, self._late.next)
 
-    def _ask(self, store: Source, request: Request, question: Question) -> Action:
+    def _ask(self, store: Source, request: Request, question: Question) -> Effect:
         self._last_id += 1
         self.asked[self._last_id] = question
         self._late.set(self._last_id, question.at + ANSWER_S)

@@ -35,6 +35,23 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRecords:
+    """A job of a store's disk: make these batches durable in one commit."""
+
+    appends: tuple[Append, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRetention:
+    """A job of a store's disk: remove what the retention policies say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPiece:
+    """A job of a store's disk: read a further piece of what is kept; it comes to ``ScrubEnded`` once all is read."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """What a store knows of a partition without reading it.
 

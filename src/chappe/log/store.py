@@ -12,22 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Publish, Reply, Report, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import INFO_S, POLL_HEADS_S
-from chappe.errors import ChappeError
+from chappe.errors import ChappeError, StorageError
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Reply, Subscribe
 from chappe.log.answering import Answering, answer_fetch, answer_heads, answer_query
 from chappe.log.backfill import EVERYTHING, Backfill
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
-from chappe.log.exactly_once.staged import Intent, Kept
+from chappe.log.exactly_once.staged import Intent, Kept, SinkJob
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps, Load, check_single
 from chappe.log.inquiries import Inquiries
@@ -53,19 +52,24 @@ from chappe.log.queries import (
     HeadsAnswer,
     HeadsRequest,
     LastRequest,
+    QueryReply,
     ReadRequest,
     Request,
     SeekRequest,
     TrimRequest,
 )
 from chappe.log.sources import Key, Question, Source, Sources
-from chappe.log.storage import LogStorage
+from chappe.log.storage import LogStorage, RunRetention, ScrubPiece, WriteRecords
 from chappe.log.subscriptions import Subscriptions, address_in
 from chappe.log.trimming import Trims
 from chappe.log.writing import Writer
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
+
+
+StoreJob: TypeAlias = WriteRecords | RunRetention | SinkJob | ScrubPiece
+StoreOutcome: TypeAlias = Intent | ScrubEnded | ChappeError | None
 
 
 class LogStore:
@@ -107,7 +111,7 @@ class LogStore:
         self._inquiries = Inquiries(INQUIRY_PAUSE_S)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
         self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
-        self._duties: dict[str, Callable[[float], list[Action]]] = {
+        self._duties: dict[str, Callable[[float], list[Effect]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
             "retain": lambda now: self._trims.retain(),
@@ -118,7 +122,7 @@ class LogStore:
         self.duplicates = 0
         self.left = 0  # batches and single records that were not taken, or are held until what is missing comes
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to everything that is published and to what is meant for us."""
         raw = encode_topic(self.address)
         # S before W and D: who hears of these alone takes us for an original. M before R: this takes that back.
@@ -139,7 +143,7 @@ class LogStore:
         """Whether the disk refused the last write."""
         return self._writer.refused
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A listener came or went: consumers and stores are told that we exist."""
         self.subscriptions.change(prefix, on)
         if on and prefix[:1] == b"I":
@@ -149,7 +153,7 @@ class LogStore:
         consumer = address_in(prefix) if on and prefix[:1] == b"L" else None
         return [Publish(StoreHello(consumer, self.address))] if consumer else []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Something a member published. Raises ProtocolError for a malformed batch."""
         match message:
             case BatchMessage(_, partition, topic, body, direct) if topic and partition:
@@ -185,14 +189,14 @@ class LogStore:
                 return self._clocks.told(message, now)
         return []
 
-    def handle_query(
-        self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
-    ) -> list[Action]:
+    def handle_request(
+        self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
+    ) -> list[Effect]:
         """A request on the query socket; ``payload`` is its third frame, if it has one."""
         if isinstance(request, TrimRequest):
             return self._trims.trim(client, request_id, request)
         if isinstance(request, LastRequest):
-            return [Reply(client, request_id, *self._last.answer(request, now))]
+            return [Reply(client, QueryReply(request_id, *self._last.answer(request, now)))]
         if not isinstance(request, ReadRequest | HeadsRequest | SeekRequest):
             return self.transactions.handle_request(client, request_id, request, payload, now)
         reply, hole = answer_query(self.storage, self.limits, client, request_id, request)
@@ -200,7 +204,7 @@ class LogStore:
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """Another store answered. Raises ProtocolError for a malformed batch."""
         found = self._sources.answered(request_id)
         if found is None:
@@ -210,7 +214,7 @@ class LogStore:
             return self._backfill.healing(source, question.hole, answer, batches, now)
         if question.key is None:
             return self._listed(source, question, answer, now) if isinstance(answer, HeadsAnswer) else []
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for batch in self._gaps.answered(source, question, answer, batches, now):
             actions += self._arrived(question.key, batch, now, live=False)
         return actions + self._gaps.look(now)
@@ -229,7 +233,7 @@ class LogStore:
         """The first offset that any other store has; -1 if none is known to have had any."""
         return min((first for first, _ in self._sources.ranges(key)), default=-1)
 
-    def take(self, key: Key, batch: Batch, now: float) -> list[Action]:
+    def take(self, key: Key, batch: Batch, now: float) -> list[Effect]:
         """Write a batch that begins at the next offset, or before it; while the disk refuses it is not taken."""
         return self._arrived(key, batch, now, live=False)
 
@@ -240,7 +244,7 @@ class LogStore:
 
     # -- what comes from others -----------------------------------------------------------------------------
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """A member left."""
         self._answering.gone(address)
         if kind_of(address) != CONSUMING and self.subscriptions.original_stores():
@@ -248,8 +252,27 @@ class LogStore:
         self._gaps.unanswered(self._sources.gone(address, now) or [])
         return self._gaps.look(now)
 
-    def handle_written(self, now: float) -> list[Action]:
-        """The write that was asked for is on disk and readable: acknowledge it, and start the next."""
+    def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
+        """The disk has done a job: what was written is readable by now."""
+        match job:
+            case WriteRecords():
+                assert outcome is None or isinstance(outcome, StorageError)
+                return self._written(now) if outcome is None else self._write_failed(outcome, now)
+            case SinkJob():
+                assert not isinstance(outcome, ScrubEnded)
+                return self._transacted(job, outcome, now)
+            case RunRetention():
+                return self._retained("" if outcome is None else str(outcome), now)
+            case ScrubPiece():
+                ended = [Report(outcome)] if isinstance(outcome, ScrubEnded) else []
+                return [*self._backfill.report_damage(self.storage.holes()), *ended]
+
+    def commit_waits(self, error: StorageError, now: float) -> list[Effect]:
+        """The disk refuses what a commit has decided; it is tried again, and nothing else is written meanwhile."""
+        return self._writer.refuse(str(error))
+
+    def _written(self, now: float) -> list[Effect]:
+        """Acknowledge the write that was asked for, and start the next."""
         actions = self._writer.resume()
         ends: dict[Key, int] = {}
         for append in self._writer.written():
@@ -268,15 +291,14 @@ class LogStore:
             self._writer.settle(key)
         return actions + self._writer.write(now)
 
-    def handle_write_failed(self, reason: str, now: float) -> list[Action]:
-        """The disk refused the write: forget what was received and not stored; it is fetched again later."""
+    def _write_failed(self, error: StorageError, now: float) -> list[Effect]:
+        """Forget what was received and not stored, as the disk refused it; it is fetched again later."""
         for key, first, end in self._writer.forget(now):
             self._unfilled.filled(key, first, end)  # it is asked for again
-        return self._writer.refuse(reason)
+        return self._writer.refuse(str(error))
 
-    def handle_transacted(self, ticket: int, outcome: Intent | ChappeError | None, now: float) -> list[Action]:
-        """A job of a sink ended; the records of a commit are readable."""
-        actions = self.transactions.handle_done(ticket, outcome, now)
+    def _transacted(self, job: SinkJob, outcome: Intent | ChappeError | None, now: float) -> list[Effect]:
+        actions = self.transactions.handle_done(job, outcome, now)
         if not isinstance(outcome, Intent):
             return actions
         if now >= self._writer.refusing_until:
@@ -288,15 +310,7 @@ class LogStore:
             self._writer.transacted(key, end)
         return actions
 
-    def handle_commit_waits(self, reason: str, now: float) -> list[Action]:
-        """The disk refuses what a commit has decided; it is tried again, and nothing else is written meanwhile."""
-        return self._writer.refuse(reason)
-
-    def handle_scrubbed(self, ended: ScrubEnded | None, now: float) -> list[Action]:
-        """A scrub found something, or has read everything."""
-        return [*self._backfill.report_damage(self.storage.holes()), *([Report(ended)] if ended else [])]
-
-    def handle_retained(self, now: float, problem: str = "") -> list[Action]:
+    def _retained(self, problem: str, now: float) -> list[Effect]:
         """Retention ran, or could not, and why; it runs again later."""
         self._timers.set("retain", now + self.limits.maintain_s)
         for key in self._unfilled:
@@ -304,7 +318,7 @@ class LogStore:
             self._unfilled.gone(key, 0 if info is None else info.first)
         return self._trims.retained(problem)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due: tell newcomers of us, ask again, heal, keep the retention."""
         actions = [action for name in self._timers.due(now) for action in self._duties[name](now)]
         self._gaps.unanswered(self._sources.overdue(now))
@@ -317,21 +331,25 @@ class LogStore:
             actions.append(self._inquiry())
         return actions + self._gaps.look(now) + self._writer.write(now)
 
+    def flush(self, now: float) -> list[Effect]:
+        """Do nothing: what is gathered for the disk leaves when the disk is free."""
+        return []
+
     def next_timeout(self) -> float:
         """When something is due."""
         due = min(self._timers.next, self._answering.due, self._last.due, self.transactions.next_timeout())
         due = min(due, self._inquiries.next_timeout())
         return min(due, self._sources.next_timeout(), self._gaps.next_timeout(), self._clocks.next_timeout())
 
-    def _inquiry(self) -> Action:
+    def _inquiry(self) -> Effect:
         """Ask original stores for their partitions; stores of chappe are asked by query instead."""
         return Publish(GetHeads("", self.address))
 
-    def _tell_newcomers(self, now: float) -> list[Action]:
+    def _tell_newcomers(self, now: float) -> list[Effect]:
         self._timers.set("info", now + INFO_S)
         return [Publish(self.info())]
 
-    def _heal(self, now: float) -> list[Action]:
+    def _heal(self, now: float) -> list[Effect]:
         self._timers.set("heal", now + POLL_HEADS_S)
         return self._backfill.heal(now)
 
@@ -359,11 +377,11 @@ class LogStore:
         stream = self._writer.streams.get(key)
         return told if stream is None else f"{self._gaps.story(key, stream.gap, now)}; {told}"
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
-        return self._writer.wrong() + self.transactions.wrong() + self._last.wrong()
+        return self._writer.invariants() + self.transactions.invariants() + self._last.invariants()
 
-    def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Action]:
+    def _arrived(self, key: Key, batch: Batch, now: float, *, live: bool) -> list[Effect]:
         writer = self._writer
         if batch.base and writer.too_many(key):
             self.left += 1
@@ -385,7 +403,7 @@ class LogStore:
         writer.stage(key, stream, batch)
         return writer.go_on(key, stream, now)
 
-    def _record(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Action]:
+    def _record(self, key: Key, sequence: int, content: bytes, now: float, *, live: bool) -> list[Effect]:
         """A single record of an original producer."""
         check_single(sequence, content)
         writer = self._writer
@@ -400,7 +418,7 @@ class LogStore:
     def _stamped(self, sequence: int, content: bytes) -> Batch:
         return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
 
-    def _listed(self, source: Source, question: Question, answer: HeadsAnswer, now: float) -> list[Action]:
+    def _listed(self, source: Source, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
         """Another store said what is new there."""
         (everything,) = EVERYTHING
         source.since[everything] = answer.version
@@ -415,7 +433,7 @@ class LogStore:
         more = [self._sources.news(source, everything, now)] if answer.more else []
         return more + self._gaps.look(now)
 
-    def _heard_head(self, key: Key, head: int, now: float) -> list[Action]:
+    def _heard_head(self, key: Key, head: int, now: float) -> list[Effect]:
         if self._writer.too_many(key):
             return []
         stream = self._writer.stream(key)
@@ -428,7 +446,7 @@ class LogStore:
         self._writer.lag(key, stream, head)
         return asking + self._gaps.pursue(key, gap, now)
 
-    def _listed_by_original(self, key: Key, end: int, now: float) -> list[Action]:
+    def _listed_by_original(self, key: Key, end: int, now: float) -> list[Effect]:
         """Take an original store's end of a partition, without announcing our own."""
         asking = self._backfill.ask_to_fill(key, now)
         if end <= self._writer.next_offset(*key) or self._writer.too_many(key):
@@ -437,18 +455,18 @@ class LogStore:
         self._writer.lag(key, stream, end)
         return asking + self._gaps.pursue(key, stream.gap, now)
 
-    def _again(self, key: Key) -> list[Action]:
+    def _again(self, key: Key) -> list[Effect]:
         """What we have was sent or announced again: the acknowledgement may have been lost."""
         stored = self._writer.stored(key)
         self._writer.prune(key)
         return self._acknowledge(key, stored)
 
-    def _acknowledge(self, key: Key, end: int) -> list[Action]:
+    def _acknowledge(self, key: Key, end: int) -> list[Effect]:
         """Tell the producer what it may let go of, and consumers of the topic what is on disk."""
         topic, partition = key
         if end == 0:
             return []
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if self.subscriptions.wanted(encode_topic(topic), b"J"):
             first = max((each.last + 1 for each in self.storage.holes(topic) if each.partition == partition), default=0)
             actions.append(Publish(OnDisk(topic, self.storage.store_id, partition, first, end - 1)))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from chappe.core import Effect, Persist, Reply
 from chappe.data.topic import decode_topic
-from chappe.log.actions import Action, Reply, Retain
-from chappe.log.queries import Answer, ErrorAnswer, TrimAnswer, TrimRequest
-from chappe.log.storage import LogStorage, PartitionInfo
+from chappe.log.queries import Answer, ErrorAnswer, QueryReply, TrimAnswer, TrimRequest
+from chappe.log.storage import LogStorage, PartitionInfo, RunRetention
 
 TRIMS_MAX: Final = 100  # that wait for the disk at once; further ones are refused
 PARTITIONS_ALL: Final = 1_000_000
@@ -24,10 +24,14 @@ class Trims:
         self._begun = self._ended = 0  # runs of retention
         self._waiting: list[tuple[int, bytes, bytes, TrimAnswer]] = []  # the run that makes it durable; who asked
 
-    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Action]:
+    def trim(self, client: bytes, request_id: bytes, request: TrimRequest) -> list[Effect]:
         """Forget what somebody wants to be forgotten."""
         if len(self._waiting) >= TRIMS_MAX:
-            return [Reply(client, request_id, ErrorAnswer(f"{TRIMS_MAX} others trim topics just now: ask again"))]
+            return [
+                Reply(
+                    client, QueryReply(request_id, ErrorAnswer(f"{TRIMS_MAX} others trim topics just now: ask again"))
+                )
+            ]
         topic = decode_topic(request.topic)
         forgotten = 0
         for info in self._storage.changed(topic, 0, PARTITIONS_ALL):
@@ -48,17 +52,17 @@ class Trims:
             return info.next
         return self._storage.offset_at(info.topic, info.partition, before)
 
-    def retain(self) -> list[Action]:
+    def retain(self) -> list[Effect]:
         """A run of retention begins."""
         self._begun += 1
-        return [Retain()]
+        return [Persist(RunRetention())]
 
-    def retained(self, problem: str) -> list[Action]:
+    def retained(self, problem: str) -> list[Effect]:
         """The oldest run has ended, or could not do its work: answer who waits for it."""
         self._ended += 1
         done = [each for each in self._waiting if each[0] <= self._ended]
         self._waiting = [each for each in self._waiting if each[0] > self._ended]
-        return [Reply(client, raw_id, _answer(answer, problem)) for _, client, raw_id, answer in done]
+        return [Reply(client, QueryReply(raw_id, _answer(answer, problem))) for _, client, raw_id, answer in done]
 
 
 def _answer(answer: TrimAnswer, problem: str) -> Answer:

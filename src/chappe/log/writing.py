@@ -12,16 +12,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Persist, Report
 from chappe.deadlines import Deadlines
 from chappe.defaults import BATCH_RECORDS_MAX, DISK_RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Write
 from chappe.log.batch import Batch, encode_batch, merge
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.gap import Gap, Gaps, GapState
 from chappe.log.sources import Key
-from chappe.log.storage import Append, Hole, LogStorage
+from chappe.log.storage import Append, Hole, LogStorage, WriteRecords
 
 
 @dataclass(slots=True)
@@ -197,7 +196,7 @@ class Writer:
         self.staged_bytes += len(batch.raw)
         self._dirty[key] = None
 
-    def go_on(self, key: Key, stream: Stream, now: float) -> list[Action]:
+    def go_on(self, key: Key, stream: Stream, now: float) -> list[Effect]:
         """The next offset moved on: take what was held behind it, and write."""
         gap = stream.gap
         if gap.state is not GapState.CLOSED:
@@ -206,7 +205,7 @@ class Writer:
             self._gaps.progress(key, gap)
         return self.write(now)
 
-    def take_record(self, key: Key, stream: Stream, content: bytes, now: float) -> list[Action]:
+    def take_record(self, key: Key, stream: Stream, content: bytes, now: float) -> list[Effect]:
         """Take the record at the next offset of a stream that holds nothing back, and write."""
         stream.stage_record(content, self._clock)
         self.staged_bytes += len(content)
@@ -215,7 +214,7 @@ class Writer:
             self._gaps.progress(key, stream.gap)
         return self.write(now)
 
-    def heal(self, hole: Hole, batches: list[Batch], now: float) -> list[Action]:
+    def heal(self, hole: Hole, batches: list[Batch], now: float) -> list[Effect]:
         """Write what of the batches lies within a hole, and is not being written already."""
         if now < self.refusing_until:
             return []
@@ -236,7 +235,7 @@ class Writer:
             if a.heal and (a.topic, a.partition) == (hole.topic, hole.partition)
         ]
 
-    def write(self, now: float) -> list[Action]:
+    def write(self, now: float) -> list[Effect]:
         """Begin a write of everything staged, unless one is under way."""
         if self._in_flight or now < self.refusing_until or not (self._dirty or self._heals):
             return []
@@ -250,7 +249,7 @@ class Writer:
         self._dirty = {}
         self._in_flight = tuple(appends)
         self.staged_bytes = sum(len(append.body) for append in appends)
-        return [Write(self._in_flight)]
+        return [Persist(WriteRecords(self._in_flight))]
 
     def written(self) -> tuple[Append, ...]:
         """The write under way is on disk and readable; returns what was in it, for ``settle``."""
@@ -303,14 +302,14 @@ class Writer:
         self._timers.set("write", self.refusing_until)
         return forgotten
 
-    def refuse(self, reason: str) -> list[Action]:
+    def refuse(self, reason: str) -> list[Effect]:
         """The disk refuses writes; that is reported once."""
         if self.refused:
             return []
         self.refused = True
         return [Report(WritesRefused(reason))]
 
-    def resume(self) -> list[Action]:
+    def resume(self) -> list[Effect]:
         """The disk takes writes again."""
         if not self.refused:
             return []
@@ -319,9 +318,9 @@ class Writer:
 
     # -- for checkers ---------------------------------------------------------------------------------------
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be, one sentence each."""
-        found = [each for key, stream in self.streams.items() for each in self._gaps.wrong(key, stream.gap)]
+        found = [each for key, stream in self.streams.items() for each in self._gaps.invariants(key, stream.gap)]
         found += [f"{key} is open, and has no stream" for key in self._gaps.open if key not in self.streams]
         found += [f"{key} has a stream with nothing in it" for key, stream in self.streams.items() if stream.idle]
         found += [f"{key} is open, and nothing is missing" for key, gap in self._gaps.open.items() if gap.complete]

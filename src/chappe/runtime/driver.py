@@ -119,14 +119,19 @@ class Inlet:
 class Ports:
     """Where the effects of one kind of core go, and where its input comes from.
 
-    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out``.
+    A kind overrides what its core asks for. All is called with the driver's lock held, but for ``carry_out`` and
+    ``ending``.
 
     ``eager`` says that waits are over for reasons that nobody tells of, and that descriptors tell only once, as those
     of ZeroMQ do; other ports set ``turns.news`` themselves.
+
+    Attributes:
+        close_s: Closing waits this long for what a disk has under way.
     """
 
     driver: Driver
     eager: ClassVar[bool] = True
+    close_s: ClassVar[float] = CLOSE_S
 
     # -- effects ---------------------------------------------------------------------------------------
 
@@ -186,6 +191,10 @@ class Ports:
         """Name the disk of a job: jobs of one disk are done in order, and disks do not wait for each other."""
         return None
 
+    def at_once(self, job: Any) -> bool:
+        """Whether a job is carried out right here, with the lock held: whoever causes it waits for it in any case."""
+        return False
+
     def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
         """Tell the core what a job came to."""
         raise NotImplementedError(job)
@@ -221,6 +230,12 @@ class Ports:
 
     def forked(self) -> None:
         """This is a child's copy: let go of what the parent shares with others."""
+
+    def ending(self) -> None:
+        """The member is about to be closed: begin no further jobs."""
+
+    def leave(self) -> None:
+        """Say goodbye; everything that jobs came to is told."""
 
     def release(self) -> None:
         """Close what is not a socket that is watched; nobody drives any more."""
@@ -277,10 +292,13 @@ class Driver:
 
     def close(self) -> None:
         """Finish what the disk has under way, and release everything; safe to call twice."""
+        if not self.turns.closed:
+            self.ports.ending()
         self._close_files()
         with self.lock:
             if self.turns.closed:
                 return
+            self.ports.leave()
             self.turns.closed = True
         self.turns.stop()
         with self.lock:
@@ -300,9 +318,9 @@ class Driver:
             return
         self._files_closed = True
         for disk in [each for each in self._disks if each is not None]:
-            self.end_disk(disk, CLOSE_S)
+            self.end_disk(disk, self.ports.close_s)
             self.forget_disk(disk)
-        self.end_disk(None, CLOSE_S, self.ports.close_files)
+        self.end_disk(None, self.ports.close_s, self.ports.close_files)
 
     def end_disk(self, disk: Hashable, timeout_s: float, last: Callable[[], object] | None = None) -> None:
         """Take no more jobs of a disk, and do ``last`` behind them, on their thread; waits at most so long."""
@@ -388,6 +406,9 @@ class Driver:
 
     def _persist(self, job: Any, rest: Sequence[Effect] | None) -> None:
         if self._files_closed:
+            return
+        if self.ports.at_once(job):
+            self.perform(self.ports.done(job, self._carry_out(job), time.monotonic()))
             return
         disk = self.ports.disk(job)
         lane = self._disks.get(disk)

@@ -14,24 +14,25 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from chappe.core import Report
+from chappe.core import Deliver, Effect
 from chappe.data.topic import Filter, shown
 from chappe.defaults import FULL_PEER_WAIT_LIVE_S, FULL_PEER_WAIT_S
-from chappe.errors import MemberStopped, TimedOut, UsageError
-from chappe.log.actions import Action, Broken, Of
+from chappe.errors import MemberStopped, StorageError, TimedOut, UsageError
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
 from chappe.log.events import ConnectionRefused, IdentityClash, Stopped
-from chappe.log.producer import LogProducer
+from chappe.log.member import OfPart, PartBroken
+from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.subscriptions import Subscriptions
 from chappe.log.traffic import Reading
 from chappe.permissions.rules import PRODUCE, STORE
-from chappe.runtime.log_node import Node
-from chappe.runtime.meeting import AtForwarders, AtTowers, Gatherer, Meeting
+from chappe.runtime.driver import Task
+from chappe.runtime.log_ports import LogPorts
+from chappe.runtime.meeting import AtForwarders, AtTowers, Meeting
 from chappe.runtime.worker import CALLBACKS, DISKS, Lane
 from chappe.security import Keys, LogSecurity
 from chappe.system import machine, settings, time
@@ -46,50 +47,83 @@ LOOK_S: Final = 0.02  # how often who waits to meet others looks for what nobody
 M = TypeVar("M", ProducingMember, ConsumingMember)
 
 
-class _Shared(Generic[M]):
-    """A node and who has a seat at it."""
+class SeatUser(Protocol):
+    """A producer or consumer, to its node; all is called with the lock held, and must be quick and not call back."""
+
+    def report(self, event: object) -> None:
+        """Something has happened."""
+
+    def deliver(self, messages: Any) -> None:
+        """What the part hands to its user: ``Records``, ``ClockRead`` or ``StoredTo``."""
+
+    def carry_out(self, job: JournalBatch | JournalTrim) -> None:
+        """Have the journal do a job. Raises as it does."""
+
+
+class SeatPorts(LogPorts, Generic[M]):
+    """A node that producers, or consumers, have seats at."""
 
     def __init__(self, member: M, where: Where, full_peer_wait_s: float) -> None:
-        own(self)
         self.member: M = member
         self.seats: dict[str, Seat[M]] = {}  # by their parts' addresses
         self.taken: set[str] = set()  # addresses of those that have a seat, or are about to
         self.refused: ConnectionRefused | None = None  # told once, also to seats that come later
-        self.node = Node(
-            member,
-            where.meeting(),
-            on_report=self._report,
-            perform={Of: lambda action: self.seats[action.address].carry_out(action.action)},
-            full_peer_wait_s=full_peer_wait_s,
-        )
+        super().__init__(member, where.meeting(), on_report=ignore, full_peer_wait_s=full_peer_wait_s)
 
     def has_room(self, address: str) -> bool:
         """Whether a part with this address may have a seat; two copies of one identity meet as strangers."""
         return len(self.taken) < SEATS_MAX and address not in self.taken
 
-    def _report(self, event: object) -> None:
-        if isinstance(event, IdentityClash):
-            seat = self.seats.get(event.address)
-            if seat is not None:
-                seat.on_report(event)
-            return
-        if isinstance(event, ConnectionRefused):
-            self.refused = event
-        for seat in list(self.seats.values()):
-            seat.on_report(event)
+    def deliver(self, effect: Deliver) -> None:
+        """See ``Ports``."""
+        self.seats[effect.to].user.deliver(effect.messages)
+
+    def at_once(self, job: JournalBatch | JournalTrim) -> bool:
+        """Journals are synced by whoever sends, and trimming takes no time."""
+        return True
+
+    def carry_out(self, job: JournalBatch | JournalTrim) -> None:
+        """See ``Ports``."""
+        self.seats[job.address].user.carry_out(job)
+
+    def done(self, job: JournalBatch | JournalTrim, outcome: StorageError | None, now: float) -> Sequence[Effect]:
+        """See ``Ports``."""
+        assert isinstance(self.member, ProducingMember)
+        return self.member.handle_done(job, outcome, now)
+
+    def report(self, event: object) -> None:
+        """Tell the one whom it concerns, or all."""
+        if isinstance(event, OfPart):
+            seat = self.seats[event.address]
+            if isinstance(event.event, PartBroken):
+                seat.halt(event.event.error)
+            else:
+                seat.user.report(event.event)
+        elif isinstance(event, IdentityClash):
+            if event.address in self.seats:
+                self.seats[event.address].user.report(event)
+        else:
+            if isinstance(event, ConnectionRefused):
+                self.refused = event
+            for seat in list(self.seats.values()):
+                seat.user.report(event)
+
+
+def ignore(event: object) -> None:
+    """For a node whose events nobody wants to hear."""
 
 
 _guard = threading.Lock()  # who shares what; never held while a node is closed
-_open: dict[object, _Shared[Any]] = {}  # the node of each kind that has room
+_open: dict[object, SeatPorts[Any]] = {}  # the node of each kind that has room
 
 
-def _share(key: object, address: str, make: Callable[[], _Shared[M]]) -> _Shared[M]:
+def _share(key: object, address: str, make: Callable[[], SeatPorts[M]]) -> SeatPorts[M]:
     key = (machine.current(), key)
     with _guard:
-        shared: _Shared[M] | None = _open.get(key)
-        if shared is None or shared.node.turns.halted is not None or not shared.has_room(address):
+        shared: SeatPorts[M] | None = _open.get(key)
+        if shared is None or shared.driver.turns.halted is not None or not shared.has_room(address):
             shared = make()
-            shared.node.start()
+            shared.start()
             _open[key] = shared
         shared.taken.add(address)
         return shared
@@ -107,22 +141,21 @@ os.register_at_fork(after_in_child=_forked)
 class Seat(Generic[M]):
     """What a producer or consumer has of its node. Made by ``producing`` and ``consuming``; ``start`` begins."""
 
-    def __init__(self, shared: _Shared[M], address: str, *, identity: bool = False) -> None:
+    def __init__(self, ports: SeatPorts[M], address: str, *, identity: bool = False) -> None:
         own(self)
         self._address = address
         self._identity = identity
         self._journal: Lane | None = None
-        self._shared: _Shared[M] = shared
-        self._member: M = shared.member
-        self._carry: Callable[[Any, Sequence[Action]], list[Action]] = shared.member.carry
+        self.node: SeatPorts[M] = ports
+        self._driver = ports.driver
+        self._member: M = ports.member
         self._callbacks: Lane | None = None
         self._halted: str | None = None
         self.closed = False  # it was left
         self.part: LogProducers | LogConsumer | None = None
-        self.node = shared.node
-        self.lock = shared.node.lock
-        self.discovery = shared.node.discovery
-        self.gathered: Callable[[Gatherer, float], None] = shared.node.gathered
+        self.user: SeatUser
+        self.lock = ports.driver.lock
+        self.discovery = ports.discovery
 
     @property
     def subscriptions(self) -> Subscriptions:
@@ -133,8 +166,7 @@ class Seat(Generic[M]):
     def start(
         self,
         part: LogProducers | LogConsumer,
-        on_report: Callable[[object], None],
-        perform: dict[type, Callable[[Any], None]],
+        user: SeatUser,
         *,
         name: str,
         reading: Callable[[int], Reading] | None = None,
@@ -144,33 +176,27 @@ class Seat(Generic[M]):
         Args:
             name: For people.
             reading: Tells committed positions, at most so many, with the lock held.
-            on_report: Called with every event, with the lock held: it must be quick and not call back.
-            perform: The part's own actions by their class.
         """
         self.part = part
-        self.on_report = on_report
-        self._table: dict[type, Callable[[Any], None]] = {
-            Report: lambda action: on_report(action.event),
-            Broken: lambda action: self.halt(action.error),
-            **perform,
-        }
+        self.user = user
+        traffic = self.node.core.traffic
         with self.lock:
-            self._shared.seats[part.address] = self
-            self.node.traffic.names[part.address] = name
+            self.node.seats[part.address] = self
+            traffic.names[part.address] = name
             if reading is not None:
-                self.node.traffic.readers[part.address] = reading
+                traffic.readers[part.address] = reading
             now = time.monotonic()
             if isinstance(self._member, ProducingMember):
                 assert isinstance(part, LogProducers)
-                actions = self._member.add(part, now, self._identity)
+                effects = self._member.add(part, now, self._identity)
             else:
                 assert isinstance(part, LogConsumer)
-                actions = self._member.add(part, now)
-            if self._shared.refused is not None and not self.discovery.tower:
-                on_report(self._shared.refused)
+                effects = self._member.add(part, now)
+            if self.node.refused is not None and not self.discovery.tower:
+                user.report(self.node.refused)
             if (told := self.discovery.told) is not None:
-                on_report(told)
-            self.node.run(self.node.perform, actions)
+                user.report(told)
+            self._driver.run(self._driver.do, effects)
 
     def close(self) -> None:
         """Leave the node; the last one closes it. Safe to call twice."""
@@ -178,65 +204,65 @@ class Seat(Generic[M]):
             if self.closed:
                 return
             self.closed = True
-            self.node.run(self._leave)
+            self._driver.run(self._leave)
         for lane in (self._journal, self._callbacks):
             if lane is not None:
                 lane.close(None)
         with _guard:
-            self._shared.taken.remove(self._address)
-            last = not self._shared.taken
+            self.node.taken.remove(self._address)
+            last = not self.node.taken
             if last:
-                for key in [key for key, shared in _open.items() if shared is self._shared]:
+                for key in [key for key, shared in _open.items() if shared is self.node]:
                     del _open[key]
         if last:
-            self.node.close()
+            self._driver.close()
 
     def _leave(self) -> None:
         if self.part is not None:
             address = self.part.address
-            self.node.perform(self._member.remove(address, time.monotonic()))
-            del self._shared.seats[address]
-            self.node.traffic.names.pop(address, None)
-            self.node.traffic.readers.pop(address, None)
+            self._driver.do(self._member.remove(address, time.monotonic()))
+            del self.node.seats[address]
+            self.node.core.traffic.names.pop(address, None)
+            self.node.core.traffic.readers.pop(address, None)
 
     def add_topic(self, partition: LogProducer) -> None:
         """Have the producer write one more topic; the lock is held."""
         assert isinstance(self._member, ProducingMember)
         assert isinstance(self.part, LogProducers)
-        self.node.perform(self._member.add_topic(self.part, partition, time.monotonic()))
+        self._driver.perform(self._member.add_topic(self.part, partition, time.monotonic()))
         self.tell()
 
     def subscribe(self, wanted: Filter) -> None:
         """Add topics to what the consumer wants; the lock is held."""
         assert isinstance(self._member, ConsumingMember)
         assert isinstance(self.part, LogConsumer)
-        self.node.perform(self._member.subscribe(self.part, wanted, time.monotonic()))
+        self._driver.do(self._member.subscribe(self.part, wanted, time.monotonic()))
         self.tell()
 
     def unsubscribe(self, wanted: Filter) -> None:
         """Take topics from what the consumer wants; the lock is held."""
         assert isinstance(self._member, ConsumingMember)
         assert isinstance(self.part, LogConsumer)
-        self.node.perform(self._member.unsubscribe(self.part, wanted, time.monotonic()))
+        self._driver.do(self._member.unsubscribe(self.part, wanted, time.monotonic()))
         self.tell()
 
     # -- driving --------------------------------------------------------------------------------------
 
-    def carry_out(self, action: Action) -> None:
-        """Do what the part alone is asked for; the lock is held."""
-        self._table[type(action)](action)
-
-    def perform(self, actions: Sequence[Action]) -> None:
+    def perform(self, effects: Sequence[Effect]) -> None:
         """Carry out what a call of the part returned; the lock is held."""
-        self.node.perform(self._carry(self.part, actions))
+        self._driver.perform(self._member.carry(self.part, effects))  # type: ignore[arg-type]
 
-    def call(self, method: Callable[..., Sequence[Action]], *args: object) -> None:
-        """Make one call into the part and carry out its answer; from any thread."""
-        self.node.run(lambda: self.perform(method(*args, now=time.monotonic())))
+    def do(self, effects: Sequence[Effect]) -> None:
+        """As ``perform``, with what follows from it; whoever waits for that is told."""
+        self._driver.run(self._driver.do, self._member.carry(self.part, effects))  # type: ignore[arg-type]
+
+    def gathered(self, task: Task, at: float) -> None:
+        """Something was gathered, and nobody may come to send it: look at it at ``at``; the lock is held."""
+        self._driver.gathered(task, at)
 
     def pump(self, timeout_s: float, until: Callable[[], bool]) -> None:
         """Drive until ``until()``, which is called with the lock held, or so long; not with the lock held."""
-        self.node.turns.wait(lambda: self.closed or self._halted is not None or until(), timeout_s)
+        self._driver.turns.wait(lambda: self.closed or self._halted is not None or until(), timeout_s)
 
     def wait_until(
         self, check: Callable[[], None], ready: Callable[[], bool], missing: Callable[[str], str], timeout: float | None
@@ -259,26 +285,26 @@ class Seat(Generic[M]):
 
     def serve(self) -> None:
         """Handle what is there, without waiting."""
-        self.node.turns.serve()
+        self._driver.turns.serve()
 
     def later(self, function: Callable[[], None]) -> None:
         """Have a thread call a function soon, without the lock, in the order of these calls; ``close`` waits for it."""
         with self.lock:
             if self._callbacks is None:
-                self._callbacks = Lane(CALLBACKS, self.node.run)
+                self._callbacks = Lane(CALLBACKS, self._driver.run)
         self._callbacks.do(function)
 
     def on_disk(self, function: Callable[[], None]) -> None:
         """Have a thread that may wait for a disk call a function, with the lock held; the lock is held."""
         if self._journal is None:
-            self._journal = Lane(DISKS, self.node.run)
-        self._journal.do(lambda: self.node.run(function))
+            self._journal = Lane(DISKS, self._driver.run)
+        self._journal.do(lambda: self._driver.run(function))
 
     def tell(self) -> None:
         """Something changed for which others may wait, or is due earlier; the lock is held."""
-        self.node.turns.news = True
-        self.node.turns.tell()
-        self.node.turns.look_again()
+        self._driver.turns.news = True
+        self._driver.turns.tell()
+        self._driver.turns.look_again()
 
     @property
     def choked(self) -> bool:
@@ -286,7 +312,7 @@ class Seat(Generic[M]):
         return self.node.choked
 
     def published(self) -> Callable[[], bool]:
-        """See ``Node.published``."""
+        """See ``LogPorts.published``."""
         return self.node.published()
 
     # -- its end --------------------------------------------------------------------------------------
@@ -294,13 +320,13 @@ class Seat(Generic[M]):
     @property
     def halted(self) -> str | None:
         """Why the part, or the whole node, stopped, if it did."""
-        return self._halted or self.node.turns.halted
+        return self._halted or self._driver.turns.halted
 
     def check(self) -> None:
         """Raise MemberStopped if the member met a defect."""
         if self._halted is not None:
             raise MemberStopped(self._halted)
-        self.node.turns.check()
+        self._driver.turns.check()
 
     def halt(self, error: Exception) -> None:
         """A defect of this part: say so to whoever uses it; the others at the node go on."""
@@ -308,7 +334,7 @@ class Seat(Generic[M]):
         with self.lock:
             if self.halted is None:
                 self._halted = f"the member stopped because of a defect: {error!r}; close it, and make another one"
-                self.on_report(Stopped(self._halted))
+                self.user.report(Stopped(self._halted))
                 self.tell()
 
 
@@ -419,11 +445,11 @@ def producing(address: str, name: str, where: Where, *, live: bool, identity: bo
     """
     wait_s = FULL_PEER_WAIT_LIVE_S if live else FULL_PEER_WAIT_S
     key = (ProducingMember, where, live, address if identity else None)
-    shared = _share(key, address, lambda: _Shared(ProducingMember(name), where, wait_s))
+    shared = _share(key, address, lambda: SeatPorts(ProducingMember(name), where, wait_s))
     return Seat(shared, address, identity=identity)
 
 
 def consuming(address: str, name: str, where: Where) -> Seat[ConsumingMember]:
     """A seat for a consumer; see ``producing``."""
     key = (ConsumingMember, where)
-    return Seat(_share(key, address, lambda: _Shared(ConsumingMember(name), where, FULL_PEER_WAIT_S)), address)
+    return Seat(_share(key, address, lambda: SeatPorts(ConsumingMember(name), where, FULL_PEER_WAIT_S)), address)

@@ -1,141 +1,93 @@
 """How a node meets others: through towers, by dialling forwarders, or as a forwarder that is dialled.
 
-Each opens the sockets that subscribe, and those that nodes find each other by; the node drives them all.
+Each opens the sockets that subscribe, and those that nodes find each other by; the node's driver reads them all.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Sequence
+import selectors
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import zmq
 
+from chappe.core import Effect
 from chappe.data.endpoint import identity_of
 from chappe.defaults import SUBSCRIPTION_BYTES_MAX
 from chappe.errors import UsageError
-from chappe.log.actions import Action, Beacon, Connect, Disconnect
 from chappe.log.beacon import BEACON, GOODBYE, NAMED, WELCOME, Discovery
-from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
 from chappe.log.forwarders import Forwarders
 from chappe.log.guard import Guard
 from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Member, Middle, is_handed_on
 from chappe.log.introducing import Introducer
 from chappe.log.leaving import Leaving
-from chappe.log.messages import Message, StoreInfo, decode
+from chappe.log.messages import StoreInfo, decode
+from chappe.log.node import Discovers, LogNode
 from chappe.permissions.decisions import AND
 from chappe.permissions.rules import INTRODUCE, STORE
+from chappe.runtime.driver import Driver, Frames, Inlet
 from chappe.system import machine, time
 from chappe.transports.addresses import ForwarderAddress, TowerAddress, bind, reachable_host
 from chappe.transports.dialled import Dialled
 from chappe.transports.gate import ORIGINALS, Gate, user_of
-from chappe.transports.zeromq import open_socket
+from chappe.transports.zeromq import open_socket, taking
 
 logger = logging.getLogger(__name__)
 
-Drain = Callable[[], bool]
-Handle = Callable[[list[bytes]], Sequence[Action]]
 BEACON_BYTES_MAX = 4096  # larger messages close the connection
 INFO = b"I"  # what a forwarder says once a second
+TOWER_ASKS: Final = "tower asks"  # the link over which towers ask for our beacons ...
+TOWER_SAYS: Final = "tower says"  # ... and the one over which they send those of others
+PROGRAM_ASKS: Final = "program asks"  # the same of programs to which a forwarder is a tower
+PROGRAM_SAYS: Final = "program says"
+_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
-class Gatherer(Hashable, Protocol):
-    """A task of a node that is due from time to time, such as sending gathered records."""
+class Members:
+    """The link over which members are heard; ``who``: the identity that publishes there, empty if there are no keys."""
 
-    def idle(self) -> float:
-        """Run it under the lock. Return the seconds until the next call; infinity for none."""
+    __slots__ = ("who",)
+
+    def __init__(self, who: str = "") -> None:
+        self.who = who
 
 
-class Discovers(Protocol):
-    """The core that knows whom a node has met."""
+class Everybody(Members):
+    """The link of a forwarder with keys: each message says whose connection it came over."""
 
-    @property
-    def tower(self) -> bool:
-        """Whether whoever makes others known is there: a tower, or a forwarder."""
+    __slots__ = ()
 
-    @property
-    def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
-        """What was last reported of that."""
 
-    @property
-    def peers(self) -> int:
-        """Number of members known."""
+class OfForwarder(Members):
+    """The link to a forwarder that was dialled; ``place`` says which."""
 
-    @property
-    def met(self) -> list[tuple[str, str]]:
-        """Their addresses, and where each is."""
+    __slots__ = ("place",)
 
-    def store_heard(self, address: str, now: float) -> None:
-        """A store published its STORE-INFO."""
-
-    def claim(self, identity: str, now: float) -> list[Action]:
-        """Tell everybody that we go on with an identity."""
-
-    def disclaim(self, identity: str) -> list[Action]:
-        """Take a claim back."""
-
-    def newcomer(self, identity: str, now: float) -> bool:
-        """Whether we claim an identity only since now."""
-
-    def goodbye(self) -> list[Action]:
-        """Tell everybody that we leave."""
-
-    def handle_timeout(self, now: float) -> list[Action]:
-        """Do what is due."""
-
-    def next_timeout(self) -> float:
-        """When something is due."""
+    def __init__(self, place: int, who: str) -> None:
+        super().__init__(who)
+        self.place = place
 
 
 class Meets(Protocol):
-    """The part of ``Node`` that sockets are opened for."""
+    """The node that sockets are opened for."""
 
-    @property
-    def address(self) -> str:
-        """Of the node's core."""
+    driver: Driver
+    core: LogNode
+    guard: Guard | None
+    views: bool
 
-    @property
-    def guard(self) -> Guard | None:
-        """Checks other members, where connections have keys."""
+    def hear_member(self, frames: Frames, who: str) -> Sequence[Effect]:
+        """A member published something."""
 
-    def keep(self, sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """See ``Node.keep``."""
-
-    def hear(self, sock: zmq.Socket[bytes], handle: Callable[[list[bytes | memoryview]], Sequence[Action]]) -> Drain:
-        """See ``Node.hear``."""
-
-    def hear_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> Drain:
-        """See ``Node.hear_frames``."""
-
-    def watch_socket(self, sock: zmq.Socket[bytes], drain: Drain) -> None:
-        """See ``Node.watch_socket``."""
-
-    def suspect(self, drain: Drain) -> None:
-        """See ``Node.suspect``."""
-
-    def receive(self, sock: zmq.Socket[bytes], handle: Handle) -> bool:
-        """See ``Node.receive``."""
-
-    def receive_frames(self, sock: zmq.Socket[bytes], handle: Callable[[list[zmq.Frame]], Sequence[Action]]) -> bool:
-        """See ``Node.receive_frames``."""
-
-    def on_message(self, frames: Sequence[bytes | memoryview], who: str = "") -> Sequence[Action]:
-        """See ``Node.on_message``."""
-
-    def told(self, message: Message) -> Sequence[Action]:
-        """See ``Node.told``."""
+    def publish_frames(self, frames: list[bytes]) -> None:
+        """Send to whoever subscribed."""
 
     def report(self, event: object) -> None:
-        """See ``Node.report``."""
-
-    def publish(self, frames: list[bytes]) -> None:
-        """See ``Node.publish``."""
-
-    def call_idle(self, gatherer: Gatherer, at: float) -> None:
-        """See ``Node.call_idle``."""
+        """Tell the application."""
 
 
 class Meeting(Protocol):
@@ -154,18 +106,21 @@ class Meeting(Protocol):
         """Open the node's sockets, bind or connect the one that it publishes on. Raises AddressInUse, UsageError."""
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
-        """A socket for queries, which the caller watches and closes, and where others reach it."""
+        """A socket for queries, which the caller has watched, and where others reach it."""
+
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """A message has come over one of the links that ``open`` made, but for plain ``Members``."""
 
     def subscribe(self, option: int, prefix: bytes) -> None:
         """Ask for messages that begin so, or take that back; ``option`` says which."""
 
-    def beacon(self, action: Beacon) -> None:
+    def beacon(self, frames: Sequence[bytes]) -> None:
         """Send a beacon."""
 
-    def connect(self, action: Connect) -> None:
-        """Listen to a member."""
+    def connect(self, endpoint: str) -> None:
+        """Listen to a member; nothing happens if that is done already."""
 
-    def disconnect(self, action: Disconnect) -> None:
+    def disconnect(self, endpoint: str) -> None:
         """Disconnect from a member once everything that it sent is read."""
 
     def look(self) -> None:
@@ -182,8 +137,7 @@ class Meeting(Protocol):
 class _Dialled:
     """A socket that subscribes, and what it dials."""
 
-    sub: zmq.Socket[bytes]
-    drain: Drain
+    inlet: Inlet
     connection: Dialled
 
 
@@ -204,6 +158,7 @@ class _Listening:
         self._heard: dict[str, _Dialled] = {}  # by identity
         self._others: list[Dialled] = []
         self._wanted: dict[bytes, None] = {}  # prefixes
+        self._connected: set[str] = set()  # endpoints
         self._leaving = Leaving()
 
     def subscribe(self, option: int, prefix: bytes) -> None:
@@ -213,31 +168,32 @@ class _Listening:
         else:
             self._wanted.pop(prefix, None)
         for each in self._heard.values():
-            each.sub.setsockopt(option, prefix)
+            each.inlet.sock.setsockopt(option, prefix)
 
-    def connect(self, action: Connect) -> None:
+    def connect(self, endpoint: str) -> None:
         """See ``Meeting.connect``."""
-        name = "" if self.gate is None else identity_of(action.endpoint)[1]
-        if self._leaving.stay(action.endpoint):
+        name = "" if self.gate is None else identity_of(endpoint)[1]
+        if self._leaving.stay(endpoint) or endpoint in self._connected:
             return
+        self._connected.add(endpoint)
         heard = self._heard.get(name) or self._hear(name)
         try:
-            heard.connection.connect(action.endpoint)
+            heard.connection.connect(endpoint)
         except zmq.ZMQError as error:
-            logger.warning("cannot connect to the member at %s: %s", action.endpoint, error.strerror)
-        self._node.suspect(heard.drain)
+            logger.warning("cannot connect to the member at %s: %s", endpoint, error.strerror)
+        self._node.driver.suspect(heard.inlet)
 
-    def disconnect(self, action: Disconnect) -> None:
+    def disconnect(self, endpoint: str) -> None:
         """See ``Meeting.disconnect``."""
-        if self._socket_of(action.endpoint) is None:
+        if self._socket_of(endpoint) is None:
             return
-        oldest = self._leaving.leave(action.endpoint, time.monotonic())
+        oldest = self._leaving.leave(endpoint, time.monotonic())
         if oldest is not None:
             self._end(oldest)
-        self._node.call_idle(self, self._leaving.next_timeout())
+        self._node.driver.call_idle(self, self._leaving.next_timeout())
 
     def idle(self) -> float:
-        """End closing connections that are fully read; a ``Gatherer`` method."""
+        """End closing connections that are fully read; see ``driver.Task``."""
         now = time.monotonic()
         for endpoint in self._leaving.look(self._unread, now):
             self._end(endpoint)
@@ -250,17 +206,18 @@ class _Listening:
         """True if input is pending that may be of this connection; a socket does not tell its sender."""
         heard = self._socket_of(endpoint)
         assert heard is not None
-        self._node.suspect(heard.drain)
-        return bool(int(heard.sub.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        self._node.driver.suspect(heard.inlet)
+        return bool(int(heard.inlet.sock.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _end(self, endpoint: str) -> None:
+        self._connected.discard(endpoint)
         heard = self._socket_of(endpoint)
         assert heard is not None
         try:
             heard.connection.disconnect(endpoint)
         except zmq.ZMQError:
             pass  # it never was connected
-        self._node.suspect(heard.drain)
+        self._node.driver.suspect(heard.inlet)
 
     def look(self) -> None:
         """See ``Meeting.look``."""
@@ -269,7 +226,7 @@ class _Listening:
         for heard in self._heard.values():
             heard.connection.look()
             if self.gate is not None:
-                self._node.suspect(heard.drain)
+                self._node.driver.suspect(heard.inlet)
 
     def joined(self) -> None:
         """See ``Meeting.joined``."""
@@ -284,10 +241,10 @@ class _Listening:
     def _hear(self, who: str) -> _Dialled:
         """A socket that dials one identity."""
         sub = open_socket(zmq.SUB, self.gate)
-        drain = self._node.hear(sub, partial(self._node.on_message, who=who) if who else self._node.on_message)
+        inlet = _read(self._node, sub, Members(who))
         for prefix in self._wanted:
             sub.setsockopt(zmq.SUBSCRIBE, prefix)
-        made = self._heard[who] = _Dialled(sub, drain, Dialled(sub, self.gate, self._node.report))
+        made = self._heard[who] = _Dialled(inlet, Dialled(sub, self.gate, self._node.report))
         return made
 
 
@@ -315,17 +272,21 @@ class AtTowers(_Listening):
         self.endpoint = f"tcp://{self._host}:{port}"
         if self.gate is None:
             self._hear("")
-        self._beacon_pub = node.keep(open_socket(zmq.XPUB, self.gate))
+        self._beacon_pub = open_socket(zmq.XPUB, self.gate)
+        self._asks = node.driver.watch(Inlet(self._beacon_pub, TOWER_ASKS))
         self._beacon_pub.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._beacon_pub.setsockopt(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES_MAX)
-        beacon_sub = node.keep(open_socket(zmq.SUB, self.gate))
+        beacon_sub = open_socket(zmq.SUB, self.gate)
+        node.driver.watch(Inlet(beacon_sub, TOWER_SAYS))
         for kind in (NAMED, BEACON, GOODBYE, WELCOME):  # who subscribes to beacons is told of everybody, and the name
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         if self.gate is not None:
-            self._permissions = Member(self.gate, lambda frames: self._send(frames), _word())
+            self._permissions = Member(self.gate, self.beacon, _word())
             for kind in self._permissions.kinds:
                 beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
-        self._discovery = Discovery(node.address, self._host, port, now=time.monotonic(), guard=node.guard)
+        self._discovery = Discovery(
+            node.core.role, node.core.address, self._host, port, now=time.monotonic(), guard=node.guard
+        )
         # Both are refused together, which is told once.
         telling = Dialled(self._beacon_pub, self.gate, lambda event: None, INTRODUCE)
         hearing = Dialled(beacon_sub, self.gate, node.report, INTRODUCE)
@@ -334,8 +295,6 @@ class AtTowers(_Listening):
         for tower, name in zip(self._towers, names, strict=True):
             telling.connect(f"tcp://{tower.host}:{tower.sub_port}{name}")
             hearing.connect(f"tcp://{tower.host}:{tower.pub_port}{name}")
-        node.watch_socket(self._beacon_pub, self._drain_beacon_pub)
-        node.watch_socket(beacon_sub, lambda: node.receive(beacon_sub, self._on_beacon))
         return self._discovery
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
@@ -347,25 +306,20 @@ class AtTowers(_Listening):
             router.close()
             raise
 
-    def beacon(self, action: Beacon) -> None:
+    def beacon(self, frames: Sequence[bytes]) -> None:
         """See ``Meeting.beacon``."""
-        self._send(action.frames)
-
-    def _send(self, frames: Sequence[bytes]) -> None:
         self._beacon_pub.send_multipart(frames, zmq.NOBLOCK)
-        self._node.suspect(self._drain_beacon_pub)
+        self._node.driver.suspect(self._asks)
 
-    def _drain_beacon_pub(self) -> bool:
-        return self._node.receive(self._beacon_pub, self._on_tower)
-
-    def _on_tower(self, frames: list[bytes]) -> Sequence[Action]:
-        return self._discovery.handle_tower_ready(time.monotonic()) if frames[0] == b"\1" + BEACON else ()
-
-    def _on_beacon(self, frames: list[bytes]) -> Sequence[Action]:
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """See ``Meeting.hear``."""
+        if link is TOWER_ASKS:
+            return self._discovery.handle_subscription(frames[0][1:], frames[0][:1] == b"\1", time.monotonic())
+        assert link is TOWER_SAYS
         if self._permissions is not None and is_handed_on(frames[0]):
             self._permissions.hear(frames, time.monotonic())
             return ()
-        return self._discovery.handle_beacon(frames, time.monotonic())
+        return self._discovery.handle_frames(frames, time.monotonic())
 
 
 class _Dialling:
@@ -382,18 +336,18 @@ class _Dialling:
         self._permissions: Member | None = None
         self.names: list[str] = []
 
-    def hear(self, node: Meets) -> Forwarders:
+    def open(self, node: Meets) -> Forwarders:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
         if self._gate is not None:
-            self._permissions = Member(self._gate, node.publish, _word(), all_groups=self._all_groups)
+            self._permissions = Member(self._gate, node.publish_frames, _word(), all_groups=self._all_groups)
         self.names = [_name(self._gate, STORE, each) for each in self._where]
-        self.known = Forwarders([str(each) for each in self._where], now=time.monotonic())
+        self.known = Forwarders(node.core.role, [str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
             sub = open_socket(zmq.SUB, self._gate)
-            drain = node.hear(sub, partial(self._on_message, place))
+            inlet = _read(node, sub, OfForwarder(place, self.names[place].removeprefix("#")))
             dialled = Dialled(sub, self._gate, node.report, STORE)
-            self._dialled.append(_Dialled(sub, drain, dialled))
+            self._dialled.append(_Dialled(inlet, dialled))
             for kind in (INFO,) if self._permissions is None else (INFO, *self._permissions.kinds):
                 sub.setsockopt(zmq.SUBSCRIBE, kind)
             _watch(node, dialled)
@@ -404,7 +358,7 @@ class _Dialling:
         """See ``Meeting.look``."""
         for each in self._dialled:
             each.connection.look()
-            self._node.suspect(each.drain)
+            self._node.driver.suspect(each.inlet)
 
     def close(self) -> None:
         """See ``Meeting.close``."""
@@ -415,22 +369,23 @@ class _Dialling:
         """See ``Meeting.subscribe``."""
         if prefix != INFO:
             for each in self._dialled:
-                each.sub.setsockopt(option, prefix)
-                self._node.suspect(each.drain)
+                each.inlet.sock.setsockopt(option, prefix)
+                self._node.driver.suspect(each.inlet)
 
-    def _on_message(self, place: int, frames: list[bytes | memoryview]) -> Sequence[Action]:
+    def hear(self, link: OfForwarder, frames: Frames) -> Sequence[Effect]:
+        """A forwarder published something."""
         if self._permissions is not None and is_handed_on(bytes(frames[0])):
             self._permissions.hear([bytes(each) for each in frames], time.monotonic())
             return ()
         if frames[0][:1] != INFO:
-            return self._node.on_message(frames, self.names[place].removeprefix("#"))
+            return self._node.hear_member(frames, link.who)
         message = decode(frames)
         assert isinstance(message, StoreInfo)
-        actions = self.known.heard(place, message.address, time.monotonic())
-        where = self._where[place]
+        now, where = time.monotonic(), self._where[link.place]
+        effects = self.known.heard(link.place, message.address, now)
         # Who asks it would have to reach what the forwarder takes for its own address.
-        told = replace(message, endpoint=f"tcp://{where.host}:{where.query_port}{self.names[place]}")
-        return [*actions, *self._node.told(told)]
+        told = replace(message, endpoint=f"tcp://{where.host}:{where.query_port}{self.names[link.place]}")
+        return [*effects, *self._node.core.role.handle_message(told, now)]
 
 
 class AtForwarders:
@@ -445,12 +400,20 @@ class AtForwarders:
         self._where = forwarders
         self._dialling = _Dialling(forwarders, gate)
         self._publishing: Dialled | None = None
-        self.subscribe = self._dialling.subscribe
+
+    def subscribe(self, option: int, prefix: bytes) -> None:
+        """See ``Meeting.subscribe``."""
+        self._dialling.subscribe(option, prefix)
+
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """See ``Meeting.hear``."""
+        assert isinstance(link, OfForwarder)
+        return self._dialling.hear(link, frames)
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         pub.setsockopt(zmq.IMMEDIATE, 1)  # ZeroMQ is to keep nothing for one that is not there
-        found = self._dialling.hear(node)
+        found = self._dialling.open(node)
         self._publishing = Dialled(pub, self.gate, lambda event: None, STORE)  # who listens there tells
         self.subscribers = AND.join(dict.fromkeys(each.removeprefix("#") for each in self._dialling.names))
         for each, name in zip(self._where, self._dialling.names, strict=True):
@@ -476,13 +439,13 @@ class AtForwarders:
         """Who listens nowhere cannot be asked."""
         raise NotImplementedError
 
-    def beacon(self, action: Beacon) -> None:
+    def beacon(self, frames: Sequence[bytes]) -> None:
         """There is nobody to send one to."""
 
-    def connect(self, action: Connect) -> None:
+    def connect(self, endpoint: str) -> None:
         """There is nobody else."""
 
-    def disconnect(self, action: Disconnect) -> None:
+    def disconnect(self, endpoint: str) -> None:
         """There is nobody else."""
 
 
@@ -515,25 +478,25 @@ class AsForwarder(_Listening):
         self.originals = originals
         self._host = address.host
         self._peers = _Dialling(peers, gate, all_groups=True)
-        self._beacon_pub: zmq.Socket[bytes] | None = None
-        self._drain_beacon_pub: Drain
+        self._asks: Inlet | None = None  # over which programs ask for beacons
+        self._known: Introducer | None = None
         self.address = replace(address, host=reachable_host(address.host))
 
     def open(self, node: Meets, pub: zmq.Socket[bytes]) -> Discovers:
         """See ``Meeting.open``."""
         self._node = node
         sub = open_socket(zmq.SUB, self.gate)
-        drain = node.hear(sub, node.on_message) if self.gate is None else node.hear_frames(sub, self._on_frames)
-        self._heard[""] = _Dialled(sub, drain, Dialled(sub, None, node.report))  # which dials originals, at most
+        inlet = _read(node, sub, Members()) if self.gate is None else _read_frames(node, sub, Everybody(), gathers=True)
+        self._heard[""] = _Dialled(inlet, Dialled(sub, None, node.report))  # which dials originals, at most
         if self.gate is not None:
-            self._permissions = Middle(self.gate, node.publish)
+            self._permissions = Middle(self.gate, node.publish_frames)
             for kind in (PERMISSIONS, GROUPS):
                 sub.setsockopt(zmq.SUBSCRIBE, kind)
         in_port = bind(sub, self._host, self.address.in_port, self.gate)
         out_port = bind(pub, self._host, self.address.out_port, self.gate)
         self.address = replace(self.address, in_port=in_port, out_port=out_port)
         self.endpoint = f"tcp://{self.address.host}:{out_port}{_mark(self.gate)}"
-        forwarders = self._peers.hear(node)
+        forwarders = self._peers.open(node)
         if self.originals is None:
             return forwarders
         host, port = self.address.host, out_port
@@ -542,20 +505,35 @@ class AsForwarder(_Listening):
             for each in (sub, pub):
                 self.gate.admit_plain(each)
             host, port = reachable_host(where.host), bind(pub, where.host, where.pub_port and where.pub_port + 1)
-        return self._introduce(
-            node, self.originals, Introducer(node.address, host, port, forwarders, now=time.monotonic())
-        )
+        role, address = node.core.role, node.core.address
+        self._known = Introducer(role, address, host, port, forwarders, now=time.monotonic())
+        self._introduce(node, self.originals)
+        return self._known
 
-    def _on_frames(self, frames: list[zmq.Frame]) -> Sequence[Action]:
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """See ``Meeting.hear``."""
+        if isinstance(link, Everybody):
+            return self._hear_somebody(frames)
+        if isinstance(link, OfForwarder):
+            return self._peers.hear(link, frames)
+        assert self._known is not None
+        if link is PROGRAM_ASKS:
+            return self._known.handle_subscription(frames[0][1:], frames[0][:1] == b"\1", time.monotonic())
+        assert link is PROGRAM_SAYS
+        return self._known.handle_frames([each.bytes for each in frames], _host_of(frames[0]), time.monotonic())
+
+    def _hear_somebody(self, frames: list[zmq.Frame]) -> Sequence[Effect]:
         who = user_of(frames[0])
         if self._permissions is not None and who and is_handed_on(frames[0].bytes):
             self._permissions.hear([each.bytes for each in frames], time.monotonic())
             return ()
-        return self._node.on_message([each.bytes for each in frames], who or self.strangers)
+        return self._node.hear_member([each.bytes for each in frames], who or self.strangers)
 
-    def _introduce(self, node: Meets, where: TowerAddress, known: Introducer) -> Introducer:
+    def _introduce(self, node: Meets, where: TowerAddress) -> None:
         """Let programs find the forwarder that look for a tower."""
-        beacons, pub = node.keep(open_socket(zmq.SUB)), node.keep(open_socket(zmq.XPUB))
+        beacons, pub = open_socket(zmq.SUB), open_socket(zmq.XPUB)
+        _read_frames(node, beacons, PROGRAM_SAYS)
+        self._asks = node.driver.watch(Inlet(pub, PROGRAM_ASKS))
         for kind in (BEACON, GOODBYE):
             beacons.setsockopt(zmq.SUBSCRIBE, kind)
         beacons.setsockopt(zmq.MAXMSGSIZE, BEACON_BYTES_MAX)
@@ -564,17 +542,6 @@ class AsForwarder(_Listening):
         pub.setsockopt(zmq.XPUB_WELCOME_MSG, WELCOME)
         sub_port, pub_port = bind(beacons, where.host, where.sub_port), bind(pub, where.host, where.pub_port)
         self.originals = TowerAddress(reachable_host(where.host), sub_port, pub_port)
-
-        def take(frames: list[zmq.Frame]) -> Sequence[Action]:
-            return known.handle_beacon([each.bytes for each in frames], _host_of(frames[0]), time.monotonic())
-
-        def drain() -> bool:
-            return node.receive(pub, lambda frames: known.handle_subscription(frames[0], time.monotonic()))
-
-        self._beacon_pub, self._drain_beacon_pub = pub, drain
-        node.watch_socket(beacons, lambda: node.receive_frames(beacons, take))
-        node.watch_socket(pub, drain)
-        return known
 
     def open_router(self) -> tuple[zmq.Socket[bytes], str]:
         """See ``Meeting.open_router``."""
@@ -604,11 +571,21 @@ class AsForwarder(_Listening):
         super().close()
         self._peers.close()
 
-    def beacon(self, action: Beacon) -> None:
+    def beacon(self, frames: Sequence[bytes]) -> None:
         """Tell programs that look for a tower."""
-        assert self._beacon_pub is not None
-        self._beacon_pub.send_multipart(action.frames, zmq.NOBLOCK)
-        self._node.suspect(self._drain_beacon_pub)
+        assert self._asks is not None
+        self._asks.sock.send_multipart(frames, zmq.NOBLOCK)
+        self._node.driver.suspect(self._asks)
+
+
+def _read(node: Meets, sub: zmq.Socket[bytes], link: Members) -> Inlet:
+    """Read what members publish."""
+    return node.driver.watch(Inlet(sub, link, taking(sub, views=node.views), gathers=True))
+
+
+def _read_frames(node: Meets, sub: zmq.Socket[bytes], link: object, *, gathers: bool = False) -> Inlet:
+    """Read a socket frame by frame: each knows the connection that it came over."""
+    return node.driver.watch(Inlet(sub, link, partial(sub.recv_multipart, _NOBLOCK, copy=False), gathers=gathers))
 
 
 def _word() -> bytes:
@@ -632,7 +609,8 @@ def _watch(node: Meets, dialled: Dialled) -> None:
     Before anything is dialled: ZeroMQ gives up who refused it, so there is one event, and it may come at once.
     """
     if machine.current() is machine.SYSTEM and (refusals := dialled.listen()) is not None:
-        node.watch_socket(refusals, dialled.look)
+        node.driver.turns.register(int(refusals.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: dialled.look())
+        dialled.look()  # its descriptor tells of what comes after that
 
 
 def _host_of(frame: zmq.Frame) -> str:

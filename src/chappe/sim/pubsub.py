@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
-from chappe.log.actions import Ask, Connect, Publish, Reply, Subscribe
+from chappe.core import Ask, Dial, Publish, Reply, Subscribe
 from chappe.log.messages import Message
 from chappe.sim.network import Network
 from chappe.sim.world import World
@@ -247,7 +247,7 @@ class Link:
         "wanted",
     )
 
-    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str, what: type = Connect) -> None:
+    def __init__(self, net: PubSub, subscriber: Subscriber, endpoint: str, what: type = Dial) -> None:
         self._what = what
         self._net = net
         self.subscriber = subscriber

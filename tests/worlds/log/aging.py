@@ -16,9 +16,9 @@ from tests.worlds.log.node import NodeHost
 from tests.worlds.log.world import LogWorld
 
 from chappe.data.topic import Filter
-from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Batch
 from chappe.log.clock import SLACK_S, ClockEstimate
+from chappe.log.delivery import Records
 from chappe.log.messages import BatchMessage, Message
 from chappe.log.sources import Key
 from chappe.sim.world import Checker
@@ -56,14 +56,16 @@ class Snail(ConsumerHost):
         super().__init__(world, name, filters, {}, ages=True)
         self.max_age_s = max_age_s
         self.judged = 0
-        self._queue: deque[tuple[Deliver, float]] = deque()
+        self._queue: deque[tuple[Records, float]] = deque()
         self._rest_s = world.age_rng.choice((0.0, 0.05, 0.5))
-        self.table |= {ClockRead: lambda action: self._later(0.0)}
 
-    def _deliver(self, action: Deliver) -> None:
+    def deliver(self, action: Records) -> None:
         self.world.see("on_deliver", self, action)
         self._queue.append((action, self.world.now))
         self._later(self._rest_s * self.world.age_rng.random())
+
+    def clock_read(self) -> None:
+        self._later(0.0)
 
     def _later(self, seconds: float) -> None:
         if not self._taking and self._queue:
@@ -119,7 +121,7 @@ class Ages(Checker[LogWorld]):
                 if timestamp == host.wall_us:
                     self._made[host.key, offset] = self.world.now, timestamp
 
-    def on_judged(self, host: Snail, action: Deliver, arrived: float, clock: ClockEstimate | None, old: Any) -> None:
+    def on_judged(self, host: Snail, action: Records, arrived: float, clock: ClockEstimate | None, old: Any) -> None:
         """A consumer has made up its mind."""
         key, now = (action.topic, action.partition), self.world.now
         sets = [0.0, *(at for at, name in self._set if name in (None, self._host.get(key)))]

@@ -16,9 +16,9 @@ from tests.worlds.disk import SimDisk
 from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSubject
 from tests.worlds.log.world import Content, WatchedLog
 
-from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
 from chappe.log.consumer import LAST, LogConsumer
+from chappe.log.delivery import Records
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.log.storage import Append
@@ -40,7 +40,7 @@ class Order(Checker[WatchedLog]):
 
     name = "order"
 
-    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Records) -> None:
         """Compare with what is expected next."""
         if host.reset is LAST:
             return  # ``lasts`` looks at these
@@ -102,7 +102,7 @@ class StoredOnly(Checker[WatchedLog]):
         super().__init__(world)
         self._given: dict[Key, set[int]] = {}
 
-    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Records) -> None:
         """Look at the disks themselves, once at each: of the stores that it knows, if it is to count them."""
         if not host.min_acks:
             return
@@ -291,7 +291,7 @@ class Bounds(Checker[WatchedLog]):
         """Look into the cores."""
         limits = self.world.limits
         for store in self.world.alive(StoreSubject):
-            self._sound(store, store.core.wrong())
+            self._sound(store, store.core.invariants())
             load = store.core.load()
             self._at_most(store, "held", load.held_bytes, limits.held_bytes_max, 0)
             answers = self.world.large_answers * limits.read_bytes
@@ -299,7 +299,7 @@ class Bounds(Checker[WatchedLog]):
             self._at_most(store, "staged", load.waiting_bytes, staged, ONE_MORE_BYTES)
             self._at_most(store, "asked", load.questions, 2 * len(load.partitions) + 50, 0)
         for host in self.world.alive(ConsumerSubject):
-            self._sound(host, host.core.wrong())
+            self._sound(host, host.core.invariants())
             load = host.core.load()
             self._at_most(host, "held", load.held_bytes, limits.held_bytes_max, 0)
             self._at_most(host, "READs", load.reads, limits.reads_max, 1)
@@ -310,11 +310,11 @@ class Bounds(Checker[WatchedLog]):
             reads = limits.reads_max * (limits.read_bytes + ONE_MORE_BYTES)
             self._at_most(host, "queued", load.waiting_bytes, queue, reads)
             if host.home is host:
-                self._sound(host, host.member.wrong())
+                self._sound(host, host.member.invariants())
                 if host.neglects():
                     self.fail(f"{host.name} leaves messages in the queue, though it has room")
         for producer in self.world.alive(ProducerSubject):
-            self._sound(producer, [*producer.part.wrong(), *producer.member.wrong()])
+            self._sound(producer, [*producer.part.invariants(), *producer.member.invariants()])
 
     def _sound(self, host: Host, wrong: list[str]) -> None:
         if wrong:

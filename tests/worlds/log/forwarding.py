@@ -121,7 +121,7 @@ class Forward(Log):
 
     def discovery(self, host: NodeHost) -> Forwarders:
         """Everybody knows all forwarders; these know the others."""
-        return Forwarders(self._places(host), now=self.now)
+        return Forwarders(host.role, self._places(host), now=self.now)
 
     def meet(self, host: NodeHost) -> None:
         """A host dials what it knows; producers and consumers also to be heard."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tests.worlds.log.subjects import ConsumerSubject, StoreSubject
 from tests.worlds.log.world import WatchedLog, contents
 
-from chappe.log.actions import Deliver
 from chappe.log.consumer import LAST
+from chappe.log.delivery import Records
 from chappe.log.events import LastValuesRefused, OutOfRange, RecordsLost
 from chappe.log.sources import Key
 from chappe.sim.host import Host
@@ -36,7 +36,7 @@ class Lasts(Checker[WatchedLog]):
         super().__init__(world)
         self._had: dict[ConsumerSubject, dict[Key, _Had]] = {}
 
-    def on_deliver(self, host: ConsumerSubject, action: Deliver) -> None:
+    def on_deliver(self, host: ConsumerSubject, action: Records) -> None:
         """In order, as it was sent, and without gaps once the partition has begun."""
         if host.reset is not LAST:
             return

@@ -14,16 +14,17 @@ from tests.worlds.log.stores import StoreHost
 from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject
 from tests.worlds.log.world import KEYED, HostClock, LogWorld
 
-from chappe.core import Report
+from chappe.core import Deliver, Effect, Persist, Publish
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
-from chappe.log.actions import Action, Deliver, Of, Persist, Publish, Trim
 from chappe.log.batch import Batch
+from chappe.log.clocks import ClockRead
 from chappe.log.consumer import EARLIEST, LAST, LogConsumer, Reset
 from chappe.log.consuming import ConsumingMember
+from chappe.log.delivery import Records
 from chappe.log.events import IdentityRolledBack
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, Message, RecordMessage, Stored
-from chappe.log.producer import LogProducer
+from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.log.sources import Key
@@ -83,7 +84,7 @@ class ProducerHost(NodeHost, ProducerSubject):
         )  # stores, by name, that listened before one had said how far it holds the partition
         self._begins: frozenset[str] = frozenset()  # who asked, and was not answered yet
         self._answered = False  # one of them, or another one while they listened, has said so
-        self.table |= {Persist: self._persist, Trim: self._trim}
+        self.table |= {Persist: self._persist}
         known = len(world.truth.of(self.key).records)
         if self.core.next_offset < known and not (journal is not None and journal.rolled_back):
             world.fail("identity", f"{name} resumes at {self.core.next_offset}, it had published {known} records")
@@ -168,7 +169,7 @@ class ProducerHost(NodeHost, ProducerSubject):
             core.hurry(self.world.now, rng.random() < 0.5)
             self.carry(())
 
-    def carry(self, actions: Sequence[Action]) -> None:
+    def carry(self, actions: Sequence[Effect]) -> None:
         """Carry out what a call of the core returned."""
         self.perform(self.member.carry(self.part, actions))
         self.arm()
@@ -207,19 +208,19 @@ class ProducerHost(NodeHost, ProducerSubject):
         return False
 
     def _persist(self, action: Persist) -> None:
+        job = action.job
         assert self.journal is not None
+        if isinstance(job, JournalTrim):
+            self.world.failed[JournalTrim] += self.journal.trim(job.offset, self.world.rng.choice((0, 1, 5))) > 0
+            return
+        refusal: StorageError | None = None
         try:
-            self.journal.append(action.body)
+            self.journal.append(job.body)
         except StorageError as error:
             self.world.trace(self, "journal: %s", error)
-            self.world.failed[Persist] += 1
-            self.carry(self.core.handle_persist_failed(str(error)))
-        else:
-            self.carry(self.core.handle_persisted(self.world.now))
-
-    def _trim(self, action: Trim) -> None:
-        assert self.journal is not None
-        self.world.failed[Trim] += self.journal.trim(action.offset, self.world.rng.choice((0, 1, 5))) > 0
+            self.world.failed[JournalBatch] += 1
+            refusal = error
+        self.carry(self.core.handle_done(job, refusal, self.world.now))
 
     def _publish(self, action: Publish) -> None:
         message = action.message
@@ -311,13 +312,12 @@ class ProducerHost(NodeHost, ProducerSubject):
             self._begins = self._begins | {message.address}
         super().on_message(message)
 
-    def _report(self, action: Report) -> None:
-        super()._report(action)
-        if isinstance(action.event, IdentityRolledBack):
+    def told(self, event: object) -> None:
+        """As every host's; an identity that stores know better begins anew."""
+        super().told(event)
+        if isinstance(event, IdentityRolledBack):
             if self.journal is None or not self.journal.rolled_back:
-                self.world.fail(
-                    "identity", f"{self.name} gives up its identity, which is as it was left: {action.event}"
-                )
+                self.world.fail("identity", f"{self.name} gives up its identity, which is as it was left: {event}")
             assert self._renew is not None
             self._renew()
             self.world.truth.of(self.key).gone = True
@@ -367,7 +367,7 @@ class ConsumerHost(NodeHost, ConsumerSubject):
         self.slow_s = world.rng.choice((0.0, 0.0, 0.01, 0.3))
         self._waiting: deque[int] = deque()
         self._taking = False
-        self.table |= {Deliver: self._deliver, Report: self._report}
+        self.table |= {Deliver: self._hand}
 
     def start(self) -> None:
         """Begin."""
@@ -411,10 +411,24 @@ class ConsumerHost(NodeHost, ConsumerSubject):
         for each in self.lodgers.values():
             each.met.update(each.core.store_addresses)
 
-    def _of_part(self, action: Of) -> None:
-        self.lodgers[action.address].perform([action.action])
+    def host_of(self, address: str) -> NodeHost:
+        """The one who lodges here with this consumer."""
+        return self.lodgers[address]
 
-    def _deliver(self, action: Deliver) -> None:
+    def _hand(self, action: Deliver) -> None:
+        host = self.lodgers[action.to]
+        if not host.alive:
+            return
+        if isinstance(action.messages, ClockRead):
+            host.clock_read()
+        else:
+            host.deliver(action.messages)
+
+    def clock_read(self) -> None:
+        """A clock that was asked for is known."""
+
+    def deliver(self, action: Records) -> None:
+        """The core hands on records."""
         self.world.trace(
             self, "gets %s/%s %d..%d", action.topic, action.partition[:6], action.start, action.batch.next - 1
         )
@@ -447,6 +461,6 @@ class ConsumerHost(NodeHost, ConsumerSubject):
         """The application has taken a batch of this size."""
         self._carry(self.core.taken(size, self.world.now))
 
-    def _carry(self, actions: Sequence[Action]) -> None:
+    def _carry(self, actions: Sequence[Effect]) -> None:
         self.home.perform(self.member.carry(self.core, actions))
         self.home.arm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -9,28 +10,15 @@ from tests.worlds.log.judging import honours
 from tests.worlds.log.towers import Line
 from tests.worlds.log.world import HOST, LogWorld
 
-from chappe.core import Halt, Report
-from chappe.log.actions import (
-    Ask,
-    Beacon,
-    Broken,
-    Claim,
-    Connect,
-    Disclaim,
-    Disconnect,
-    Gone,
-    Of,
-    Publish,
-    Resume,
-    Subscribe,
-    TakeOver,
-    Unsubscribe,
-)
+from chappe.core import Ask, Close, Dial, Halt, Publish, Report, Send, Subscribe
 from chappe.log.batch import Batch
+from chappe.log.beacon import BEACON
 from chappe.log.consuming import ConsumingMember
 from chappe.log.guard import Guard
 from chappe.log.leaving import Leaving
+from chappe.log.member import OfPart, PartBroken
 from chappe.log.messages import BatchMessage, Fetch, Message, RecordMessage, StoreInfo, decode, encode
+from chappe.log.producing import ProducingMember
 from chappe.log.queries import decode_answer, encode_query
 from chappe.sim.host import Host
 from chappe.sim.pubsub import Dialogue, Link
@@ -78,23 +66,19 @@ class NodeHost(Host):
         self._asked: dict[int, str] = {}  # whom, likewise
         self._dialogues: dict[str, Dialogue] = {}
         self._published = 0
+        if isinstance(role, ProducingMember):
+            role.claims = self.discovery
+        self._met: dict[str, str] = {}  # whom we dialled where
+        self._held = False  # messages were left in a queue
         self.table = {
             Publish: self._publish,
             Subscribe: self._subscribe,
-            Unsubscribe: self._unsubscribe,
             Report: self._report,
             Halt: self._halt,
             Ask: self._ask,
-            Beacon: self._send_beacon,
-            Connect: self._connect,
-            Disconnect: self._disconnect,
-            TakeOver: self._take_over,
-            Gone: lambda action: self.perform(self.role.handle_gone(action.address, world.now)),
-            Claim: lambda action: self.perform(self.discovery.claim(action.identity, world.now)),
-            Disclaim: lambda action: self.perform(self.discovery.disclaim(action.identity)),
-            Resume: lambda action: self.resume(),
-            Of: self._of_part,
-            Broken: self._broken,
+            Send: self._send_beacon,
+            Dial: self._dial,
+            Close: self._disconnect,
         }
         self.net.publishers[self.endpoint] = self
 
@@ -145,7 +129,14 @@ class NodeHost(Host):
 
     def paused(self) -> bool:
         """Whether the core wants nothing more for now."""
-        return bool(getattr(self.role, "paused", False))
+        self._held = bool(getattr(self.role, "paused", False))
+        return self._held
+
+    def perform(self, actions: Sequence[Any]) -> None:
+        """As every host's; if messages were left in a queue, and are wanted now, they come."""
+        super().perform(actions)
+        if self._held and self.alive and not self.paused():
+            self.resume()
 
     def resume(self) -> None:
         """The core is no longer paused."""
@@ -209,12 +200,12 @@ class NodeHost(Host):
 
     def on_tower_ready(self) -> None:
         """A tower subscribed to our beacons."""
-        self.call(self.discovery.handle_tower_ready, self.world.now)
+        self.call(self.discovery.handle_subscription, BEACON, True, self.world.now)
 
     def on_beacon(self, frames: list[bytes]) -> None:
         """A tower sent a beacon or a welcome."""
         self.world.see("on_beacon", self, frames)
-        actions = self.discovery.handle_beacon(frames, self.world.now)
+        actions = self.discovery.handle_frames(frames, self.world.now)
         if actions:
             self.perform(actions)
             self.arm()
@@ -246,12 +237,15 @@ class NodeHost(Host):
             link.offer(frames[0], message)
 
     def _subscribe(self, action: Subscribe) -> None:
+        if not action.on:
+            self._unsubscribe(action)
+            return
         count = self.wants[action.prefix] = self.wants.get(action.prefix, 0) + 1
         if count == 1:
             for link in self.links.values():
                 link.subscribe(True, action.prefix)
 
-    def _unsubscribe(self, action: Unsubscribe) -> None:
+    def _unsubscribe(self, action: Subscribe) -> None:
         count = self.wants.get(action.prefix, 0) - 1
         if count > 0:
             self.wants[action.prefix] = count
@@ -261,56 +255,59 @@ class NodeHost(Host):
                 link.subscribe(False, action.prefix)
 
     def _report(self, action: Report) -> None:
-        self.world.trace(self, "reports: %s", action.event)
-        self.world.see("on_report", self, action.event)
+        event = action.event
+        if isinstance(event, OfPart):
+            self.host_of(event.address).told(event.event)
+        else:
+            self.told(event)
 
-    def _of_part(self, action: Of) -> None:
-        self.table[type(action.action)](action.action)
+    def host_of(self, address: str) -> NodeHost:
+        """Whose part has this address."""
+        return self
 
-    def _broken(self, action: Broken) -> None:
-        raise action.error
+    def told(self, event: object) -> None:
+        """The core has reported something."""
+        if isinstance(event, PartBroken):
+            raise event.error
+        self.world.trace(self, "reports: %s", event)
+        self.world.see("on_report", self, event)
 
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason
 
     def _ask(self, action: Ask) -> None:
-        self.world.trace(self, "asks %s: %s", action.endpoint, action.request)
+        self.world.trace(self, "asks %s: %s", action.to, action.request)
         if self.guard is not None:
-            who = self.world.name_at(action.endpoint)
+            who = self.world.name_at(action.to)
             request = self.guard.asking(who, action.request)
             if request is None:
                 return
-            self._asked[action.request_id] = who
-            action = Ask(action.endpoint, action.request_id, request)
-        dialogue = self._dialogues.get(action.endpoint)
+            self._asked[action.ticket] = who
+            action = Ask(action.to, action.ticket, request)
+        dialogue = self._dialogues.get(action.to)
         if dialogue is None:
-            dialogue = self._dialogues[action.endpoint] = Dialogue(self.net, self, action.endpoint)
-        dialogue.ask(action.request_id, encode_query(action.request))
+            dialogue = self._dialogues[action.to] = Dialogue(self.net, self, action.to)
+        dialogue.ask(action.ticket, encode_query(action.request))
 
-    def _send_beacon(self, action: Beacon) -> None:
+    def _send_beacon(self, action: Send) -> None:
         for line in self.lines:
-            line.beacon(action.frames)
+            line.beacon(action.message)
 
-    def _connect(self, action: Connect) -> None:
-        assert action.endpoint not in self.links, f"{self.name} connects to {action.endpoint} twice"
-        if self._leaving.stay(action.endpoint):
-            self.links[action.endpoint] = self.leaving.pop(action.endpoint)
+    def _dial(self, action: Dial) -> None:
+        endpoint = action.link
+        if endpoint in self.links:  # ZeroMQ dials again by itself
+            assert self._met[endpoint] != action.address, f"{self.name} connects to {endpoint} twice"
+            self.links.pop(endpoint).close()
+        self._met[endpoint] = action.address
+        if self._leaving.stay(endpoint):
+            self.links[endpoint] = self.leaving.pop(endpoint)
         else:
-            self.links[action.endpoint] = Link(self.net, self, action.endpoint)
+            self.links[endpoint] = Link(self.net, self, endpoint)
 
-    def _disconnect(self, action: Disconnect) -> None:
-        link = self.links.pop(action.endpoint, None)
+    def _disconnect(self, action: Close) -> None:
+        link = self.links.pop(action.link, None)
         if link is not None:
-            self.leaving[action.endpoint] = link
-            oldest = self._leaving.leave(action.endpoint, self.world.now)
+            self.leaving[action.link] = link
+            oldest = self._leaving.leave(action.link, self.world.now)
             if oldest is not None:
                 self.leaving.pop(oldest).close()
-        if action.address:
-            self.perform(self.role.handle_gone(action.address, self.world.now))
-
-    def _take_over(self, action: TakeOver) -> None:
-        link = self.links.pop(action.endpoint, None)
-        if link is not None:
-            link.close()
-        self.perform(self.role.handle_gone(action.former, self.world.now))
-        self.links[action.endpoint] = Link(self.net, self, action.endpoint, TakeOver)

@@ -11,9 +11,9 @@ from random import Random
 from tests.worlds.log.node import NodeHost
 from tests.worlds.log.world import LogWorld
 
+from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import encode_topic
 from chappe.defaults import HEAD_INTERVAL_S
-from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.messages import Ack, ConsumerHello, Fetch, GetHeads, Head, Message, RecordMessage, StoreHello
 from chappe.log.sources import Key
 from chappe.sim.pubsub import Link
@@ -33,23 +33,23 @@ class OriginalProducer:
         self._kept: dict[int, bytes] = {}
         self._head_at = math.inf
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to what is meant for us."""
         raw = encode_topic(self.address)
         return [Subscribe(b"K" + raw), Subscribe(b"F" + raw)]
 
-    def publish(self, content: bytes, now: float) -> list[Action]:
+    def publish(self, content: bytes, now: float) -> list[Effect]:
         """Send one record."""
         sequence, self.next_offset = self.next_offset, self.next_offset + 1
         self._kept[sequence] = content
         self._head_at = min(self._head_at, now + HEAD_INTERVAL_S)
         return [Publish(RecordMessage(self.topic, self.address, self.topic, sequence, content))]
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """A plain PUB socket tells nothing."""
         return []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """An acknowledgement, or a request for what was missed."""
         match message:
             case Ack(_, _, sequence):
@@ -63,11 +63,11 @@ class OriginalProducer:
                 ]
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """Nothing depends on it."""
         return []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Send HEAD."""
         if now < self._head_at:
             return []
@@ -87,18 +87,18 @@ class OriginalStore:
         self.parts: dict[Key, list[bytes]] = {}
         self._asked: dict[Key, int] = {}  # the second of the last FETCH; one a second is enough
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Subscribe to everything that an original store wants."""
         raw = encode_topic(self.address)
         return [Subscribe(each) for each in (b"M", b"H", b"F", b"G", b"D" + raw, b"W" + raw)]
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """Greet consumers."""
         if on and prefix[:1] == b"L":
             return [Publish(StoreHello(prefix[1:].decode(), self.address))]
         return []
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """Keep records, ask for what is missing, answer who missed some."""
         match message:
             case RecordMessage(_, partition, topic, sequence, content):
@@ -124,24 +124,24 @@ class OriginalStore:
                 return [each for subject in subjects for each in self._heads(subject, requester)]
         return []
 
-    def _fetch(self, topic: str, partition: str, first: int, now: float) -> list[Action]:
+    def _fetch(self, topic: str, partition: str, first: int, now: float) -> list[Effect]:
         if self._asked.get((topic, partition)) == int(now):
             return []
         self._asked[topic, partition] = int(now)
         return [Publish(Fetch(partition, self.address, topic, first, FETCH_MAX))]
 
-    def _heads(self, prefix: str, requester: str) -> list[Action]:
+    def _heads(self, prefix: str, requester: str) -> list[Effect]:
         return [
             Publish(Head(requester, partition, topic, len(kept) - 1, direct=True))
             for (topic, partition), kept in self.parts.items()
             if topic.startswith(prefix) and kept
         ]
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """Nothing depends on it."""
         return []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """An original store never asks by itself."""
         return []
 

@@ -26,9 +26,9 @@ from tests.worlds.log.world import HOST, HostClock
 
 from chappe.core import Report
 from chappe.data.topic import Filter
-from chappe.log.actions import Deliver
 from chappe.log.batch import encode_batch
 from chappe.log.beacon import BEACON, GOODBYE, IDENTITY
+from chappe.log.delivery import Records
 from chappe.log.events import IdentityClash
 from chappe.log.guard import GIVERS, PRODUCERS, Guard, Refusal
 from chappe.log.messages import BatchMessage, Head, Message, OnDisk, Stored, encode
@@ -310,7 +310,7 @@ class Refused(Checker[Rules]):
 
     name = "rules"
 
-    def on_deliver(self, host: Any, action: Deliver) -> None:
+    def on_deliver(self, host: Any, action: Records) -> None:
         """A consumer gets records."""
         if host.name in (READER, THIEF) and not host.wants_topic(action.topic):
             self.fail(f"the {host.name} gets {action.topic}")

@@ -11,15 +11,15 @@ from tests.worlds.log.node import NodeHost
 from tests.worlds.log.subjects import StoreSubject
 from tests.worlds.log.world import HOST, HostClock, LogWorld
 
+from chappe.core import Persist, Reply
 from chappe.defaults import DISK_RETRY_S
 from chappe.errors import ChappeError, StorageError
-from chappe.log.actions import Reply, Retain, Transact, Write
 from chappe.log.exactly_once.redo import Finishing, recover
-from chappe.log.exactly_once.staged import CommitBatch
+from chappe.log.exactly_once.staged import CommitBatch, SinkJob
 from chappe.log.queries import ReadRequest, TrimRequest, decode_request, encode_query
 from chappe.log.sources import Key
-from chappe.log.storage import Append, Retention
-from chappe.log.store import LogStore
+from chappe.log.storage import Append, Retention, RunRetention, ScrubPiece, WriteRecords
+from chappe.log.store import LogStore, StoreJob
 from chappe.sim.pubsub import Dialogue
 
 POWER_CUTS = 0.3  # of the deaths of a store are that of its machine
@@ -39,14 +39,14 @@ class StoreHost(NodeHost, StoreSubject):
         super().__init__(world, name, self._role(world.now))
         world.disk_of[self.core.address] = disk
         self.retention = retention
-        self._work: deque[Write | Retain | Transact] = deque()
-        self._running: Write | Retain | Transact | None = None
+        self._work: deque[StoreJob] = deque()
+        self._running: StoreJob | None = None
         self._finishing: Finishing | None = None  # a commit that is decided
         self._written: list[tuple[Append, ...]] = []  # durable, and the core does not know yet
         self._query_port = self.net.port()
         self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
         self.net.routers[self.core.endpoint] = self
-        self.table |= {Write: self._queue, Retain: self._queue, Transact: self._queue, Reply: self._reply}
+        self.table |= {Persist: self._queue, Reply: self._reply}
         self._clients: dict[bytes, Dialogue] = {}
         self._unsure: list[dict[Key, Part]] = []  # trimmed, and not on the disk yet: how partitions were before
         self._retaining = 0  # how many of these the run of retention under way makes durable
@@ -63,7 +63,7 @@ class StoreHost(NodeHost, StoreSubject):
         self.net.release(self._query_port)
         for written in self._written:
             self.disk.publish(written)
-        if isinstance(self._running, Write) and not self._written and not self.disk.full:
+        if isinstance(self._running, WriteRecords) and not self._written and not self.disk.full:
             survivors = self.world.rng.randint(0, len(self._running.appends))
             self.world.trace(self, "tears its write: %d of %d blocks", survivors, len(self._running.appends))
             self.disk.tear(self._running.appends, survivors)
@@ -113,16 +113,16 @@ class StoreHost(NodeHost, StoreSubject):
             if isinstance(request, TrimRequest):
                 before = self.disk.copies(request.topic)
                 self._unsure.append(before)
-            self.call(self.core.handle_query, client, raw_id, request, self.world.now, payload)
+            self.call(self.core.handle_request, client, raw_id, request, payload, self.world.now)
             if isinstance(request, TrimRequest):
                 self.world.see("on_trim", self, dialogue.number, request_id, request, before)
 
     def _reply(self, action: Reply) -> None:
-        dialogue = self._clients.get(action.client)
+        dialogue, reply = self._clients.get(action.to), action.message
         if dialogue is not None:
-            request_id = int.from_bytes(action.request_id, "big")
-            answer = action.answer if self.guard is None else self.guard.told(dialogue.asker.name, action.answer)
-            dialogue.reply(request_id, encode_query(answer), action.batches)
+            request_id = int.from_bytes(reply.request_id, "big")
+            answer = reply.answer if self.guard is None else self.guard.told(dialogue.asker.name, reply.answer)
+            dialogue.reply(request_id, encode_query(answer), reply.batches)
 
     def _scrub(self) -> None:
         """Read on, to find damage while others have good copies."""
@@ -130,13 +130,13 @@ class StoreHost(NodeHost, StoreSubject):
             return
         found = self.disk.scrub()
         if found.news and self.stalled_until <= self.world.now:
-            self.call(self.core.handle_scrubbed, self.disk.scrubbed(found), self.world.now)
+            self.call(self.core.handle_done, ScrubPiece(), self.disk.scrubbed(found), self.world.now)
         self.world.clock.after(SCRUB_S, self._scrub)
 
     # -- the thread that writes -----------------------------------------------------------------------
 
-    def _queue(self, action: Write | Retain | Transact) -> None:
-        self._work.append(action)
+    def _queue(self, action: Persist) -> None:
+        self._work.append(action.job)
         if self._running is None:
             self._next()
 
@@ -146,61 +146,56 @@ class StoreHost(NodeHost, StoreSubject):
             self._retaining = len(self._unsure)
             self.world.clock.after(self.world.write_s(), self._finish, self._running)
 
-    def _finish(self, work: Write | Retain | Transact) -> None:
+    def _finish(self, work: StoreJob) -> None:
         world = self.world
         if not self.alive:
             return
-        if isinstance(work, Transact):
+        if isinstance(work, SinkJob):
             self._transact(work)
             return
-        if isinstance(work, Retain):
-            problem = ""
+        if isinstance(work, RunRetention):
+            problem = None
             if self.disk.full:
-                world.failed[Retain] += 1  # it is tried again the next time
-                problem = "the disk of the simulation is full"
+                world.failed[RunRetention] += 1  # it is tried again the next time
+                problem = StorageError("the disk of the simulation is full")
             else:
                 self.disk.forget(self.disk.retain(self.retention, world.clock.wall_us))
                 del self._unsure[: self._retaining]
-            self.call(self.core.handle_retained, world.now, problem)
+            self.call(self.core.handle_done, work, problem, world.now)
             self._next()
             return
+        assert isinstance(work, WriteRecords)
         try:
             written = self.disk.write(work.appends)
         except StorageError as error:
             world.trace(self, "cannot write: %s", error)
-            world.failed[Write] += 1
-            self._tell_failed(str(error))
+            world.failed[WriteRecords] += 1
+            self._tell_failed(work, error)
             return
         self._written.append(written)
-        world.clock.after(0.000_1, self._tell_written)
+        world.clock.after(0.000_1, self._tell_written, work)
 
-    def _tell_failed(self, reason: str) -> None:
+    def _tell_failed(self, work: WriteRecords, error: StorageError) -> None:
         """The core hears of it when the member is not stalled."""
         if self.stalled_until > self.world.now:
-            self.world.clock.at(self.stalled_until, self._tell_failed, reason)
+            self.world.clock.at(self.stalled_until, self._tell_failed, work, error)
         elif self.alive:
-            was_paused = self.core.paused
-            self.call(self.core.handle_write_failed, reason, self.world.now)
-            if was_paused and not self.core.paused:
-                self.resume()
+            self.call(self.core.handle_done, work, error, self.world.now)
             self._next()
 
-    def _tell_written(self) -> None:
+    def _tell_written(self, work: WriteRecords) -> None:
         if self.stalled_until > self.world.now:
-            self.world.clock.at(self.stalled_until, self._tell_written)
+            self.world.clock.at(self.stalled_until, self._tell_written, work)
         elif self.alive:
-            was_paused = self.core.paused
             written = self._written.pop()
             self.world.see("on_written", self, written)
             self.disk.publish(written)
-            self.call(self.core.handle_written, self.world.now)
-            if was_paused and not self.core.paused:
-                self.resume()
+            self.call(self.core.handle_done, work, None, self.world.now)
             self._next()
 
     # -- the same thread, for sinks -----------------------------------------------------------------------
 
-    def _transact(self, work: Transact) -> None:
+    def _transact(self, work: SinkJob) -> None:
         staged, job = self.disk.staged, work.job
         staged.full = self.disk.full
         try:
@@ -214,12 +209,12 @@ class StoreHost(NodeHost, StoreSubject):
             self.world.see("on_staged", self, job)
         except ChappeError as error:
             self.world.trace(self, "cannot do %s: %s", type(job).__name__, error)
-            self.world.failed[Transact] += 1
+            self.world.failed[SinkJob] += 1
             self._tell_transacted(work, error)
             return
         self._tell_transacted(work, None)
 
-    def _step(self, work: Transact) -> None:
+    def _step(self, work: SinkJob) -> None:
         """Go on with what is decided; after a refusal a little later."""
         finishing = self._finishing
         if not self.alive or finishing is None:
@@ -228,7 +223,7 @@ class StoreHost(NodeHost, StoreSubject):
         try:
             finishing.step()
         except StorageError as error:
-            self.call(self.core.handle_commit_waits, str(error), self.world.now)
+            self.call(self.core.commit_waits, error, self.world.now)
             self.world.clock.after(DISK_RETRY_S, self._step, work)
             return
         if finishing.done:
@@ -236,7 +231,7 @@ class StoreHost(NodeHost, StoreSubject):
         else:
             self.world.clock.after(self.world.write_s(), self._step, work)
 
-    def _tell_transacted(self, work: Transact, error: ChappeError | None) -> None:
+    def _tell_transacted(self, work: SinkJob, error: ChappeError | None) -> None:
         world = self.world
         if self.stalled_until > world.now:
             world.clock.at(self.stalled_until, self._tell_transacted, work, error)
@@ -245,11 +240,11 @@ class StoreHost(NodeHost, StoreSubject):
             return
         finishing, self._finishing = self._finishing, None
         if finishing is None:
-            self.call(self.core.handle_transacted, work.ticket, error, world.now)
+            self.call(self.core.handle_done, work, error, world.now)
         else:
             for written in finishing.written:
                 assert isinstance(written, tuple)
                 world.see("on_written", self, written)
                 self.disk.publish(written)
-            self.call(self.core.handle_transacted, work.ticket, finishing.intent, world.now)
+            self.call(self.core.handle_done, work, finishing.intent, world.now)
         self._next()

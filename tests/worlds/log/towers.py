@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chappe.log.actions import Action, Beacon, Forward, Relay
+from chappe.core import Effect, Publish, Send, Subscribe
 from chappe.log.beacon import BEACON, WELCOME, TowerCore
 from chappe.log.guard import Guard
 from chappe.sim.network import Network
@@ -37,14 +37,14 @@ class Line:
         self.life += 1
         life = self.life
         clock.after(net.delay(), self.down, life, [WELCOME])
-        for prefix in (b"\1B", b"\1G", b"\1W"):
+        for prefix in (b"B", b"G", b"W"):
             clock.after(net.delay(), self._subscribed, life, prefix)
         if tower.subscribed:
             clock.after(net.delay(), self.relayed, life)
 
-    def _subscribed(self, life: int, raw: bytes) -> None:
+    def _subscribed(self, life: int, prefix: bytes) -> None:
         if life == self.life and self.tower.alive:
-            self.tower.perform(self.tower.core.handle_subscription(raw, self.tower.world.now))
+            self.tower.perform(self.tower.core.handle_subscription(prefix, True, self.tower.world.now))
 
     def relayed(self, life: int) -> None:
         """The tower's subscription to beacons arrives at the member."""
@@ -52,7 +52,7 @@ class Line:
             self.heard = True
             self.host.on_tower_ready()
         else:
-            self.tower.world.failed[Relay] += 1
+            self.tower.world.failed[Subscribe] += 1
 
     def beacon(self, frames: tuple[bytes, ...]) -> None:
         """Send a beacon up, if the tower is known to listen."""
@@ -61,13 +61,13 @@ class Line:
             if tower.net.reachable(self.host.name, tower.name):
                 tower.world.clock.after(tower.net.delay(), tower.on_beacon, tower.life, list(frames), self.host.name)
                 return
-        self.tower.world.failed[Beacon] += 1
+        self.tower.world.failed[Send] += 1
 
     def down(self, life: int, frames: list[bytes]) -> None:
         """A beacon or a welcome arrives from the tower."""
         host, world = self.host, self.tower.world
         if life != self.life or not host.alive or not self.tower.net.reachable(host.name, self.tower.name):
-            world.failed[Forward] += 1
+            world.failed[Publish] += 1
         elif host.stalled_until > world.now:
             world.clock.at(host.stalled_until, self.down, life, frames)
         else:
@@ -129,16 +129,16 @@ class Tower:
         """A member's beacon arrives."""
         if self.alive and life == self.life:
             who = name if self.guard is not None else ""
-            self.perform(self.core.handle_beacon(frames, "127.0.0.1", self.world.now, who))
+            self.perform(self.core.handle_frames(frames, "127.0.0.1", who, self.world.now))
 
-    def perform(self, actions: list[Action]) -> None:
+    def perform(self, actions: list[Effect]) -> None:
         """Carry out what the core wants."""
         clock, net = self.world.clock, self.net
         for action in actions:
-            if isinstance(action, Forward):
+            if isinstance(action, Publish):
                 lines = [(line, line.life) for line in self.lines if line.up]
-                clock.after(net.delay(), self._forwarded, lines, list(action.frames))
-            elif isinstance(action, Relay) and action.raw == b"\1" + BEACON:
+                clock.after(net.delay(), self._forwarded, lines, list(action.message))
+            elif isinstance(action, Subscribe) and action.on and action.prefix == BEACON:
                 self.subscribed = True
                 for line in self.lines:
                     if line.up:

@@ -276,7 +276,7 @@ class LogWorld(WatchedLog):
     def discovery(self, host: Any) -> Any:
         """The core with which a new host meets others."""
         port = f"{host.port}{self.mark(host.name)}"
-        return Discovery(host.role.address, HOST, port, now=self.now, guard=host.guard)
+        return Discovery(host.role, host.role.address, HOST, port, now=self.now, guard=host.guard)
 
     def mark(self, name: str) -> str:
         """Return the suffix of a host's endpoints: its identity in worlds with rules, else nothing."""

@@ -12,15 +12,15 @@ from tests.worlds.linearizable import Operation
 from tests.worlds.log.world import HostClock
 from tests.worlds.ordered import model
 
-from chappe.core import Report
+from chappe import core
+from chappe.core import Ask, Deliver, Persist, Publish, Report, Subscribe
 from chappe.data.topic import Filter
 from chappe.errors import StorageError
-from chappe.log import actions as log
-from chappe.log.actions import Ask, Deliver, Publish, Retain, Subscribe, Unsubscribe
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.ordered.commands import ANY, Append, Create, Describe, Layout, decode_answer, encode
 from chappe.log.ordered.keeping import Keeping, OrderedStore
+from chappe.log.storage import RunRetention, WriteRecords
 from chappe.log.store import LogStore
 from chappe.sim.host import Host
 
@@ -83,7 +83,6 @@ class Speaks:
             Publish: self.publish,
             Ask: self.ask,
             Subscribe: lambda action: None,  # all of them hear all
-            Unsubscribe: lambda action: None,
             Report: lambda action: self.world.trace(self, "%s", action.event),
         }
 
@@ -104,11 +103,11 @@ class Speaks:
 
     def ask(self, action: Ask) -> None:
         """A question to a store, by the name that it has in this life."""
-        asker, target = self.address, action.endpoint.partition("/")[0]
+        asker, target = self.address, action.to.partition("/")[0]
 
         def deliver(host: Any) -> None:
-            if host.address == action.endpoint:
-                host.queried(asker, action.request_id, action.request)
+            if host.address == action.to:
+                host.queried(asker, action.ticket, action.request)
 
         self.world.lines.send(self.name, target, deliver, Ask)
 
@@ -142,8 +141,8 @@ class OrderedServer(Speaks, ServerHost):
             limits=world.log_limits,
         )
         self.role: OrderedStore = OrderedStore(self.store, self.keeping)
-        self._jobs: deque[log.Write] = deque()
-        self._job: log.Write | None = None
+        self._jobs: deque[WriteRecords] = deque()
+        self._job: WriteRecords | None = None
 
     def start(self) -> None:
         """Begin to live."""
@@ -189,7 +188,7 @@ class OrderedServer(Speaks, ServerHost):
     def queried(self, asker: str, request_id: int, request: Any) -> None:
         """Somebody asks for what is stored."""
         raw = request_id.to_bytes(8, "big")
-        self.take(lambda: self.do(self.role.handle_query, asker.encode(), raw, request))
+        self.take(lambda: self.do(self.role.handle_request, asker.encode(), raw, request, b""))
 
     def answered_by_store(self, asker: str, request_id: int, answer: Any, batches: list[bytes]) -> None:
         """Another store has answered, perhaps while it stood still."""
@@ -215,25 +214,27 @@ class OrderedServer(Speaks, ServerHost):
     def log_table(self) -> dict[type, Callable[[Any], None]]:
         """By class of action."""
         return super().log_table() | {
-            log.Write: self._queue,
-            log.Reply: self._answer,
-            Retain: lambda action: self.world.clock.after(0.01, self._retained),
+            Persist: self._queue,
+            core.Reply: self._answer,
         }
 
     def _retained(self) -> None:
         if self.alive:
-            self.take(lambda: self.do(self.store.handle_retained))
+            self.take(lambda: self.do(self.role.handle_done, RunRetention(), None))
 
-    def _answer(self, action: log.Reply) -> None:
-        asker = action.client.decode()
-        request_id, batches = int.from_bytes(action.request_id, "big"), list(action.batches)
+    def _answer(self, action: core.Reply) -> None:
+        asker, reply = action.to.decode(), action.message
+        request_id, batches = int.from_bytes(reply.request_id, "big"), list(reply.batches)
         self.world.lines.send(
             self.name, asker.partition("/")[0],
-            lambda host: host.answered_by_store(asker, request_id, action.answer, batches), log.Reply,
+            lambda host: host.answered_by_store(asker, request_id, reply.answer, batches), core.Reply,
         )  # fmt: skip
 
-    def _queue(self, action: log.Write) -> None:
-        self._jobs.append(action)
+    def _queue(self, action: Persist) -> None:
+        if isinstance(action.job, RunRetention):
+            self.world.clock.after(0.01, self._retained)
+            return
+        self._jobs.append(action.job)
         if self._job is None:
             self._next()
 
@@ -243,26 +244,25 @@ class OrderedServer(Speaks, ServerHost):
             delay = self.world.store_s.get(self.name, self.disk.write_s) * (0.5 + self.world.rng.random())
             self.world.clock.after(delay, self._stored, self._job)
 
-    def _stored(self, job: log.Write) -> None:
+    def _stored(self, job: WriteRecords) -> None:
         if not self.alive:
             return
         self.records.refusing = self.disk.refuses
         try:
             written = self.records.write(job.appends)
         except StorageError as error:
-            self.world.failed[log.Write] += 1
-            self._ended(self.store.handle_write_failed, str(error))
+            self.world.failed[WriteRecords] += 1
+            self._ended(job, error)
             return
         self._job = None  # whoever dies now has it on disk
-        self.take(lambda: self._tell_stored(written))
+        self.take(lambda: self._tell_stored(job, written))
 
-    def _tell_stored(self, written: object) -> None:
+    def _tell_stored(self, job: WriteRecords, written: object) -> None:
         self.records.publish(written)
-        self._ended(self.store.handle_written)
-        self.do(self.role.handle_written)
+        self._ended(job, None)
 
-    def _ended(self, tell: Callable[..., Sequence[Any]], *args: object) -> None:
-        self.do(tell, *args)
+    def _ended(self, job: WriteRecords, outcome: StorageError | None) -> None:
+        self.do(self.role.handle_done, job, outcome)
         self._next()
 
 
@@ -362,8 +362,9 @@ class Reader(Speaks, Host):
 
     def log_table(self) -> dict[type, Callable[[Any], None]]:
         """By class of action."""
-        return super().log_table() | {Deliver: self._deliver, log.ClockRead: lambda action: None}
+        return super().log_table() | {Deliver: self._deliver}
 
     def _deliver(self, action: Deliver) -> None:
-        self.world.see("on_deliver", self, action)
-        self.do(self.role.taken, len(action.batch.raw))
+        records = action.messages
+        self.world.see("on_deliver", self, records)
+        self.do(self.role.taken, len(records.batch.raw))

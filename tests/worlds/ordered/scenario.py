@@ -19,9 +19,9 @@ from tests.worlds.ordered import model
 from tests.worlds.ordered.hosts import Lines, OrderedServer, Reader, Writer
 
 from chappe.limits import LOG_LIMITS, ChainLimits
-from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
+from chappe.log.delivery import Records
 from chappe.log.ordered.commands import Describe, Layout, decode_answer, encode
 from chappe.log.ordered.keeping import Keeping
 from chappe.log.ordered.machine import End, OrderedLog, Placed
@@ -120,7 +120,7 @@ class OneOrder(Checker["Ordered"]):
             if part.next > len(self.truth.parts.get(name, ())):
                 self.fail(f"the store of {host.name} has {part.next} records of {name}, more than are committed")
 
-    def on_deliver(self, reader: Reader, action: Deliver) -> None:
+    def on_deliver(self, reader: Reader, action: Records) -> None:
         """A consumer gets records: the next ones of a partition, and those that are committed."""
         self.follow(self.world.same)
         name, start = action.partition, action.start

@@ -14,8 +14,8 @@ from tests.worlds.sealing import LOOK_S, MARK, Authority, Machine, Nonces, sign_
 
 from chappe.errors import StorageError
 from chappe.limits import LOG_LIMITS
-from chappe.log.actions import Deliver
 from chappe.log.batch import Batch, encode_batch
+from chappe.log.delivery import Records
 from chappe.log.opened import Read, Why
 from chappe.log.sources import Key
 from chappe.sealing.frames import decode
@@ -217,8 +217,9 @@ class SealedConsumer(ConsumerHost):
         """See ``ConsumerHost.taken``."""
         return {key: self.kept[key][0][0] if self.kept.get(key) else at for key, at in self.next.items()}
 
-    def _deliver(self, action: Deliver) -> None:
-        super()._deliver(action)
+    def deliver(self, action: Records) -> None:
+        """See ``ConsumerHost.deliver``."""
+        super().deliver(action)
         key = action.topic, action.partition
         if not self.kept.get(key):
             self.world.see("on_coming", self, key, action.batch)

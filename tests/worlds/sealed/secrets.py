@@ -8,8 +8,8 @@ from typing import Any
 from tests.worlds.sealed.hosts import SealedConsumer, SealedJournal, SealedProducer, SealedWorld
 from tests.worlds.sealing import BEGINNING, LOOK_S, MARK
 
-from chappe.log.actions import Deliver
 from chappe.log.batch import Batch
+from chappe.log.delivery import Records
 from chappe.log.messages import Message, encode
 from chappe.log.opened import Read, Unread, Why
 from chappe.log.sources import Key
@@ -83,7 +83,7 @@ class Secrets(Checker[SealedWorld]):
                     if MARK in body:
                         self.fail(f"the journal of {each.name} has plain text")
 
-    def on_deliver(self, host: Any, action: Deliver) -> None:
+    def on_deliver(self, host: Any, action: Records) -> None:
         """What a consumer is given, that it has to open."""
         if self._secret(action.topic) and action.batch.sealed is None:
             self.fail(f"{host.name} is given plain records of {action.topic}")

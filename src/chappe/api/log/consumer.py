@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -22,10 +23,12 @@ from chappe.api.times import as_micros
 from chappe.data.given import as_index, as_text, pairs, two
 from chappe.data.topic import Filter, as_topic
 from chappe.errors import Closed, OffsetOutOfRange, TimedOut, UsageError
-from chappe.log.actions import ClockRead, Deliver
 from chappe.log.batch import Record
+from chappe.log.clocks import ClockRead
 from chappe.log.consumer import EARLIEST, LAST, LATEST, LogConsumer, Reset
+from chappe.log.delivery import Records
 from chappe.log.events import ConnectionRefused, ForwarderFound, OutOfRange, PermissionsChanged, Stopped, TowerFound
+from chappe.log.producer import JournalBatch, JournalTrim
 from chappe.log.sources import Key
 from chappe.log.traffic import Reading, reading_of
 from chappe.permissions.rules import CONSUME
@@ -134,8 +137,7 @@ class Consumer(at_exit.Collectable, Closeable):
         with self._lock:
             self._node.start(
                 self._core,
-                weakly(self._report),
-                {Deliver: weakly(self._deliver), ClockRead: weakly(self._judged)},
+                _ConsumerSeat(self),
                 name=self._name,
                 reading=None
                 if self._positions is None
@@ -232,7 +234,7 @@ class Consumer(at_exit.Collectable, Closeable):
         since = time.monotonic()
         with self._lock:
             self._check()
-            self._node.call(self._core.seek_end)
+            self._node.do(self._core.seek_end(time.monotonic()))
         while (left := self._unread(since)) is None:
             if time.monotonic() >= since + patience_s:
                 raise TimedOut(self._missing(f"within {timeout:g} s"))
@@ -479,14 +481,11 @@ class Consumer(at_exit.Collectable, Closeable):
         if self._positions is not None:
             self._positions.close()
 
-    def _deliver(self, action: Deliver) -> None:
-        if self._inbox.ended is None:
-            self._inbox.deliver(action)
-            if self.on_ready is not None:
-                self.on_ready()
-
-    def _judged(self, action: ClockRead) -> None:
-        self._inbox.judged()
+    def _deliver(self, messages: Records | ClockRead) -> None:
+        if isinstance(messages, ClockRead):
+            self._inbox.judged()
+        elif self._inbox.ended is None:
+            self._inbox.deliver(messages)
         if self.on_ready is not None:
             self.on_ready()
 
@@ -529,6 +528,29 @@ class Consumer(at_exit.Collectable, Closeable):
             self._inbox.gone_on(event.topic, event.partition)
             if self.on_ready is not None:
                 self.on_ready()
+
+
+class _ConsumerSeat:
+    """A consumer as its node knows it, for as long as somebody uses it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = weakref.ref(consumer)
+
+    def report(self, event: object) -> None:
+        """See ``SeatUser``."""
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._report(event)
+
+    def deliver(self, messages: Records | ClockRead) -> None:
+        """See ``SeatUser``."""
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._deliver(messages)
+
+    def carry_out(self, job: JournalBatch | JournalTrim) -> None:
+        """See ``SeatUser``: a consumer has no journal."""
+        raise NotImplementedError
 
 
 def _filters(topics: tuple[str, ...], call: str) -> list[Filter]:

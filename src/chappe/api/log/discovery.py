@@ -10,7 +10,7 @@ from chappe.defaults import TOWER_HOST
 from chappe.errors import TimedOut
 from chappe.log.events import ConnectionRefused
 from chappe.log.scouting import Scout
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -50,7 +50,7 @@ def discover(
         if isinstance(event, ConnectionRefused):
             refusals.append(event)
 
-    node = Node(scout, where.meeting(), on_report=hear)
+    node = LogPorts(scout, where.meeting(), on_report=hear)
 
     def seen() -> tuple[int, bool, int, int]:
         return len(scout.stores), node.discovery.tower, node.discovery.peers, len(refusals)
@@ -59,18 +59,18 @@ def discover(
     deadline = time.monotonic() + timeout
     try:
         while True:
-            with node.lock:
+            with node.driver.lock:
                 now, known = time.monotonic(), seen()
                 met = [address for address, _ in node.discovery.met]
                 until = min(deadline, scout.until(node.discovery.tower, met, now))
             nobody = not scout.stores and len(refusals) >= len(where.towers or where.forwarders)
             if until <= now or nobody:
                 break
-            node.turns.wait(lambda known=known: seen() != known, until - now)  # type: ignore[misc]
-        with node.lock:
+            node.driver.turns.wait(lambda known=known: seen() != known, until - now)  # type: ignore[misc]
+        with node.driver.lock:
             found = [StoreAddress(each.store_id, each.endpoint) for each in scout.stores.values()]
         if refusals and not found:
             raise TimedOut(str(refusals[0]))
         return sorted(found, key=lambda store: (store.store_id, store.endpoint))
     finally:
-        node.close()
+        node.driver.close()

@@ -77,7 +77,7 @@ class Forwarder(Store):
             AddressInUse: Somebody listens there.
             UsageError: The host is not of this machine, or reachable from others and nothing was chosen.
         """
-        made = TapNode(LogTap(self._node.node), host, port, tap_gate(self._security, host))
+        made = TapNode(LogTap(self._node), host, port, tap_gate(self._security, host))
         self._taps.append(made)
         return made.port
 

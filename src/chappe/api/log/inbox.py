@@ -14,11 +14,11 @@ from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.api.log.sealed import Opening, Waiting
 from chappe.data.topic import Filter
 from chappe.errors import Sealed, TooSlow
-from chappe.log.actions import Deliver
 from chappe.log.batch import Record
 from chappe.log.clock import ClockEstimate
 from chappe.log.consumer import LogConsumer
 from chappe.log.consuming import ConsumingMember
+from chappe.log.delivery import Records
 from chappe.log.sources import Key
 from chappe.runtime.log_seats import Seat
 from chappe.system import time
@@ -58,12 +58,14 @@ class Inbox:
 
     # -- what comes -------------------------------------------------------------------------------------------
 
-    def deliver(self, action: Deliver) -> None:
+    def deliver(self, records: Records) -> None:
         """The core hands a batch on."""
         arrived = -math.inf if self._aged is None else time.monotonic()
-        if action.since is not None:
-            self._since[action.topic, action.partition] = action.since
-        self.queue.append(ConsumedBatch(action.topic, action.partition, action.batch, action.start, arrived=arrived))
+        if records.since is not None:
+            self._since[records.topic, records.partition] = records.since
+        self.queue.append(
+            ConsumedBatch(records.topic, records.partition, records.batch, records.start, arrived=arrived)
+        )
 
     def judged(self) -> None:
         """A clock that was asked for has come."""
@@ -268,7 +270,7 @@ class Inbox:
             self._take_again(rest)
         self.taken[topic, partition] = offset
         self._release(gone)
-        self._node.call(self._core.seek, topic, partition, offset)
+        self._node.do(self._core.seek(topic, partition, offset, time.monotonic()))
 
     def unsubscribe(self, wanted: Filter) -> None:
         """The user wants topics no longer: what waits of them is dropped, and comes again if he subscribes again."""
@@ -287,7 +289,7 @@ class Inbox:
         self._undecided, self._recheck_at = False, -math.inf
         for (topic, partition), offset in positions.items():
             self.taken[topic, partition] = offset
-            self._node.call(self._core.seek, topic, partition, offset)
+            self._node.do(self._core.seek(topic, partition, offset, time.monotonic()))
         self._release(gone)
 
     def gone_on(self, topic: str, partition: str) -> None:
@@ -300,7 +302,7 @@ class Inbox:
         if not any((each.topic, each.partition) == (topic, partition) for each in self.queue):
             self.taken[topic, partition] = offset
         self._release(gone)
-        self._node.call(self._core.go_back, topic, partition, offset)
+        self._node.do(self._core.go_back(topic, partition, offset, time.monotonic()))
 
     def _forget(self, topic: str, partition: str, offset: int = 0) -> int:
         """Drop what waits of a partition and ends after ``offset``; returns its bytes."""
@@ -362,4 +364,4 @@ class Inbox:
         paused = self._core.paused
         actions = self._core.taken(size, time.monotonic())
         if actions or paused or self._core.paused:  # else its node has nothing to look at
-            self._node.perform(actions)
+            self._node.do(actions)

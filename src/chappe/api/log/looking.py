@@ -13,15 +13,15 @@ from typing import Final, Literal
 
 from chappe.api.identity import new_address
 from chappe.api.log.discovery import StoreAddress
+from chappe.core import Effect, Publish, Subscribe
 from chappe.data.topic import decode_topic, encode_topic
-from chappe.log.actions import Action, Publish, Subscribe
 from chappe.log.beacon import CONSUMING, PRODUCING, Discovery, kind_of
 from chappe.log.events import ForwarderLost, TowerLost
 from chappe.log.messages import AskTraffic, Message, StoreInfo, TrafficTold
 from chappe.log.producing import ProducingMember
 from chappe.log.scouting import TOLD_S
 from chappe.log.traffic import Report, parse_report
-from chappe.runtime.log_node import Node
+from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
 from chappe.system import program, time
@@ -72,11 +72,11 @@ class _Watch(ProducingMember):
         self._questions = 0
         self._turn = 0
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         own = encode_topic(self.address)
         return [Subscribe(b"I"), Subscribe(b"L" + own), Subscribe(b"U" + own)]
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         if isinstance(message, StoreInfo):
             self.stores[message.address] = StoreAddress(message.store_id, message.endpoint)
         elif isinstance(message, TrafficTold) and message.topic == self.address:
@@ -85,12 +85,12 @@ class _Watch(ProducingMember):
                 self.reports[message.address] = now, report
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         self.stores.pop(address, None)
         self.reports.pop(address, None)
         return []
 
-    def ask(self, nodes: list[str], first: list[str], now: float) -> list[Action]:
+    def ask(self, nodes: list[str], first: list[str], now: float) -> list[Effect]:
         """Ask some of the nodes, in turn, and ``first`` besides."""
         asked = first[:ASKED_MAX] + [
             nodes[(self._turn + step) % len(nodes)] for step in range(min(ASKED_MAX, len(nodes)))
@@ -99,7 +99,7 @@ class _Watch(ProducingMember):
         self._questions += 1
         return [Publish(AskTraffic(each, self.address, self._questions)) for each in dict.fromkeys(asked)]
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         if prefix[:1] != b"R" or len(prefix) == 1:  # all topics: stores
             return []
         count = self.listeners.get(prefix[1:], 0) + (1 if on else -1)
@@ -119,20 +119,20 @@ class LogWatch:
     def __init__(self, tower: str, *, listen: str, forwarders: str | None = None, security: LogSecurity = None) -> None:
         self._watch = _Watch()
         where = Where.parse(tower, listen, forwarders, security)
-        self._node = Node(self._watch, where.meeting(), on_report=self._hear)
-        self._node.traffic.names[self._watch.address] = program.label()
+        self._node = LogPorts(self._watch, where.meeting(), on_report=self._hear)
+        self._node.core.traffic.names[self._watch.address] = program.label()
         self._node.start()
 
     @property
     def introduced(self) -> bool:
         """Whether whoever makes others known, a tower or a forwarder, is there."""
-        with self._node.lock:
+        with self._node.driver.lock:
             return self._node.discovery.tower
 
     @property
     def lost(self) -> bool:
         """Whether nobody answers who would make others known, and that is sure by now."""
-        with self._node.lock:
+        with self._node.driver.lock:
             told = self._node.discovery.told
         return isinstance(told, TowerLost | ForwarderLost)
 
@@ -143,8 +143,8 @@ class LogWatch:
 
     def members(self) -> list[LogMember]:
         """Everybody who was heard in the last seconds, by address. Raises MemberStopped if this watch met a defect."""
-        self._node.turns.check()
-        with self._node.lock:
+        self._node.driver.turns.check()
+        with self._node.driver.lock:
             met = self._node.discovery.met
             stores = dict(self._watch.stores)
         found = []
@@ -156,7 +156,7 @@ class LogWatch:
 
     def listened_to(self) -> list[str]:
         """How the topics begin that somebody listens to live just now; at most ``LISTENERS_MAX``."""
-        with self._node.lock:
+        with self._node.driver.lock:
             return [decode_topic(each) for each in self._watch.listeners]
 
     def ask(self, nodes: list[str], first: list[str] | None = None) -> float:
@@ -164,13 +164,15 @@ class LogWatch:
 
         As many of those in ``first`` are asked in any case.
         """
-        self._node.call(self._watch.ask, nodes, first or [])
+        with self._node.driver.lock:
+            effects = self._watch.ask(nodes, first or [], time.monotonic())
+            self._node.driver.run(self._node.driver.do, effects)
         return max(1.0, len(nodes) / ASKED_MAX)
 
     def reports(self, last_s: float) -> dict[str, Report]:
         """What nodes have told within this time, by their addresses."""
         since = time.monotonic() - last_s
-        with self._node.lock:
+        with self._node.driver.lock:
             return {address: report for address, (at, report) in self._watch.reports.items() if at >= since}
 
     def names(self, within_s: float) -> dict[str, str]:
@@ -199,11 +201,11 @@ class LogWatch:
             self.ask(nodes, [each for each in nodes if each not in asked])
             asked.update(nodes)
             heard = len(reports)
-            self._node.turns.wait(lambda heard=heard: len(self._watch.reports) > heard, ASK_AGAIN_S)  # type: ignore[misc]
+            self._node.driver.turns.wait(lambda heard=heard: len(self._watch.reports) > heard, ASK_AGAIN_S)  # type: ignore[misc]
 
     def beacons(self) -> Beacons:
         """What the tower has passed on; nothing where there is none."""
-        with self._node.lock:
+        with self._node.driver.lock:
             discovery = self._node.discovery
             if not isinstance(discovery, Discovery):
                 return Beacons(0, {})
@@ -216,7 +218,7 @@ class LogWatch:
 
     def close(self) -> None:
         """Leave."""
-        self._node.close()
+        self._node.driver.close()
 
     def _hear(self, event: object) -> None:
         """What a node reports is asked for, not heard."""

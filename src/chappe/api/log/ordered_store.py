@@ -89,11 +89,11 @@ class OrderedStore(Store):
             super().close()
             raise
         keeping.live()
-        self._node.node.turns.nudge()
+        self._node.driver.turns.nudge()
 
     def _applied(self, keeping: Keeping, applied: Sequence[Applied], tail: bool) -> None:
         if keeping.hand_over(shown=tail):
-            self._node.node.turns.nudge()
+            self._node.driver.turns.nudge()
 
     @property
     def member(self) -> bool:

@@ -27,10 +27,9 @@ from chappe.data.given import several
 from chappe.data.topic import check_topic
 from chappe.defaults import BATCH_BYTES, EXIT_ERROR_S, PRODUCER_BUFFER_BYTES
 from chappe.errors import ChappeError, Closed, IdentityInUse, MemberStopped, StorageError, TimedOut, UsageError
-from chappe.log.actions import Persist, Progress, Trim
 from chappe.log.batch import Batch, as_batch, as_headers
 from chappe.log.events import ConnectionRefused, IdentityClash, IdentityRolledBack, PermissionsChanged, Stopped
-from chappe.log.producer import LogProducer
+from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.permissions.rules import PRODUCE
 from chappe.runtime.driver import SYSTEM_CLOCK
@@ -128,33 +127,25 @@ class Producer(Closeable):
             if self._journals:
                 self._journals.close()
             raise
+        self._deliveries = Deliveries(self._node.later)
         self._core = LogProducers(address, self._node.subscriptions, clock=SYSTEM_CLOCK)
         self._topics = TopicWriters(
             self._node,
             self._check,
             self._core,
             self._journals,
+            self._deliveries,
             min_acks=min_acks,
             buffer_bytes=max(buffer_bytes, BATCH_BYTES),
             block=on_full == "block",
             sealing=sealing,
         )
         self._writers = self._topics.by_topic
-        self._deliveries = Deliveries(self._node.later)
         self.lock = self._lock = self._node.lock
         self._acquire, self._unlock = self._lock.acquire, self._lock.release
         try:
             with self._lock:
-                self._node.start(
-                    self._core,
-                    self._report,
-                    {
-                        Persist: lambda action: self._writers[action.topic].persist(action.body),
-                        Progress: lambda action: self._deliveries.progress(self._writers[action.topic].core),
-                        Trim: lambda action: self._writers[action.topic].trim(action.offset),
-                    },
-                    name=self._name,
-                )
+                self._node.start(self._core, _ProducerSeat(self, self._topics), name=self._name)
                 self._topics.begin(topic)
         except BaseException:
             self._node.close()
@@ -559,6 +550,26 @@ class Producer(Closeable):
         self._error, self._error_said = error, False
         self._topics.look_again()
         self._node.later(self._deliveries.fail(lambda topic, offset: error))
+
+
+class _ProducerSeat:
+    """A producer as its node knows it."""
+
+    def __init__(self, producer: Producer, topics: TopicWriters) -> None:
+        self._producer = producer
+        self._topics = topics
+
+    def report(self, event: object) -> None:
+        """See ``SeatUser``."""
+        self._producer._report(event)
+
+    def deliver(self, messages: StoredTo) -> None:
+        """See ``SeatUser``."""
+        self._topics.progress_of(messages)
+
+    def carry_out(self, job: JournalBatch | JournalTrim) -> None:
+        """See ``SeatUser``."""
+        self._topics.carry_out(job)
 
 
 def _now_us() -> int:

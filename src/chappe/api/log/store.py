@@ -14,7 +14,7 @@ from chappe.log.ordered.keeping import Keeping
 from chappe.log.storage import Hole, Retention
 from chappe.permissions.rules import STORE
 from chappe.runtime.meeting import AtTowers, Meeting
-from chappe.runtime.store_node import StoreNode
+from chappe.runtime.store_ports import StorePorts
 from chappe.security import LogSecurity
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.staged_files import StagedFiles
@@ -107,7 +107,7 @@ class Store(at_exit.Collectable, Closeable):
             self._storage.close()
             raise
         try:
-            self._node = StoreNode(
+            self._node = StorePorts(
                 new_address(),
                 self._storage,
                 staged,
@@ -142,14 +142,14 @@ class Store(at_exit.Collectable, Closeable):
     @property
     def endpoint(self) -> str:
         """The query socket: what Spark and other readers connect to."""
-        return self._node.endpoint
+        return self._node.store.endpoint
 
     def events(self) -> list[object]:
         """What happened since the last call: damage, refused writes and the like (``chappe.log.events``).
 
         Raises MemberStopped if nothing did, because it met a defect.
         """
-        return happened(self._events, self._node.node.turns.check)
+        return happened(self._events, self._node.driver.turns.check)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait while it runs, at most ``timeout`` seconds (None: for ever; Ctrl-C ends the wait).
@@ -157,14 +157,14 @@ class Store(at_exit.Collectable, Closeable):
         Raises:
             MemberStopped: It met a defect, and no longer serves anybody.
         """
-        self._node.node.halt_event.wait(timeout)
-        self._node.node.turns.check()
+        self._node.driver.halt_event.wait(timeout)
+        self._node.driver.turns.check()
 
     def status(self) -> StoreStatus:
         """Numbers for people and monitors. Raises MemberStopped if it met a defect."""
-        self._node.node.turns.check()
-        node, core = self._node.node, self._node.core
-        with node.lock:
+        self._node.driver.turns.check()
+        driver, node, core = self._node.driver, self._node, self._node.store
+        with driver.lock:
             return StoreStatus(
                 self.store_id,
                 self.endpoint,
@@ -174,7 +174,7 @@ class Store(at_exit.Collectable, Closeable):
                 core.written_records,
                 core.written_bytes,
                 core.duplicates,
-                node.malformed,
+                driver.malformed,
                 core.refusing,
                 tuple(self._storage.holes()),
                 self._storage.scrubbed_us,
@@ -185,8 +185,8 @@ class Store(at_exit.Collectable, Closeable):
     def close(self) -> None:
         """Finish the write under way and release the directory."""
         at_exit.closed(self)
-        self._node.close()
+        self._node.driver.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._node.node.turns.closed else self.endpoint
+        state = "closed" if self._node.driver.turns.closed else self.endpoint
         return f"<{type(self).__name__} {self.store_id} in {self._directory}, {state}>"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from chappe.api.log.deliveries import Deliveries
 from chappe.api.log.sealed import Sealing
 from chappe.core import Report
 from chappe.data.given import as_bytes
@@ -19,7 +20,7 @@ from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.events import JournalDamaged
 from chappe.log.pace import Pace
-from chappe.log.producer import LogProducer
+from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
 from chappe.runtime.log_seats import Seat
@@ -55,6 +56,7 @@ class TopicWriters:
 
     Args:
         check: Raises what every call of the producer is to raise.
+        deliveries: Told of records that are stored.
         buffer_bytes: Bound of the bytes that no store has yet, of all topics.
         block: Whether to wait at the bound.
         sealing: Seals what is sealed for a group; None if nothing can be.
@@ -66,6 +68,7 @@ class TopicWriters:
         check: Callable[[], None],
         cores: LogProducers,
         journals: Journals | None,
+        deliveries: Deliveries,
         *,
         min_acks: int,
         buffer_bytes: int,
@@ -84,6 +87,7 @@ class TopicWriters:
         self.sync_s = 0.0  # how long the journal of a topic took last for a batch
         self.served_at = 0.0  # when last a sending thread looked after beacons and acknowledgements
         self._journals = journals
+        self._deliveries = deliveries
         self._min_acks = min_acks
         batch_bytes = LOG_LIMITS.batch_bytes
         bulk_bytes = min(LOG_LIMITS.bulk_bytes, max(batch_bytes, buffer_bytes // BULKS))
@@ -126,6 +130,20 @@ class TopicWriters:
         for first, next_ in journal.lost if journal else ():
             self.node.perform((Report(JournalDamaged(topic, core.address, first, next_ - 1)),))
         return made
+
+    # -- for the node ---------------------------------------------------------------------------------------
+
+    def progress_of(self, stored: StoredTo) -> None:
+        """More of a topic is stored, which somebody waits for."""
+        self._deliveries.progress(self.by_topic[stored.topic].core)
+
+    def carry_out(self, job: JournalBatch | JournalTrim) -> None:
+        """Have the journal of a topic do a job. Raises as it does."""
+        writer = self.by_topic[job.topic]
+        if isinstance(job, JournalBatch):
+            writer.persist(job)
+        else:
+            writer.trim(job.offset)
 
     # -- what is done to all --------------------------------------------------------------------------------
 
@@ -176,13 +194,25 @@ class TopicWriter:
         journal: Where batches go first, if it has an identity; what a former life left pending is gathered anew.
     """
 
-    __slots__ = ("_asked", "_common", "_full_at", "_journal", "_node", "_pace", "_quiet", "_retry_at", "core")
+    __slots__ = (
+        "_asked",
+        "_common",
+        "_full_at",
+        "_journal",
+        "_node",
+        "_pace",
+        "_quiet",
+        "_refusal",
+        "_retry_at",
+        "core",
+    )
 
     def __init__(self, core: LogProducer, journal: Journal | None, common: TopicWriters) -> None:
         self.core = core
         self._journal = journal
         self._common = common
         self._node = common.node
+        self._refusal: StorageError | None = None  # of the journal, when it was asked last
         self._retry_at = 0.0  # the journal refused the batch being gathered: it is tried again then
         self._pace = Pace(core.published)
         self._full_at = 0.0  # when last a batch left because it was full
@@ -236,7 +266,10 @@ class TopicWriter:
         """Records that are a batch, or become one once it is known at which offset the first of them is."""
         self._make_room(alone=True)  # what was sent before comes first
         first = self.core.next_offset
+        self._refusal = None
         self._node.perform(self.core.append_batch(encoded(first), time.monotonic()))
+        if self._refusal is not None:
+            raise self._refusal
         self.flush_batch()  # nothing is pending: it only looks after the network
         return range(first, self.core.next_offset)
 
@@ -265,7 +298,7 @@ class TopicWriter:
     # -- leaving ------------------------------------------------------------------------------------------
 
     def idle(self) -> float:
-        """See ``Gatherer.idle``. While records come, it looks again."""
+        """See ``driver.Task``. While records come, it looks again."""
         if self._quiet:
             return math.inf
         now, common = time.monotonic(), self._common
@@ -301,13 +334,13 @@ class TopicWriter:
         """
         self.core.plain = False
         began, gathered = time.monotonic(), self.core.pending
-        try:
-            self._node.perform(self.core.flush(began))
-        except StorageError as error:
+        self._refusal = None
+        self._node.perform(self.core.flush(began))
+        if self._refusal is not None:
             self._quiet = False
             self._retry_at = time.monotonic() + DISK_RETRY_S
             self._node.gathered(self, self._retry_at)
-            raise type(error)(f"{error}: nothing is sent until it works again") from None
+            raise type(self._refusal)(f"{self._refusal}: nothing is sent until it works again")
         self._quiet = not self.core.pending
         if not self._quiet:
             self._node.gathered(self, began + HELD_S)
@@ -322,24 +355,23 @@ class TopicWriter:
             common.served_at = common.sent_at
             self._node.serve()
 
-    def persist(self, body: bytes) -> None:
+    def persist(self, job: JournalBatch) -> None:
         """Have the journal take a batch. Raises as it does."""
         assert self._journal is not None
-        end = Batch.parse(body, check=False).next
+        end = Batch.parse(job.body, check=False).next
         try:
-            self._journal.append(body, end)
+            self._journal.append(job.body, end)
         except StorageError as error:
-            self._node.perform(self.core.handle_persist_failed(str(error)))
+            self._refusal = error
             raise
         except BaseException:  # Ctrl-C, or what a handler of a signal raises
             self._quiet = False
             self._node.gathered(self, time.monotonic())
             if self._journal.next_offset == end:
-                self._node.perform(self.core.handle_persisted(time.monotonic()))
+                self._node.perform(self.core.handle_done(job, None, time.monotonic()))
             else:
-                self.core.handle_persist_interrupted()
+                self.core.interrupted()
             raise
-        self._node.perform(self.core.handle_persisted(time.monotonic()))
 
     def trim(self, offset: int) -> None:
         """Everything before ``offset`` is stored."""

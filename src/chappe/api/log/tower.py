@@ -5,7 +5,7 @@ from __future__ import annotations
 from chappe.api import at_exit
 from chappe.api.faces import Closeable
 from chappe.permissions.rules import INTRODUCE
-from chappe.runtime.tower_node import TowerNode
+from chappe.runtime.tower_ports import TowerPorts
 from chappe.security import LogSecurity
 from chappe.system import program, settings
 from chappe.system.forking import own
@@ -40,8 +40,8 @@ class Tower(at_exit.Collectable, Closeable):
         gate = gate_of(keys_of(security))
         if gate is not None:
             gate.require_somewhere(INTRODUCE)
-        self._node = TowerNode(address, gate, name=self._name)
-        self._node.turns.start()
+        self._node = TowerPorts(address, gate, name=self._name)
+        self._node.driver.start()
         at_exit.opened(self)
 
     @property
@@ -57,7 +57,7 @@ class Tower(at_exit.Collectable, Closeable):
     @property
     def malformed(self) -> int:
         """Messages dropped because they were no beacons."""
-        return self._node.malformed
+        return self._node.driver.malformed
 
     @property
     def refused(self) -> int:
@@ -66,7 +66,7 @@ class Tower(at_exit.Collectable, Closeable):
 
     def nodes(self) -> int:
         """Members heard within the last seconds. Raises MemberStopped if it met a defect."""
-        self._node.turns.check()
+        self._node.driver.turns.check()
         return self._node.nodes()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -75,13 +75,13 @@ class Tower(at_exit.Collectable, Closeable):
         Raises:
             MemberStopped: It met a defect, and no longer introduces anybody.
         """
-        self._node.halt_event.wait(timeout)
-        self._node.turns.check()
+        self._node.driver.halt_event.wait(timeout)
+        self._node.driver.turns.check()
 
     def close(self) -> None:
         """Stop. Members known to each other stay connected."""
         at_exit.closed(self)
-        self._node.close()
+        self._node.driver.close()
 
     def __repr__(self) -> str:
         return f"<Tower {self.address}>"

@@ -133,6 +133,18 @@ Step: TypeAlias = Remember | Forget | StagePiece | Discard
 Job: TypeAlias = Step | CommitBatch
 
 
+@dataclass(frozen=True, slots=True)
+class SinkJob:
+    """A job of a store's disk for an exactly-once sink; it comes to the intent of a commit, an error, or None.
+
+    A commit that fails before its commit point is reported as failed; after it, it is tried again until it succeeds,
+    and nothing else is written meanwhile. Its records are published in one go.
+    """
+
+    ticket: int
+    job: Job
+
+
 class StagedStorage(Protocol):
     """See the module's text. Every method raises StorageError, StorageFull where there is no room."""
 

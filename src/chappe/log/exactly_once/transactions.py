@@ -8,7 +8,7 @@ A batch that is committed already is not committed again, whatever is asked.
 Rows go to one partition of each topic, ``sink_address``; for everybody else that is a partition like any other, whose
 heads this store announces.
 
-What must be durable is a job for the thread that writes (``Transact``); it does them in their order, one by one, and
+What must be durable is a job for the thread that writes (``SinkJob``); it does them in their order, one by one, and
 whoever asked is answered when his is done.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from chappe.core import Effect, Persist, Publish, Reply
 from chappe.data.topic import decode_topic, encode_topic
 from chappe.deadlines import Deadlines
 from chappe.defaults import (
@@ -31,7 +32,6 @@ from chappe.defaults import (
 )
 from chappe.errors import ChappeError, Fenced, ProtocolError, StagedRowsMissing, StorageFull
 from chappe.limits import LOG_LIMITS, LogLimits
-from chappe.log.actions import Action, Publish, Reply, Transact
 from chappe.log.batch import Batch
 from chappe.log.exactly_once.staged import (
     CommitBatch,
@@ -41,6 +41,7 @@ from chappe.log.exactly_once.staged import (
     Job,
     Kept,
     Remember,
+    SinkJob,
     SinkState,
     StagedAttempt,
     StagePiece,
@@ -58,6 +59,7 @@ from chappe.log.queries import (
     Drop,
     ErrorAnswer,
     FindSink,
+    QueryReply,
     SinkAnswer,
     SinkReply,
     SinkRequest,
@@ -95,8 +97,8 @@ class _Asker:
     request_id: bytes
     request: SinkRequest
 
-    def reply(self, answer: SinkReply) -> Action:
-        return Reply(self.client, self.request_id, answer)
+    def reply(self, answer: SinkReply) -> Effect:
+        return Reply(self.client, QueryReply(self.request_id, answer))
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class Transactions:
 
     def handle_request(
         self, client: bytes, request_id: bytes, request: SinkRequest, payload: bytes, now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """A request on the query socket; ``payload`` is the batch of a Stage request."""
         asked = _Asker(client, request_id, request)
         sink = self._sinks.get(request.sink)
@@ -184,13 +186,13 @@ class Transactions:
         except ChappeError as error:
             return [asked.reply(_refusal(error))]
 
-    def handle_done(self, ticket: int, outcome: Intent | ChappeError | None, now: float) -> list[Action]:
+    def handle_done(self, done: SinkJob, outcome: Intent | ChappeError | None, now: float) -> list[Effect]:
         """A job ended: ``outcome`` is the intent of a commit, whose records are readable by now, or what went wrong."""
-        found = self._jobs.pop(ticket)
+        found = self._jobs.pop(done.ticket)
         job = found.job
         if found.asked:
             self._bytes -= _size(job)
-        if found.repeatable is not None and self._repeatable.get(found.repeatable) == ticket:
+        if found.repeatable is not None and self._repeatable.get(found.repeatable) == done.ticket:
             del self._repeatable[found.repeatable]
         if isinstance(job, CommitBatch):
             return self._committed(job, found.asked, outcome, now)
@@ -202,9 +204,9 @@ class Transactions:
             for asked in found.asked
         ]
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Repeat heads, and remove what nobody needs."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for timer in self._timers.due(now):
             if timer == "sweep":
                 actions += self._sweep(now)
@@ -219,7 +221,7 @@ class Transactions:
         """When something is due."""
         return self._timers.next
 
-    def wrong(self) -> list[str]:
+    def invariants(self) -> list[str]:
         """What is not as it must be in its own state, one sentence each."""
         waiting = sum(_size(each.job) for each in self._jobs.values() if each.asked)
         return [] if self._bytes == waiting else [f"{self._bytes} bytes of requests are counted, {waiting} wait"]
@@ -230,7 +232,7 @@ class Transactions:
             return SinkAnswer(self._store_id, "", "", -1)
         return SinkAnswer(self._store_id, sink.state.home, sink.state.run, sink.state.batch)
 
-    def _attach(self, asked: _Asker, request: AttachSink, now: float) -> list[Action]:
+    def _attach(self, asked: _Asker, request: AttachSink, now: float) -> list[Effect]:
         if not request.sink or not request.run or not request.home:
             raise _Refused("a sink, its run and its home need names")
         sink = self._sinks.get(request.sink)
@@ -241,7 +243,7 @@ class Transactions:
             sink = self._sinks[request.sink] = _Sink(state, "", "", now)
             if "sweep" not in self._timers:
                 self._timers.set("sweep", now + self._limits.maintain_s)
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if request.home == self._store_id:
             actions += self._make_current(sink, request.run)
         elif sink.state.home == self._store_id:
@@ -256,7 +258,7 @@ class Transactions:
         sink.touched_at = now
         return [*actions, *self._job(Remember(sink.state), asked)]
 
-    def _make_current(self, sink: _Sink, run: str) -> list[Action]:
+    def _make_current(self, sink: _Sink, run: str) -> list[Effect]:
         state = sink.state
         if state.home != self._store_id:
             raise self._elsewhere(sink)
@@ -274,7 +276,7 @@ class Transactions:
             return False  # answered when it is on disk
         return sink.state.home not in (self._store_id, sink.saved_home)
 
-    def _remember(self, sink: _Sink) -> list[Action]:
+    def _remember(self, sink: _Sink) -> list[Effect]:
         """Have the state saved, unless that is under way: the one who wanted it may be gone."""
         job = Remember(sink.state)
         return [] if any(each.job == job for each in self._jobs.values()) else self._job(job)
@@ -299,7 +301,7 @@ class Transactions:
         sink.touched_at = now
         return sink
 
-    def _stage(self, asked: _Asker, request: Stage, payload: bytes, now: float) -> list[Action]:
+    def _stage(self, asked: _Asker, request: Stage, payload: bytes, now: float) -> list[Effect]:
         batch = Batch.parse(payload)
         if not request.topic or b"\0" in request.topic:
             raise ProtocolError("rows for a topic without a name, or with NUL in it")
@@ -316,7 +318,7 @@ class Transactions:
         topics[topic] = None
         return self._job(StagePiece(attempt, request.piece, topic, batch.count, payload), asked)
 
-    def _drop(self, asked: _Asker, request: Drop, now: float) -> list[Action]:
+    def _drop(self, asked: _Asker, request: Drop, now: float) -> list[Effect]:
         sink = self._current(request.sink, request.run, now)
         attempts = [
             StagedAttempt(request.sink, request.run, request.batch, task, attempt) for task, attempt in request.attempts
@@ -327,12 +329,12 @@ class Transactions:
             self._repeatable.pop(job, None)  # the one under way comes before what was staged since
         return self._job(job, asked)
 
-    def _discard(self, sink: _Sink, attempts: Sequence[StagedAttempt]) -> list[Action]:
+    def _discard(self, sink: _Sink, attempts: Sequence[StagedAttempt]) -> list[Effect]:
         for attempt in attempts:
             del sink.staged[attempt]
         return self._job(Discard(tuple(attempts))) if attempts else []
 
-    def _commit(self, asked: _Asker, request: Commit, now: float) -> list[Action]:
+    def _commit(self, asked: _Asker, request: Commit, now: float) -> list[Effect]:
         sink = self._current(request.sink, request.run, now)
         if request.batch <= sink.state.batch:
             return [asked.reply(CommitAnswer(request.batch, True, []))]
@@ -365,11 +367,11 @@ class Transactions:
 
     def _committed(
         self, job: CommitBatch, asked: Sequence[_Asker], outcome: Intent | ChappeError | None, now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         sink = self._sinks[job.sink]
         sink.committing = False
         sink.touched_at = now
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if isinstance(outcome, Intent):
             # the run may be another one by now: what it decided stays
             sink.state = with_batch(sink.state, outcome)
@@ -400,7 +402,7 @@ class Transactions:
             return self._answer(request.sink)
         return StagedAnswer(request.piece if isinstance(request, Stage) else -1)
 
-    def _job(self, job: Job, asked: _Asker | None = None) -> list[Action]:
+    def _job(self, job: Job, asked: _Asker | None = None) -> list[Effect]:
         """Have a job done and ``asked`` answered then.
 
         Who was not answered in time asks again. Each time a further job of the same kind would only make a busy disk
@@ -418,11 +420,11 @@ class Transactions:
             self._repeatable[repeatable] = self._last_ticket
         if asked is not None:
             self._bytes += _size(job)
-        return [Transact(self._last_ticket, job)]
+        return [Persist(SinkJob(self._last_ticket, job))]
 
-    def _sweep(self, now: float) -> list[Action]:
+    def _sweep(self, now: float) -> list[Effect]:
         """Remove what a crash left, rows that wait for a commit for too long, and sinks that need not last."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         stray, self._stray = self._stray, []
         if stray:
             actions += self._job(Discard(tuple(stray)))

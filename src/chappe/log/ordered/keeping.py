@@ -19,15 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from chappe.core import Effect
 from chappe.data.topic import encode_topic
-from chappe.log.actions import Action
 from chappe.log.batch import Batch
 from chappe.log.forwarder import published
 from chappe.log.messages import BatchMessage, Head, Message, RecordMessage
 from chappe.log.ordered.machine import End, Placed, is_ordered
 from chappe.log.queries import Answer, HeadsRequest, Request
 from chappe.log.sources import Key
-from chappe.log.store import LogStore
+from chappe.log.storage import WriteRecords
+from chappe.log.store import LogStore, StoreJob, StoreOutcome
 
 LOOK_S: Final = 0.02  # so often it is seen whether what was handed to the store is on disk
 OTHERS_S: Final = 10.0  # who joins hears by then of all stores that are there, and what each has
@@ -151,9 +152,9 @@ class Keeping:
         """Whether there is something to do at once."""
         return bool(self._queue)
 
-    def go_on(self, store: LogStore, now: float) -> list[Action]:
+    def go_on(self, store: LogStore, now: float) -> list[Effect]:
         """Take what was handed over, and give the store what it can take."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         fresh: dict[Key, None] = {}
         while self._queue:
             match self._queue.popleft():
@@ -168,7 +169,7 @@ class Keeping:
             actions += self._give(store, key, now)
         return actions
 
-    def look(self, store: LogStore, now: float) -> list[Action]:
+    def look(self, store: LogStore, now: float) -> list[Effect]:
         """See what is on disk by now, and give the store what it can take by now."""
         actions = self.go_on(store, now)
         for key in list(self._ways):
@@ -210,7 +211,7 @@ class Keeping:
             self._went += sum(map(_size, way.waiting))
             way.waiting.clear()
 
-    def _give(self, store: LogStore, key: Key, now: float) -> list[Action]:
+    def _give(self, store: LogStore, key: Key, now: float) -> list[Effect]:
         """Have the store write what follows what it has."""
         way, stored, next_ = self._ways[key], store.stored(key), store.next_offset(key)
         while way.given and way.given[0].next <= stored:
@@ -218,7 +219,7 @@ class Keeping:
         if way.given and way.given[-1].next > next_:  # the disk has refused it
             way.waiting.extendleft(reversed(way.given))
             way.given.clear()
-        actions: list[Action] = []
+        actions: list[Effect] = []
         while way.waiting and way.waiting[0].base <= next_:
             batch = way.waiting.popleft()
             if batch.next > next_:
@@ -237,7 +238,7 @@ def _size(batch: Batch) -> int:
     return len(batch.raw) + BATCH_BYTES
 
 
-def _shown(store: LogStore, placed: Placed) -> list[Action]:
+def _shown(store: LogStore, placed: Placed) -> list[Effect]:
     topic, partition, batch = placed
     message = BatchMessage(topic, partition, topic, bytes(batch.raw))
     return published(message, originals=store.subscriptions.originals(encode_topic(topic)))
@@ -253,7 +254,7 @@ class OrderedStore:
         self._look_at = -math.inf
         self._asking: deque[_Asking] = deque()
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """See ``LogStore.start``."""
         return self._store.start(now)
 
@@ -262,11 +263,11 @@ class OrderedStore:
         """See ``LogStore.paused``."""
         return self._store.paused
 
-    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Action]:
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
         """See ``LogStore.handle_subscription``."""
         return self._store.handle_subscription(prefix, on, now)
 
-    def handle_message(self, message: Message, now: float) -> list[Action]:
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
         """See ``LogStore.handle_message``; what others say of ordered partitions is left: the chain says it."""
         if isinstance(message, BatchMessage | RecordMessage | Head) and is_ordered(message.address):
             return []
@@ -274,41 +275,46 @@ class OrderedStore:
 
     def handle_answer(
         self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """See ``LogStore.handle_answer``."""
         return self._store.handle_answer(request_id, answer, batches, now)
 
-    def handle_query(
-        self, client: bytes, request_id: bytes, request: Request, now: float, payload: bytes = b""
-    ) -> list[Action]:
-        """See ``LogStore.handle_query``; who asks where partitions end hears of all that is confirmed here by now."""
+    def handle_request(
+        self, client: bytes, request_id: bytes, request: Request, payload: bytes, now: float
+    ) -> list[Effect]:
+        """See ``LogStore.handle_request``; who asks where partitions end hears of all that is confirmed here by now."""
         mark = self._keeping.mark()
         if not isinstance(request, HeadsRequest) or self._keeping.settled >= mark or len(self._asking) >= ASKING_MAX:
-            return self._store.handle_query(client, request_id, request, now, payload)
+            return self._store.handle_request(client, request_id, request, payload, now)
         self._asking.append(_Asking(mark, now + PATIENCE_S, client, request_id, request))
         return []
 
-    def handle_gone(self, address: str, now: float) -> list[Action]:
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
         """See ``LogStore.handle_gone``."""
         return self._store.handle_gone(address, now)
 
-    def handle_written(self, now: float) -> list[Action]:
-        """The store was told that something is on disk."""
-        return self._look(now)
+    def handle_done(self, job: StoreJob, outcome: StoreOutcome, now: float) -> list[Effect]:
+        """See ``LogStore.handle_done``; what is on disk now may have been waited for."""
+        effects = self._store.handle_done(job, outcome, now)
+        return [*effects, *self._look(now)] if isinstance(job, WriteRecords) and outcome is None else effects
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; take what the chain has committed."""
         due = now >= self._look_at
         actions = self._look(now) if due else self._keeping.go_on(self._store, now)
         return actions + self._store.handle_timeout(now)
 
-    def _look(self, now: float) -> list[Action]:
+    def _look(self, now: float) -> list[Effect]:
         self._look_at = now + LOOK_S
         actions = self._keeping.look(self._store, now)
         while self._asking and (self._asking[0].mark <= self._keeping.settled or self._asking[0].until <= now):
             each = self._asking.popleft()
-            actions += self._store.handle_query(each.client, each.request_id, each.request, now)
+            actions += self._store.handle_request(each.client, each.request_id, each.request, b"", now)
         return actions
+
+    def flush(self, now: float) -> list[Effect]:
+        """Do nothing: what is gathered for the disk leaves when the disk is free."""
+        return []
 
     def next_timeout(self) -> float:
         """When something is due."""

@@ -19,12 +19,13 @@ from chappe import Consumer, Producer, Store
 from chappe.api.log.tower import Tower
 from chappe.data.topic import Filter
 from chappe.errors import BufferFull, StorageError, TimedOut
-from chappe.log.actions import Deliver
 from chappe.log.consumer import EARLIEST, LAST
+from chappe.log.delivery import Records
 from chappe.log.events import Stopped
 from chappe.log.sources import Key
 from chappe.sim.host import Host
 from chappe.sim.world import Violation
+from chappe.system import time
 
 RECORDS_MAX: Final = 150  # of one partition: small worlds are quick worlds
 KEPT_MAX: Final = 20_000  # bytes that no store has yet: who sends waits
@@ -81,7 +82,7 @@ class StoreLife(Life, StoreSubject):
         self.disk = resident.disk
         self.retention = []
         self.face = Store(resident.disk.directory, tower=world.tower_address)
-        self.core = self.face._node.core
+        self.core = self.face._node.store
         self.address = self.core.address
         world.disk_of[self.address] = self.disk
 
@@ -243,7 +244,7 @@ class ConsumerLife(Life, ConsumerSubject):
         batch = self.face.take()
         while batch is not None:
             world.trace(self, "gets %s/%s %d..%d", batch.topic, batch.partition[:6], batch.first, batch.next - 1)
-            world.see("on_deliver", self, Deliver(batch.topic, batch.partition, batch.batch, batch.first))
+            world.see("on_deliver", self, Records(batch.topic, batch.partition, batch.batch, batch.first))
             if self.slow_s and world.sending:
                 self._ready()
                 break
@@ -272,8 +273,8 @@ class ConsumerLife(Life, ConsumerSubject):
 
     def seek_end(self) -> None:
         """Ask what there is."""
-        with self.world.stage.on(self.resident.place.name):
-            self.face._node.call(self.core.seek_end)
+        with self.world.stage.on(self.resident.place.name), self.face.lock:
+            self.face._node.do(self.core.seek_end(time.monotonic()))
 
     def unsubscribe(self, wanted: Filter) -> None:
         """Consume topics no longer."""

@@ -25,7 +25,7 @@ from chappe.api.log import topic_writers
 from chappe.limits import LogLimits
 from chappe.log.consuming import ConsumingMember
 from chappe.log.exactly_once.redo import recover
-from chappe.runtime import log_seats, store_node
+from chappe.runtime import log_seats, store_ports
 from chappe.sim.world import World
 from chappe.storage.segments import SegmentStorage
 from chappe.testing.ground import Ground
@@ -63,8 +63,8 @@ class Stage(TestWorld):
             (topic_writers, "LogProducer", cores.producer),
             (topic_writers, "LOG_LIMITS", limits),
             (log_seats, "ConsumingMember", _kind(ConsumingMember, lambda name: ConsumingMember(name, limits))),
-            (store_node, "LogStore", partial(cores.store, limits=limits)),
-            (store_node, "recover", partial(recover, limits=limits)),
+            (store_ports, "LogStore", partial(cores.store, limits=limits)),
+            (store_ports, "recover", partial(recover, limits=limits)),
             (stores, "SegmentStorage", self._storage),
         ):
             self._restore.append(partial(setattr, home, name, getattr(home, name)))

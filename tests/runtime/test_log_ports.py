@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,16 @@ from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.api.log.tower import Tower
+from chappe.core import Effect
 from chappe.defaults import MESSAGE_BYTES_MAX, SUBSCRIPTION_BYTES_MAX
 from chappe.errors import AddressInUse, UsageError
-from chappe.log.actions import Action
 from chappe.log.batch import encode_batch
 from chappe.log.events import MachineRefused
 from chappe.log.messages import Fetch, StoreInfo, encode
-from chappe.runtime import log_node as node_module
-from chappe.runtime.log_node import Node
+from chappe.runtime import driver as node_module
+from chappe.runtime.driver import Inlet
+from chappe.runtime.log_ports import LogPorts
+from chappe.runtime.meeting import Members
 from chappe.transports.addresses import TowerAddress, bind, reachable_host
 
 MEMBERS = ("LogStore", "ProducingMember", "ConsumingMember")
@@ -46,8 +48,8 @@ class World:
     sent: int = 0
 
     @property
-    def nodes(self) -> list[Node]:
-        return [self.store._node.node, self.producer._node.node, self.consumer._node.node]
+    def nodes(self) -> list[LogPorts]:
+        return [self.store._node, self.producer._node.node, self.consumer._node.node]
 
     @property
     def ports(self) -> dict[str, int]:
@@ -56,7 +58,7 @@ class World:
             "tower sub": address.sub_port,
             "tower pub": address.pub_port,
             "queries": int(self.store.endpoint.rpartition(":")[2]),
-            **{type(node.role).__name__: int(node.endpoint.rpartition(":")[2]) for node in self.nodes},
+            **{type(node.core.role).__name__: int(node.endpoint.rpartition(":")[2]) for node in self.nodes},
         }
 
     def works(self) -> None:
@@ -66,7 +68,7 @@ class World:
         self.producer.flush(PATIENCE_S)
         assert values(read(self.consumer, 5)) == wanted
         self.sent += 5
-        assert not [node.turns.halted for node in self.nodes if node.turns.halted]
+        assert not [node.driver.turns.halted for node in self.nodes if node.driver.turns.halted]
 
 
 @pytest.fixture
@@ -103,6 +105,7 @@ def test_bytes_that_are_no_zeromq_do_no_harm(world: World, where: str) -> None:
 
 def test_who_waits_gets_what_comes_singly_before_more_is_looked_for_and_many_at_once(world: World) -> None:
     node = world.consumer._node.node
+    driver = node.driver
     queue: list[list[bytes]] = []
     handled: list[bytes] = []
 
@@ -111,18 +114,20 @@ def test_who_waits_gets_what_comes_singly_before_more_is_looked_for_and_many_at_
             raise zmq.Again
         return queue.pop(0)
 
-    def handle(frames: list[bytes]) -> list[Action]:
+    def handle(link: object, frames: list[bytes]) -> list[Effect]:
         handled.append(frames[0])
         return []
 
     def read(*values: bytes) -> tuple[bool, list[bytes]]:
         queue.extend([each] for each in values)
         handled.clear()
-        more = node._receive(node._sockets[0], take, handle, paused=lambda: False)
+        more = driver.drain(inlet)
         return more, list(handled)
 
-    with node.lock, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.turns, "_leading", lambda: bool(handled))
+    with driver.lock, pytest.MonkeyPatch.context() as patch:
+        inlet = Inlet(node._pub.socket, Members(), take, gathers=True)
+        patch.setattr(node, "hear", handle)
+        patch.setattr(driver.turns, "_leading", lambda: bool(handled))
         assert read() == (False, [])  # the last messages came singly
         assert read(b"1") == (True, [b"1"])
         assert read() == (False, [])
@@ -130,18 +135,18 @@ def test_who_waits_gets_what_comes_singly_before_more_is_looked_for_and_many_at_
         assert read() == (False, [b"3", b"4"])  # they do not come singly
         assert read(b"5", b"6") == (False, [b"5", b"6"])
         assert read(b"7") == (False, [b"7"])
-        patch.setattr(node.turns, "_leading", lambda: False)
+        patch.setattr(driver.turns, "_leading", lambda: False)
         assert read(b"8", b"9") == (False, [b"8", b"9"])  # it is not what somebody waits for
         timeouts: list[float] = []
-        patch.setattr(node, "_timeouts", lambda: timeouts.append(1.0) or time.monotonic())  # type: ignore[func-returns-value]
-        patch.setattr(node.turns, "_leading", lambda: bool(handled))
+        patch.setattr(node, "next_timeout", lambda: timeouts.append(1.0) or math.inf)  # type: ignore[func-returns-value]
+        patch.setattr(driver.turns, "_leading", lambda: bool(handled))
         assert read() == (False, [])
         assert read(b"10") == (True, [b"10"])
-        patch.setattr(node, "_suspects", {})
-        assert node._handle([])  # there is more to do
+        patch.setattr(driver, "_suspects", {})
+        assert driver._handle([])  # there is more to do
         assert not timeouts
-        node._handle([])
-        assert timeouts == [1.0]
+        driver._handle([])
+        assert timeouts
 
 
 def test_junk_in_publications_is_counted_and_dropped(world: World) -> None:
@@ -151,12 +156,12 @@ def test_junk_in_publications_is_counted_and_dropped(world: World) -> None:
         seen: set[bytes] = set()
         while not {b"\1Mhello", b"\1M", b"\1K" + world.producer.partition.encode()} <= seen:
             seen.add(publisher.recv())
-        before = [node.malformed for node in world.nodes]
+        before = [node.driver.malformed for node in world.nodes]
         for frames in junk(seed=2):
             publisher.send_multipart(frames)
             for prefix in (b"K", b"F", b"A"):  # what the producer listens to
                 publisher.send_multipart([prefix + world.producer.partition.encode() + frames[0], *frames[1:]])
-        wait_until(lambda: all(node.malformed > count for node, count in zip(world.nodes, before, strict=True)))
+        wait_until(lambda: all(node.driver.malformed > count for node, count in zip(world.nodes, before, strict=True)))
 
 
 def test_oversized_messages_close_the_connection_not_the_member(world: World) -> None:
@@ -170,8 +175,8 @@ def test_oversized_messages_close_the_connection_not_the_member(world: World) ->
 
 @pytest.mark.parametrize("where", MEMBERS)
 def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, where: str) -> None:
-    (node,) = [node for node in world.nodes if type(node.role).__name__ == where]
-    before = node.malformed
+    (node,) = [node for node in world.nodes if type(node.core.role).__name__ == where]
+    before = node.driver.malformed
     with rogue(zmq.XSUB) as subscriber, rogue(zmq.XSUB) as lengthy:
         for each in (subscriber, lengthy):
             each.connect(node.endpoint)
@@ -183,12 +188,12 @@ def test_junk_subscriptions_and_messages_to_publishers_do_no_harm(world: World, 
             if max(map(len, frames)) <= SUBSCRIPTION_BYTES_MAX:
                 subscriber.send_multipart(frames)
         subscriber.send(b"neither one nor the other")
-        wait_until(lambda: node.malformed > before)
+        wait_until(lambda: node.driver.malformed > before)
 
 
 def test_junk_queries_are_counted_and_good_ones_still_answered(world: World) -> None:
-    node = world.store._node.node
-    before = node.malformed
+    node = world.store._node
+    before = node.driver.malformed
     with rogue(zmq.DEALER) as dealer:
         dealer.connect(world.store.endpoint)
         for frames in junk(seed=4):
@@ -197,7 +202,7 @@ def test_junk_queries_are_counted_and_good_ones_still_answered(world: World) -> 
             dealer.send_multipart([b"12345678", raw])
         dealer.send_multipart([b"12345678", msgspec.msgpack.encode(["read", b"hello", b"nobody", -1, -1])])
         assert dealer.recv_multipart()[0] == b"12345678"
-    assert node.malformed > before
+    assert node.driver.malformed > before
 
 
 def test_a_store_that_answers_nonsense_does_no_harm(world: World) -> None:
@@ -243,8 +248,8 @@ def test_a_store_that_answers_nonsense_does_no_harm(world: World) -> None:
         thread = threading.Thread(target=answer, args=(router,))
         thread.start()
         try:
-            wait_until(lambda: world.consumer._node.node.malformed >= 3)
-            wait_until(lambda: world.store._node.node.malformed >= 3)
+            wait_until(lambda: world.consumer._node.node.driver.malformed >= 3)
+            wait_until(lambda: world.store._node.driver.malformed >= 3)
             world.works()
         finally:
             stop.set()
@@ -343,8 +348,8 @@ def test_a_store_without_a_descriptor_left_answers_later_and_goes_on(
         subscribed: set[bytes] = set()
         while b"\1F" not in subscribed:
             subscribed.add(publisher.recv())
-        with world.store._node.node.lock:
-            world.store._node.core.handle_subscription(b"DROGUE", True, 0.0)
+        with world.store._node.driver.lock:
+            world.store._node.store.handle_subscription(b"DROGUE", True, 0.0)
         publisher.send_multipart(encode(Fetch(world.producer.partition, "ROGUE", "hello", 0, 5)))
         wait_until(lambda: any(isinstance(each, MachineRefused) for each in list(world.store._events)))
     assert world.store.status().topics == 1

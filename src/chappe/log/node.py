@@ -1,0 +1,182 @@
+"""One node of the log: what it carries, and how it meets others.
+
+The role is a store, or the producers or consumers of a process; the discovery knows the members that it has met. What a
+member publishes is judged (``guard``), counted (``traffic``), and goes to whom it concerns. While too much waits for
+peers whose queues are full, nothing that is due of the role is done: it would publish more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from chappe.core import Effect, Publish, Subscribe
+from chappe.data.topic import encode_topic
+from chappe.log.events import ForwarderFound, ForwarderLost, TowerFound, TowerLost
+from chappe.log.guard import Guard
+from chappe.log.member import Carrying
+from chappe.log.messages import AskTraffic, Message, StoreInfo, decode
+from chappe.log.producing import ProducingMember
+from chappe.log.queries import Answer
+from chappe.log.traffic import Traffic
+
+ASKS: Final = b"Q"  # how a question begins that the node itself answers (``log.traffic``)
+
+
+class Role(Protocol):
+    """The core of a store, of producers or of consumers."""
+
+    address: str
+
+    @property
+    def paused(self) -> bool:
+        """Whether so much waits here that nothing more should be received."""
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin."""
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> list[Effect]:
+        """A peer subscribed to our publications, or no longer."""
+
+    def handle_message(self, message: Message, now: float) -> list[Effect]:
+        """A peer published something."""
+
+    def handle_answer(
+        self, request_id: int, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+    ) -> list[Effect]:
+        """A store answered a question."""
+
+    def handle_gone(self, address: str, now: float) -> list[Effect]:
+        """A member left."""
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Do what is due."""
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+
+    def flush(self, now: float) -> list[Effect]:
+        """Let go of what was gathered."""
+
+
+class Discovers(Protocol):
+    """The core that knows whom a node has met: through towers, or forwarders."""
+
+    @property
+    def tower(self) -> bool:
+        """Whether whoever makes others known is there: a tower, or a forwarder."""
+
+    @property
+    def told(self) -> TowerFound | TowerLost | ForwarderFound | ForwarderLost | None:
+        """What was last reported of that."""
+
+    @property
+    def peers(self) -> int:
+        """Number of members known."""
+
+    @property
+    def met(self) -> list[tuple[str, str]]:
+        """Their addresses, and where each is."""
+
+    def store_heard(self, address: str, now: float) -> None:
+        """A store published its STORE-INFO."""
+
+    def claim(self, identity: str, now: float) -> list[Effect]:
+        """Tell everybody that we go on with an identity."""
+
+    def disclaim(self, identity: str) -> list[Effect]:
+        """Take a claim back."""
+
+    def newcomer(self, identity: str, now: float) -> bool:
+        """Whether we claim an identity only since now."""
+
+    def goodbye(self) -> list[Effect]:
+        """Tell everybody that we leave."""
+
+    def handle_timeout(self, now: float) -> list[Effect]:
+        """Do what is due."""
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+
+
+class LogNode:
+    """A role and its discovery, which ``meet`` adds before anything else is done.
+
+    Args:
+        guard: Judges other members, where connections have keys.
+    """
+
+    def __init__(self, role: Role, guard: Guard | None = None) -> None:
+        self.role = role
+        self.guard = guard
+        self.address = role.address
+        self.traffic = Traffic()
+        self.discovery: Discovers
+        self._waiting = 0  # frames that wait for full peers
+        self._choked = False  # so many that nothing more is to be published
+
+    def meet(self, discovery: Discovers) -> None:
+        """Find others, and be found, in this way."""
+        self.discovery = discovery
+        if isinstance(self.role, ProducingMember):
+            self.role.claims = discovery
+
+    def start(self, now: float) -> list[Effect]:
+        """Subscribe to what the role wants, and to questions about what passes."""
+        return [*self.role.start(now), Subscribe(ASKS + encode_topic(self.address))]
+
+    @property
+    def paused(self) -> bool:
+        """Whether what members publish is to be left where it is. Ask before each message."""
+        return self._choked or self.role.paused
+
+    def handle_frames(self, frames: Sequence[bytes | memoryview], who: str, now: float) -> Sequence[Effect]:
+        """A member published something; with keys ``who`` did is known. Raises ProtocolError."""
+        message = decode(frames)
+        if self.guard is not None:
+            allowed = self.guard.message(who, message)
+            if allowed is None:
+                return ()
+            message = allowed
+        self.traffic.took(message, len(frames[0]) + len(frames[-1]) * (len(frames) > 1))
+        if isinstance(message, AskTraffic):
+            return self._tell_traffic(message, now)
+        if isinstance(message, StoreInfo):
+            self.discovery.store_heard(message.address, now)
+        return self.role.handle_message(message, now)
+
+    def handle_subscription(self, prefix: bytes, on: bool, now: float) -> Sequence[Effect]:
+        """A peer subscribed to our publications, or no longer."""
+        return () if prefix[:1] == ASKS else self.role.handle_subscription(prefix, on, now)
+
+    def handle_full(self, waiting: int, choked: bool, now: float) -> Sequence[Effect]:
+        """So many frames wait for peers whose queues are full; ``choked``: publish nothing more."""
+        self._waiting, self._choked = waiting, choked
+        return ()
+
+    def handle_taken(self, now: float) -> Sequence[Effect]:
+        """Full peers have taken everything, or have lost it."""
+        self._waiting, self._choked = 0, False
+        return ()
+
+    def handle_timeout(self, now: float) -> Sequence[Effect]:
+        """Do what is due of the discovery, or else of the role."""
+        if now >= self.discovery.next_timeout():
+            return self.discovery.handle_timeout(now)
+        return () if self._choked or now < self.role.next_timeout() else self.role.handle_timeout(now)
+
+    def next_timeout(self) -> float:
+        """When something is due."""
+        return min(self.discovery.next_timeout(), math.inf if self._choked else self.role.next_timeout())
+
+    def flush(self, now: float) -> Sequence[Effect]:
+        """Let the role deliver what it gathered while more input was pending."""
+        return self.role.flush(now)
+
+    def _tell_traffic(self, question: AskTraffic, now: float) -> Sequence[Effect]:
+        """Somebody looks at what passes."""
+        carries = self.role.carries if isinstance(self.role, Carrying) else ()
+        told = self.traffic.answer(question, carries, self._waiting, self.paused, now)
+        return () if told is None or question.topic != self.address else (Publish(told),)

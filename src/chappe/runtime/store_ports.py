@@ -1,0 +1,314 @@
+"""A store on its sockets and its disk: a node with a query socket, and lanes for what is slow."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from chappe.core import Effect, Reply
+from chappe.defaults import BATCH_BYTES_MAX, DISK_RETRY_S, SCRUB_BYTES_S, SCRUB_IDLE_S, SCRUB_PIECE_BYTES, SCRUB_SHARE
+from chappe.errors import ChappeError, ProtocolError, StorageError
+from chappe.log.exactly_once.redo import Finishing, recover
+from chappe.log.exactly_once.staged import CommitBatch, SinkJob, StagedStorage
+from chappe.log.forwarder import LogForwarder
+from chappe.log.guard import PRODUCERS, Guard
+from chappe.log.ordered.keeping import Keeping, OrderedStore
+from chappe.log.queries import (
+    ErrorAnswer,
+    HeadsAnswer,
+    HeadsRequest,
+    QueryReply,
+    Request,
+    Stage,
+    decode_request,
+    encode_query,
+    unknown_kind,
+)
+from chappe.log.storage import LogStorage, Retention, RunRetention, Scrubbed, ScrubPiece, WriteRecords
+from chappe.log.store import LogStore
+from chappe.runtime.driver import SYSTEM_CLOCK, Frames, Inlet
+from chappe.runtime.log_ports import LogPorts
+from chappe.runtime.meeting import Meeting
+from chappe.runtime.worker import DISKS, Lane
+from chappe.system import machine, time
+from chappe.system.memory import keep_freed
+from chappe.transports.gate import user_of
+
+logger = logging.getLogger(__name__)
+
+POLICIES_TOLD: Final = 100  # of the retention, the first ones
+CLOSE_S: Final = 30.0  # a write under way at close may take this long
+QUERIES: Final = "queries"  # the link over which clients ask
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+
+
+class StorePorts(LogPorts):
+    """What a store has: a node, a query socket and a disk.
+
+    Args:
+        storage: Where records are kept; closed with the node.
+        staged: Where rows of exactly-once sinks wait; closed with the node.
+        meeting: How it meets others.
+        name: For people.
+        forwards: Whether it passes on what it takes.
+        keeping: What a chain has for it, of which it is the store of a member.
+        retention: How much to keep, by topic or ``prefix*``; the first that matches counts.
+
+    Raises:
+        StorageError: The disk refuses what a commit had decided before the store's last end.
+    """
+
+    close_s = CLOSE_S
+
+    def __init__(
+        self,
+        address: str,
+        storage: LogStorage,
+        staged: StagedStorage,
+        meeting: Meeting,
+        *,
+        name: str,
+        forwards: bool = False,
+        keeping: Keeping | None = None,
+        retention: Sequence[tuple[str, Retention]] = (),
+        on_report: Callable[[object], None],
+    ) -> None:
+        self.storage = storage
+        self._staged = staged
+        self._retention = list(retention)
+        self._policies = [(each, kept.age_s, kept.bytes, kept.records) for each, kept in retention[:POLICIES_TOLD]]
+        self._name = name
+        self._closing = machine.current().event()
+        self._opened = False  # so that files are closed here
+        self._queries_left = False  # in the queue, as a commit is under way
+        kept = recover(staged, storage)
+        self.store = LogStore(address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept)
+        self._role: LogStore | LogForwarder | OrderedStore = self.store
+        if forwards:
+            self._role = LogForwarder(self.store, now=time.monotonic())
+        elif keeping is not None:
+            self._role = OrderedStore(self.store, keeping)
+        super().__init__(self._role, meeting, on_report=on_report, takes=PRODUCERS, views=False)
+        self.core.traffic.names[address] = name
+        try:
+            self._router, self.store.endpoint = meeting.open_router()
+        except BaseException:
+            self.driver.release()
+            raise
+        # Frames that know who was let in.
+        take = None if self.guard is None else partial(self._router.recv_multipart, _NOBLOCK, copy=False)
+        self._queries = self.driver.watch(Inlet(self._router, QUERIES, take))
+        self._scrubbing = _Scrubbing(self)
+        self._opened = True
+
+    def start(self) -> None:
+        """Begin."""
+        keep_freed()
+        super().start()
+        with self.driver.lock:
+            self.driver.call_idle(self._scrubbing, time.monotonic() + SCRUB_IDLE_S)
+
+    def ending(self) -> None:
+        """See ``Ports``."""
+        self._closing.set()
+        self._scrubbing.lane.close(CLOSE_S)
+
+    def release(self) -> None:
+        """See ``Ports``."""
+        super().release()
+        if self._opened:
+            self.storage.close()
+            self._staged.close()
+
+    # -- queries ----------------------------------------------------------------------------------------
+
+    def holds(self, link: Any) -> bool:
+        """Leave queries in the queue, which is bounded, while transactions are paused; whoever sends waits."""
+        if link is QUERIES and self.store.transactions.paused:
+            self._queries_left = True
+            return True
+        return super().holds(link)
+
+    def flushed(self) -> None:
+        """See ``LogPorts.flushed``."""
+        super().flushed()
+        if self._queries_left and not self.store.transactions.paused:
+            self._queries_left = False
+            self.driver.suspect_all()
+
+    def hear(self, link: Any, frames: Frames) -> Sequence[Effect]:
+        """See ``Ports``."""
+        if link is not QUERIES:
+            return super().hear(link, frames)
+        return self._hear_query(frames) if self.guard is None else self._hear_query_of(self.guard, frames)
+
+    def _hear_query_of(self, guard: Guard, frames: list[zmq.Frame]) -> Sequence[Effect]:
+        """A query of an identity that was let in: it is told what it may know."""
+        who, raw = user_of(frames[0]), [each.bytes for each in frames]
+        request = _request_of(raw)
+        if isinstance(request, ErrorAnswer):
+            return [Reply(raw[0], QueryReply(raw[1], request))]
+        refusal = guard.asks(who, request)
+        if refusal is not None:
+            return [Reply(raw[0], QueryReply(raw[1], refusal))]
+        effects = self._ask_role(raw, guard.asked(request))
+        if isinstance(request, HeadsRequest) and not request.since:
+            more: dict[str, object] = {"name": self._name}
+            if guard.administers(who):
+                refusals = [] if self.gate is None else self.gate.refusals.listed()
+                more |= {"refusals": refusals, "retention": self._policies}
+            effects = [_with(each, **more) for each in effects]
+        return [
+            Reply(each.to, replace(each.message, answer=guard.told(who, each.message.answer)))
+            if isinstance(each, Reply)
+            else each
+            for each in effects
+        ]
+
+    def _hear_query(self, frames: list[bytes]) -> Sequence[Effect]:
+        request = _request_of(frames)
+        if isinstance(request, ErrorAnswer):
+            return [Reply(frames[0], QueryReply(frames[1], request))]
+        effects = self._ask_role(frames, request)
+        if isinstance(request, HeadsRequest) and not request.since:
+            effects = [_with(each, retention=self._policies, name=self._name) for each in effects]
+        return effects
+
+    def _ask_role(self, frames: list[bytes], request: Request) -> Sequence[Effect]:
+        if len(frames) != (4 if isinstance(request, Stage) else 3) or len(frames[-1]) > BATCH_BYTES_MAX:
+            raise ProtocolError("query with too many frames, too few, or too large ones")
+        payload = frames[3] if isinstance(request, Stage) else b""
+        return self._role.handle_request(frames[0], frames[1], request, payload, time.monotonic())
+
+    def reply(self, effect: Reply) -> None:
+        """See ``Ports``."""
+        reply: QueryReply = effect.message
+        frames = [effect.to, reply.request_id, encode_query(reply.answer), *reply.batches]
+        try:
+            self._router.send_multipart(frames, _NOBLOCK)
+        except zmq.ZMQError:
+            pass  # the client does not take its answers: it asks again if it still lives
+        self.driver.suspect(self._queries)
+
+    # -- the disk ---------------------------------------------------------------------------------------
+
+    def carry_out(self, job: Any) -> object:
+        """See ``Ports``."""
+        if isinstance(job, RunRetention):
+            return self._retain()
+        try:
+            return self.storage.write(job.appends) if isinstance(job, WriteRecords) else self._transact(job)
+        except StorageError:
+            raise
+        except Exception as error:
+            logger.exception("a job of the disk failed in a way that was not foreseen")
+            return StorageError(f"the store could not do this: {error}; its log says more")
+
+    def _transact(self, work: SinkJob) -> object:
+        try:
+            if isinstance(work.job, CommitBatch):
+                finishing = Finishing(self._staged, self.storage, self._staged.prepare(work.job))
+                self._finish(finishing)
+                return finishing
+            self._staged.carry_out(work.job)
+        except ChappeError as error:
+            return error
+        return None
+
+    def _finish(self, finishing: Finishing) -> None:
+        """Carry out what is decided, however often the disk refuses, unless the store is closed before."""
+        while not finishing.done:
+            try:
+                finishing.step()
+            except StorageError as error:
+                self.driver.run(self._commit_waits, error)
+                if self._closing.wait(DISK_RETRY_S):
+                    return
+
+    def _commit_waits(self, error: StorageError) -> None:
+        self.driver.do(self.store.commit_waits(error, time.monotonic()))
+
+    def _retain(self) -> object:
+        try:
+            return self.storage.retain(self._retention, time.time_ns() // 1000)
+        except (StorageError, OSError) as error:
+            logger.warning("retention failed and is tried again later: %s", error)
+            return StorageError(str(error))
+
+    def done(self, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        """See ``Ports``: what was written becomes readable first."""
+        if isinstance(outcome, Finishing):
+            if not outcome.done:
+                return ()  # the store is being closed; it goes on with it when it is opened again
+            for written in outcome.written:
+                self.storage.publish(written)
+            outcome = outcome.intent
+        elif isinstance(job, SinkJob) or isinstance(outcome, ChappeError):
+            pass
+        elif isinstance(job, WriteRecords):
+            self.storage.publish(outcome)
+            outcome = None
+        elif isinstance(job, RunRetention):
+            self.storage.forget(outcome)
+            outcome = None
+        return self._role.handle_done(job, outcome, now)
+
+
+class _Scrubbing:
+    """Reads all that is kept over and over, piece by piece, on a lane that nothing else waits for."""
+
+    def __init__(self, ports: StorePorts) -> None:
+        self._ports = ports
+        self._storage = ports.storage
+        self.lane = Lane(DISKS, ports.driver.run)
+
+    def idle(self) -> float:
+        """Read a further piece; see ``driver.Task``."""
+        self.lane.do(self._scrub, self._ended)
+        return math.inf
+
+    def _scrub(self) -> tuple[Scrubbed, float]:
+        began = time.monotonic()
+        try:
+            found = self._storage.scrub()
+        except Exception:
+            logger.exception("reading what is kept failed in a way that was not foreseen")
+            found = Scrubbed(idle=True)
+        return found, time.monotonic() - began
+
+    def _ended(self, scrubbed: tuple[Scrubbed, float]) -> None:
+        """A piece was read: leave disk and processor to the others most of the time."""
+        found, spent_s = scrubbed
+        now, storage, driver = time.monotonic(), self._storage, self._ports.driver
+        if found.news or (storage.suspicious and found.detail is not None):
+            driver.do(self._ports.done(ScrubPiece(), storage.scrubbed(found), now))
+        idle = found.idle and not storage.suspicious
+        pause_s = SCRUB_IDLE_S if idle else max(SCRUB_PIECE_BYTES / SCRUB_BYTES_S, SCRUB_SHARE * spent_s)
+        driver.call_idle(self, now + pause_s)
+
+
+def _with(effect: Effect, **more: object) -> Effect:
+    """A list with what is told besides."""
+    if not isinstance(effect, Reply) or not isinstance(effect.message.answer, HeadsAnswer):
+        return effect
+    return Reply(effect.to, replace(effect.message, answer=msgspec.structs.replace(effect.message.answer, **more)))
+
+
+def _request_of(frames: list[bytes]) -> Request | ErrorAnswer:
+    """What is asked, or what is answered to a question of a newer format."""
+    if len(frames) < 3 or len(frames[1]) != 8:
+        raise ProtocolError("query that is not two frames")
+    try:
+        return decode_request(frames[2])
+    except ProtocolError:
+        answer = unknown_kind(frames[2])
+        if answer is None:
+            raise
+        return answer
