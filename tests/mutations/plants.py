@@ -707,8 +707,12 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "others-wait-for-ever-for-who-is-paused",
         "members",
         "log/consuming.py",
-        ("            self._waited_for.clear(part.address)\n            carried += self._resume()\n"),
-        "            self._waited_for.clear(part.address)\n",
+        (
+            "        elif part.address in self._paused:\n"
+            "            del self._paused[part.address]\n"
+            "            self._waited_for.clear(part.address)\n"
+        ),
+        "",
         "consumers have what is stored",
     ),
     Plant(
@@ -717,7 +721,7 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "log/member.py",
         (
             "        for prefix in list(self._wants[address]):\n"
-            "            actions += self._unsubscribe(address, Unsubscribe(prefix))\n"
+            "            actions += self._want_no_more(address, prefix)\n"
         ),
         "",
     ),
