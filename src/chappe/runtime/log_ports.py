@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -28,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 KEYS_S: Final = 1.0  # between two looks at refusals and permissions, where there are keys
 SUBSCRIPTIONS: Final = "subscriptions"  # the link over which peers say what they listen to
-_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class LogPorts(Ports):
@@ -69,8 +67,7 @@ class LogPorts(Ports):
         self._dealers = Dealers(driver, self.core, gate)
         try:
             self._pub = PublishingSocket(full_peer_wait_s, gate, self.guard)
-            take = partial(self._pub.socket.recv_multipart, _NOBLOCK, copy=False)
-            self._subscriptions = driver.watch(Inlet(self._pub.socket, SUBSCRIPTIONS, take))
+            self._subscriptions = driver.watch(Inlet(self._pub.socket, SUBSCRIPTIONS, copied=False))
             self.core.meet(meeting.open(self, self._pub.socket))
             self._pub.dialled = meeting.subscribers
             self._pub.strangers = meeting.strangers

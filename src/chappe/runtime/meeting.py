@@ -10,7 +10,6 @@ import os
 import selectors
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Protocol
 
 import zmq
@@ -44,7 +43,6 @@ TOWER_ASKS: Final = "tower asks"  # the link over which towers ask for our beaco
 TOWER_SAYS: Final = "tower says"  # ... and the one over which they send those of others
 PROGRAM_ASKS: Final = "program asks"  # the same of programs to which a forwarder is a tower
 PROGRAM_SAYS: Final = "program says"
-_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class Members:
@@ -486,7 +484,10 @@ class AsForwarder(_Listening):
         """See ``Meeting.open``."""
         self._node = node
         sub = open_socket(zmq.SUB, self.gate)
-        inlet = _read(node, sub, Members()) if self.gate is None else _read_frames(node, sub, Everybody(), gathers=True)
+        if self.gate is None:
+            inlet = _read(node, sub, Members())
+        else:
+            inlet = node.driver.watch(Inlet(sub, Everybody(), copied=False, gathers=True))
         self._heard[""] = _Dialled(inlet, Dialled(sub, None, node.report))  # which dials originals, at most
         if self.gate is not None:
             self._permissions = Middle(self.gate, node.publish_frames)
@@ -532,7 +533,7 @@ class AsForwarder(_Listening):
     def _introduce(self, node: Meets, where: TowerAddress) -> None:
         """Let programs find the forwarder that look for a tower."""
         beacons, pub = open_socket(zmq.SUB), open_socket(zmq.XPUB)
-        _read_frames(node, beacons, PROGRAM_SAYS)
+        node.driver.watch(Inlet(beacons, PROGRAM_SAYS, copied=False))
         self._asks = node.driver.watch(Inlet(pub, PROGRAM_ASKS))
         for kind in (BEACON, GOODBYE):
             beacons.setsockopt(zmq.SUBSCRIBE, kind)
@@ -581,11 +582,6 @@ class AsForwarder(_Listening):
 def _read(node: Meets, sub: zmq.Socket[bytes], link: Members) -> Inlet:
     """Read what members publish."""
     return node.driver.watch(Inlet(sub, link, taking(sub, views=node.views), gathers=True))
-
-
-def _read_frames(node: Meets, sub: zmq.Socket[bytes], link: object, *, gathers: bool = False) -> Inlet:
-    """Read a socket frame by frame: each knows the connection that it came over."""
-    return node.driver.watch(Inlet(sub, link, partial(sub.recv_multipart, _NOBLOCK, copy=False), gathers=gathers))
 
 
 def _word() -> bytes:

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -102,9 +101,7 @@ class StorePorts(LogPorts):
         except BaseException:
             self.driver.release()
             raise
-        # Frames that know who was let in.
-        take = None if self.guard is None else partial(self._router.recv_multipart, _NOBLOCK, copy=False)
-        self._queries = self.driver.watch(Inlet(self._router, QUERIES, take))
+        self._queries = self.driver.watch(Inlet(self._router, QUERIES, copied=self.guard is None))
         self._scrubbing = _Scrubbing(self)
         self._opened = True
 

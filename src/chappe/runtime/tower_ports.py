@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -27,7 +26,6 @@ MESSAGE_BYTES = 4096  # beacons are small; larger messages close the connection
 QUEUED_MAX = 10 * BEACONS_MAX  # of a node that is slow: some seconds' beacons of everybody
 BEACONS: Final = "beacons"  # the link over which nodes announce themselves ...
 LISTENERS: Final = "listeners"  # ... and the one over which they ask for what is announced
-_NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
 class TowerPorts(Ports):
@@ -46,9 +44,7 @@ class TowerPorts(Ports):
         driver = Driver(self.core, self, "tower")
         try:
             self._sub, self._pub = new_socket(zmq.XSUB, gate), new_socket(zmq.XPUB, gate)
-            # Frames that know where they come from.
-            take = partial(self._sub.recv_multipart, _NOBLOCK, copy=False)
-            self._beacons = driver.watch(Inlet(self._sub, BEACONS, take))
+            self._beacons = driver.watch(Inlet(self._sub, BEACONS, copied=False))
             self._listeners = driver.watch(Inlet(self._pub, LISTENERS))
             for each in (self._sub, self._pub):
                 each.setsockopt(zmq.LINGER, LINGER_MS)
