@@ -11,7 +11,7 @@ from chappe.api.log.consumer import Consumer
 from chappe.api.log.producer import Producer
 from chappe.api.log.store import Store
 from chappe.log.events import DamageHealed, ScrubEnded
-from chappe.runtime import store_node
+from chappe.runtime import store_ports
 from chappe.storage.segments import scrub
 
 RECORDS = 3_000
@@ -33,7 +33,7 @@ def flip(path: Path, every: int) -> int:
 def test_flipped_bits_are_healed_while_another_store_has_good_copies(
     tower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_node, "SCRUB_IDLE_S", 0.05)
+    monkeypatch.setattr(store_ports, "SCRUB_IDLE_S", 0.05)
     monkeypatch.setattr(scrub, "SCRUB_ROUND_S", 0.0)
     one, two = (Store(tmp_path / name, tower=tower) for name in "ab")
     with Producer("hello", tower=tower, min_acks=2) as producer:

@@ -1,4 +1,4 @@
-"""A member in the simulation: one core on simulated sockets, carried out as ``runtime.log_node`` does it."""
+"""A member in the simulation: one core on simulated sockets, carried out as ``runtime.log_ports`` does it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def brief(message: Message) -> str:
 
 
 class NodeHost(Host):
-    """One life of a member of the log; ``role`` is the core that is driven as ``runtime.log_node`` does it."""
+    """One life of a member of the log; ``role`` is the core that is driven as ``runtime.log_ports`` does it."""
 
     world: LogWorld
 

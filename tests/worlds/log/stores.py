@@ -27,7 +27,7 @@ SCRUB_S = 0.5  # between two partitions: less than the time in which all is sett
 
 
 class StoreHost(NodeHost, StoreSubject):
-    """A store, its query socket and the thread that writes; as ``runtime.store_node``."""
+    """A store, its query socket and the thread that writes; as ``runtime.store_ports``."""
 
     def __init__(self, world: LogWorld, name: str, disk: SimDisk, retention: Sequence[tuple[str, Retention]]) -> None:
         self.disk = disk
