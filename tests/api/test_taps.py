@@ -19,7 +19,7 @@ from chappe.api import permissions, taps
 from chappe.api.taps import Passed, Subscribed, Tap
 from chappe.defaults import QUEUE_MESSAGES_MAX
 from chappe.errors import AddressInUse, ChappeError, TimedOut, UsageError
-from chappe.runtime import tap_node
+from chappe.runtime import tap_ports
 from chappe.security import LogSecurity
 from chappe.tapping import sessions
 from chappe.tapping.messages import Seen, Shown, decode_look, encode
@@ -144,9 +144,9 @@ def test_what_passes_an_endpoint_is_seen_and_who_wants_what(stack: ExitStack) ->
 
 
 def test_who_does_not_keep_up_is_told_how_much_it_missed(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap_node, "LOOKS_MAX", 10)
-    monkeypatch.setattr(tap_node, "LOOKS_PER_S", 0)
-    monkeypatch.setattr(tap_node, "FEED_MESSAGES_MAX", 50)
+    monkeypatch.setattr(tap_ports, "LOOKS_MAX", 10)
+    monkeypatch.setattr(tap_ports, "LOOKS_PER_S", 0)
+    monkeypatch.setattr(tap_ports, "FEED_MESSAGES_MAX", 50)
     endpoint = stack.enter_context(Endpoint())
     found = looking(stack, endpoint.tap())
     for each in range(60):

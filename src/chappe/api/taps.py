@@ -17,7 +17,7 @@ from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.permissions.rules import STORE
 from chappe.runtime.log_ports import LogPorts
-from chappe.runtime.tap_node import Feed
+from chappe.runtime.tap_ports import Feed
 from chappe.security import IDENTITY, LogSecurity
 from chappe.system import time
 from chappe.system.forking import own

@@ -7,10 +7,10 @@ that nobody looks at has no sessions, and costs nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from chappe.core import Clock
+from chappe.core import Clock, Effect
 from chappe.deadlines import Deadlines
 from chappe.tapping.messages import Look, Passed, Refused, Seen, Shown, Subscribed
 
@@ -109,10 +109,15 @@ class Sessions:
         self._sessions.pop(client, None)
         self._until.clear(client)
 
-    def handle_timeout(self, now: float) -> None:
+    def handle_timeout(self, now: float) -> Sequence[Effect]:
         """Forget who has not asked for long."""
         for client in self._until.due(now):
             self._sessions.pop(client, None)
+        return ()
+
+    def flush(self, now: float) -> Sequence[Effect]:
+        """Do nothing: answers leave at once."""
+        return ()
 
     def next_timeout(self) -> float:
         """When somebody is forgotten, if he does not ask before."""

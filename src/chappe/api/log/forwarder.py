@@ -10,7 +10,7 @@ from chappe.api.taps import LogTap, tap_gate
 from chappe.defaults import FORWARDER_PORT, TOWER_HOST
 from chappe.log.storage import Retention
 from chappe.runtime.meeting import AsForwarder
-from chappe.runtime.tap_node import TapNode
+from chappe.runtime.tap_ports import TapPorts
 from chappe.security import LogSecurity
 from chappe.system import program
 from chappe.system.forking import own
@@ -57,7 +57,7 @@ class Forwarder(Store):
     ) -> None:
         own(self)
         self._name = program.label(name)
-        self._taps: list[TapNode] = []
+        self._taps: list[TapPorts] = []
         self._security = security
         tower = None if originals is None else TowerAddress.parse(originals)
         address = ForwarderAddress.parse(listen)
@@ -77,7 +77,7 @@ class Forwarder(Store):
             AddressInUse: Somebody listens there.
             UsageError: The host is not of this machine, or reachable from others and nothing was chosen.
         """
-        made = TapNode(LogTap(self._node), host, port, tap_gate(self._security, host))
+        made = TapPorts(LogTap(self._node), host, port, tap_gate(self._security, host))
         self._taps.append(made)
         return made.port
 

@@ -56,7 +56,7 @@ from chappe.mesh.messages import DATA
 from chappe.mesh.network import Network
 from chappe.mesh.policy import Policy
 from chappe.mesh.refusals import Refusal
-from chappe.runtime.tap_node import TapNode
+from chappe.runtime.tap_ports import TapPorts
 from chappe.security import Keys, Security, check_reach
 from chappe.system import time
 from chappe.transports.tcp import READ_BYTES
@@ -185,7 +185,7 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             UsageError: The host is not of this machine, or reachable from others and there is no identity.
         """
         self.check()
-        made = TapNode(self, host, port, tap_gate("plain" if self.security == "plain" else self._keys, host))
+        made = TapPorts(self, host, port, tap_gate("plain" if self.security == "plain" else self._keys, host))
         with self._lock:
             self._taps.append(made)
         return made.port

@@ -29,7 +29,7 @@ from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
 from chappe.runtime.mesh_node import MeshNode
 from chappe.runtime.recorder import Recorder, RecordingOptions
-from chappe.runtime.tap_node import Feed, TapNode
+from chappe.runtime.tap_ports import Feed, TapPorts
 from chappe.security import Keys, Security, check_security
 from chappe.storage.recordings.files import RecordingFiles
 from chappe.system import machine, time
@@ -101,7 +101,7 @@ class Host:
         self._recorder: Recorder | None = None
         self._record: Record | None = None  # while messages are recorded
         self._tap: MeshTap | None = None  # while somebody looks at what passes
-        self._taps: list[TapNode] = []
+        self._taps: list[TapPorts] = []
         self._shown: tuple[int, Filter] | None = None  # of who wants what, at the last look
         if recording is not None and files is not None:
             self._begin_recording(files, recording.messages_max)

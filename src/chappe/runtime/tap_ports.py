@@ -8,22 +8,20 @@ has gone by, and answers. The rest is counted.
 from __future__ import annotations
 
 import logging
-import selectors
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import zmq
 
+from chappe.core import Effect, Reply
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
 from chappe.log.guard import Refusal
 from chappe.permissions.rules import ADMINISTER
-from chappe.runtime.driver import SYSTEM_CLOCK
-from chappe.runtime.turns import Ready, Turns
+from chappe.runtime.driver import SYSTEM_CLOCK, Driver, Frames, Inlet, Ports
 from chappe.system import time
-from chappe.system.forking import own
-from chappe.tapping.messages import QUESTION_BYTES_MAX, Look, Passed, Refused, Shown, decode_look, encode, unknown_kind
+from chappe.tapping.messages import QUESTION_BYTES_MAX, Look, Passed, Refused, decode_look, encode, unknown_kind
 from chappe.tapping.sessions import Sessions, Wants
 from chappe.transports.addresses import bind
 from chappe.transports.gate import Gate, sender_of
@@ -35,7 +33,6 @@ FEED_MESSAGES_MAX: Final = 16_384  # that wait to be looked at ...
 FEED_BYTES_MAX: Final = 16 * MIB  # ... and bytes in them
 LOOKS_PER_S: Final = 5_000  # messages that are read for those who look; some percent of a processor ...
 LOOKS_MAX: Final = 2_000  # ... at most so many at once
-DRAIN_MAX: Final = 64  # questions taken before others get their turn
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 # Reads what has one of these topics, and says which of the messages it is, from 1 on.
@@ -79,8 +76,8 @@ class Tapped(Protocol):
         """Who wants what; None if that is as it was when it was asked last."""
 
 
-class TapNode:
-    """Answers those who look at one member.
+class TapPorts(Ports):
+    """What answers those who look at one member: a socket, and the feed.
 
     Args:
         host: Where to listen; port 0: any.
@@ -92,92 +89,77 @@ class TapNode:
     """
 
     def __init__(self, tapped: Tapped, host: str, port: int, gate: Gate | None = None) -> None:
-        own(self)
         self._tapped = tapped
-        self._sessions = Sessions(SYSTEM_CLOCK)
+        self.core = Sessions(SYSTEM_CLOCK)
         self._feed: Feed | None = None  # while somebody looks
         self._looked_at = 0.0
         self._left = float(LOOKS_MAX)  # messages that may be read now
         self._gate = gate
-        self._router = open_socket(zmq.ROUTER, gate)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.MAXMSGSIZE, QUESTION_BYTES_MAX)
+        driver = Driver(self.core, self, "tap")
         try:
+            self._router = open_socket(zmq.ROUTER, gate)
+            self._questions = driver.watch(Inlet(self._router, None, copied=False))
+            self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self._router.setsockopt(zmq.MAXMSGSIZE, QUESTION_BYTES_MAX)
             self.port = bind(self._router, host, port, gate)
         except BaseException:
-            self._router.close()
+            driver.release()
             raise
-        self.turns = Turns(self._handle, self._sessions.next_timeout, self._halted, what="tap", eager=True)
-        self.turns.register(int(self._router.getsockopt(zmq.FD)), selectors.EVENT_READ, lambda mask: None)
-        self.turns.start()
+        driver.start()
 
     def close(self) -> None:
         """Stop answering; safe to call twice."""
-        with self.turns.lock:
-            if self.turns.closed:
-                return
-            self.turns.closed = True
-        self.turns.stop()
-        self._unfeed()
-        with self.turns.lock:
-            self._router.close()
-            self.turns.release()
+        self.driver.close()
 
-    def _halted(self, reason: str) -> None:
+    def ending(self) -> None:
+        """See ``Ports``."""
+        self._unfeed()
+
+    def halted(self, reason: str) -> None:
+        """See ``Ports``."""
         logger.error("a tap has stopped: %s", reason)
         self._unfeed()
+
+    def report(self, event: object) -> None:
+        """Say in the log what a machine refuses: a tap has no events."""
+        logger.warning("%s", event)
+
+    def flushed(self) -> None:
+        """Once nobody looks the member is asked for nothing."""
+        if not self.core:
+            self._unfeed()
 
     def _unfeed(self) -> None:
         if self._feed is not None:
             self._feed = None
             self._tapped.feed(None)
 
-    def _handle(self, ready: Ready) -> bool:
-        for key, mask in ready:
-            key.data(mask)
-        more = self._answer()
-        self._sessions.handle_timeout(time.monotonic())
-        if not self._sessions:
-            self._unfeed()
-        return more
-
-    def _answer(self) -> bool:
-        for _ in range(DRAIN_MAX):
-            try:
-                frames = self._router.recv_multipart(_NOBLOCK, copy=False)
-            except zmq.Again:
-                return False
-            try:
-                self._on_question([each.bytes for each in frames], sender_of(frames))
-            except ProtocolError as error:
-                logger.info("a tap was sent something else: %s", error)
-        return True
-
-    def _on_question(self, frames: list[bytes], who: str) -> None:
+    def hear(self, link: None, frames: Frames) -> Sequence[Effect]:
+        """Somebody asks what has passed."""
         if len(frames) != 2:
             raise ProtocolError(f"a question of {len(frames)} frames")
-        client, now = frames[0], time.monotonic()
-        unknown = unknown_kind(frames[1])
+        client, question, now = frames[0].bytes, frames[1].bytes, time.monotonic()
+        unknown = unknown_kind(question)
         if unknown is not None:
-            self._reply(client, unknown)
-            return
-        look = decode_look(frames[1])
+            return (Reply(client, unknown),)
+        look = decode_look(question)
         self._look(now)
-        refusal = self._forbidden(who, look)
-        answer: Refused | Shown | None
-        answer = Refused(str(refusal)) if refusal is not None else self._sessions.look(client, look, now)
-        if answer is None:
-            if self._feed is None:
-                self._feed, self._looked_at = Feed(), now
-                self._tapped.feed(self._feed)
-            answer = self._sessions.take(client)
-        self._reply(client, answer)
+        refusal = self._forbidden(sender_of(frames), look)
+        refused = Refused(str(refusal)) if refusal is not None else self.core.look(client, look, now)
+        if refused is not None:
+            return (Reply(client, refused),)
+        if self._feed is None:
+            self._feed, self._looked_at = Feed(), now
+            self._tapped.feed(self._feed)
+        return (Reply(client, self.core.take(client)),)
 
-    def _reply(self, client: bytes, answer: Refused | Shown) -> None:
+    def reply(self, effect: Reply) -> None:
+        """See ``Ports``; one that has left, or asks without taking answers, is forgotten."""
         try:
-            self._router.send_multipart([client, encode(answer)], _NOBLOCK)
-        except zmq.ZMQError:  # it has left, or asks without taking answers
-            self._sessions.forget(client)
+            self._router.send_multipart([effect.to, encode(effect.message)], _NOBLOCK)
+        except zmq.ZMQError:
+            self.core.forget(effect.to)
+        self.driver.suspect(self._questions)
 
     def _forbidden(self, who: str, look: Look) -> Refusal | None:
         """Why somebody with keys may not see that; None if he may."""
@@ -194,13 +176,13 @@ class TapNode:
         """Read what has passed, for all who look."""
         wants = self._tapped.wants()
         if wants is not None:
-            self._sessions.show_wants(wants)
+            self.core.show_wants(wants)
         if self._feed is None:
             return
         waiting, missed = self._feed.take()
         self._left = min(LOOKS_MAX, self._left + (now - self._looked_at) * LOOKS_PER_S)
         self._looked_at = now
-        wanted = self._sessions.prefixes
+        wanted = self.core.prefixes
         seen: list[Passed] = []
         for count, read in waiting:
             place = 0
@@ -214,4 +196,4 @@ class TapNode:
                     continue
             missed += count - place
         self._left -= len(seen)
-        self._sessions.show(seen, missed)
+        self.core.show(seen, missed)
