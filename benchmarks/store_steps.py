@@ -12,6 +12,7 @@ from chappe.kv.chained.fed import steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import PART_BYTES, Lead, encode, parts_of
 from chappe.kv.entity import chappe_entity
+from chappe.kv.role import CHAIN
 from chappe.kv.rows import encode_operation
 from chappe.runtime.driver import SYSTEM_CLOCK
 
@@ -48,7 +49,7 @@ def main() -> None:
     took: list[float] = []
     for step in steps(whole):
         begun = time.thread_time()
-        role.handle_fed((step,), 0.0)
+        role.handle_message(CHAIN, (step,), 0.0)
         took.append(time.thread_time() - begun)
     last = took.pop()
     print(

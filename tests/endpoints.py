@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 
 from chappe import DataStore, Endpoint
-from chappe.mesh.actions import Deliver
+from chappe.core import Deliver
 from chappe.mesh.messages import Message
 from chappe.transports.doubled import doubled
 
@@ -32,7 +32,8 @@ def endpoint_of(store: DataStore) -> Endpoint:
 def deliver(store: DataStore, subscriber: int, message: Message) -> None:
     """Hand a message to a data store, as if it had come from a peer."""
     node = endpoint_of(store).node
-    node.call(lambda now: [Deliver(subscriber, [message])])
+    with node.lock:
+        node.do([Deliver(subscriber, [message])])
 
 
 def event(watching: Any, kind: type) -> Any:

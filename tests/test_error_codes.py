@@ -17,12 +17,11 @@ from chappe import Endpoint
 from chappe.api.mesh.arguments import encode_value
 from chappe.api.mesh.told import ERRORS, STATUSES, told
 from chappe.channel import ChannelProducer, Dropped
-from chappe.core import Report
+from chappe.core import Dial, Report
 from chappe.data import binary, json
 from chappe.errors import BrokenClone, ChappeError, ErrorCode, PeeringError, StorageFull
 from chappe.kv.entity import Entity
 from chappe.kv.events import CloneDropped, CloneResyncs, CommitFailed
-from chappe.mesh.actions import Dial
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import MessagesDropped
 from chappe.mesh.links.dialling import ONCE
@@ -63,9 +62,9 @@ def shaken(*frames: bytes, closed: bool = False, later_s: float = 0.0) -> int:
     """How a handshake fails whose peer answers so; the same code is reported and raised."""
     core = EndpointCore(OWN, EndpointOptions(), 0.0)
     (dial,) = [each for each in core.peer("127.0.0.1", 1, ONCE, 7, 0.0) if isinstance(each, Dial)]
-    actions: list[Any] = list(core.handle_dialled(1, dial.dial, ("127.0.0.1", 1), 0.0))
-    actions += core.handle_frames(1, list(frames), 0.0) if frames else []
-    actions += core.handle_closed(1, "it was closed", 0.0) if closed else []
+    actions: list[Any] = list(core.handle_link(dial.link, ("127.0.0.1", 1), 0.0))
+    actions += core.handle_frames(dial.link, list(frames), 0.0) if frames else []
+    actions += core.handle_gone(dial.link, "it was closed", 0.0) if closed else []
     actions += core.handle_timeout(later_s) if later_s else []
     reported = [each.event for each in actions if isinstance(each, Report) and isinstance(each.event, PeeringError)]
     resolved = [each.outcome for each in actions if getattr(each, "ticket", None) == 7]

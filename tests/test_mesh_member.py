@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 from tests.calls import calls_inside_chappe
 from tests.daytime import Daytime
 
-from chappe.core import Report
+from chappe.core import Close, Deliver, Dial, Effect, Flush, Persist, Report, Resolve
 from chappe.errors import BufferFull, Closed
-from chappe.kv.actions import Commit, Notify, Resolve
+from chappe.kv import events
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import Clear, encode_command, encode_message
 from chappe.kv.entity import chappe_entity
 from chappe.kv.events import CloneStale, CommandRefused, MasterFound, MasterLost
 from chappe.kv.master import KvMaster
+from chappe.kv.role import KeyChange
 from chappe.kv.simulated_clock import SimulatedClock
 from chappe.kv.topics import master_topic
-from chappe.member import Action, KvPart, Member, Serve
-from chappe.mesh.actions import Close, Deliver, Dial, Flush
+from chappe.member import KvPart, Member, StoreCommit
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, ask, parse_report
@@ -28,6 +28,7 @@ from chappe.mesh.links.dialling import ONCE
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
 
 NS = 1_000_000_000
+PART = 7  # the number of a data store at its member
 OTHER = {"a": "b", "b": "a"}
 
 
@@ -48,40 +49,44 @@ class Joined:
         self.reports: dict[str, list[object]] = {"a": [], "b": []}
         self.delivered: dict[str, list[Message]] = {"a": [], "b": []}
         self.open = True
-        for name, method in (("a", "handle_accepted"), ("b", "peer")):
-            core = self.members[name].endpoint
-            args = (1, ("h", 1)) if name == "a" else ("h", 1, ONCE, 1)
-            self.call(name, getattr(core, method), *args)
+        self.conns = {"a": 1, "b": 0}
+        self.do("a", self.members["a"].handle_link(1, ("h", 1), self.now))
+        self.take("b", self.members["b"].endpoint.peer("h", 1, ONCE, 1, self.now))
 
     @property
     def times(self) -> dict[str, Any]:
         return {"now": self.now}
 
-    def call(self, name: str, method: Any, *args: Any) -> None:
-        self.do(name, self.members[name].call(method, *args, **self.times))
+    def take(self, name: str, actions: Sequence[Effect]) -> None:
+        self.do(name, self.members[name].take(actions, self.now))
 
-    def do(self, name: str, actions: Iterable[Action]) -> None:
+    def do(self, name: str, actions: Iterable[Effect]) -> None:
         for action in actions:
-            if isinstance(action, Serve):
-                self.served[name] += action.actions
+            if isinstance(action, Report) and type(action.event).__module__ == events.__name__:
+                self.served[name].append(action)
             elif isinstance(action, Report):
                 self.reports[name].append(action.event)
+            elif isinstance(action, Deliver) and action.to == PART:
+                self.served[name] += action.messages
+            elif isinstance(action, Resolve | Persist):
+                self.served[name].append(action)
             elif isinstance(action, Deliver):
                 self.delivered[name] += action.messages
             elif isinstance(action, Flush):
                 self.flush(name)
             elif isinstance(action, Dial):
-                self.call(name, self.members[name].endpoint.handle_dialled, 1, action.dial, ("h", 1))
+                self.conns[name] = action.link
+                self.do(name, self.members[name].handle_link(action.link, ("h", 1), self.now))
             elif isinstance(action, Close):
                 self.open = False
 
     def flush(self, name: str) -> None:
-        other = self.members[OTHER[name]]
-        while self.open and (frames := self.members[name].endpoint.take(1, 1 << 20)):
+        other, conn = self.members[OTHER[name]], self.conns[OTHER[name]]
+        while self.open and (frames := self.members[name].endpoint.take(self.conns[name], 1 << 20)):
             bodies = [frame[4:] for frame in frames]
             while bodies:
-                count = other.endpoint.messages_max(1)
-                self.do(OTHER[name], other.handle_frames(1, bodies[:count], **self.times))
+                count = other.endpoint.messages_max(conn)
+                self.do(OTHER[name], other.handle_frames(conn, bodies[:count], **self.times))
                 del bodies[:count]
 
     def run(self, seconds: float) -> None:
@@ -94,7 +99,7 @@ class Joined:
                     self.do(name, member.handle_timeout(**self.times))
 
     def attach(self, name: str, role: KvMaster | KvClone) -> KvPart:
-        self.parts[name] = part = self.members[name].attach(role, 7)
+        self.parts[name] = part = self.members[name].attach(role, PART)
         self.do(name, part.start(**self.times))
         return part
 
@@ -116,7 +121,8 @@ class Joined:
 
     def write(self, name: str, method: str, *args: object, **options: Any) -> None:
         part = self.parts[name]
-        self.do(name, part.write(getattr(part.role, method), args, options, **self.times))
+        effects = getattr(part.role, method)(*args, now=part.check(self.now), **options)
+        self.do(name, part.wrote(effects, self.now, expires="expiry_ns" in options))
 
 
 @pytest.fixture
@@ -223,7 +229,7 @@ def test_entries_expire_by_simulated_time_alone_and_changes_wait_for_none(simula
     assert len(simulated.parts["a"].role.engine) == 51
     simulated.served["b"].clear()
     simulated.advance(0.1 + 48 * 60, "a")  # and not "b": a master says what has expired
-    assert [each.key for each in simulated.served["b"] if isinstance(each, Notify)] == list(range(49))
+    assert [each.key for each in simulated.served["b"] if isinstance(each, KeyChange)] == list(range(49))
     for part in simulated.parts.values():
         assert sorted(map(str, part.role.engine.keys())) == ["49", "stays"]
 
@@ -250,7 +256,7 @@ def test_a_master_whose_time_stands_still_is_lost_when_that_of_its_clone_goes_on
     for _ in range(3):
         simulated.advance(0.1, "b")
     assert kinds(simulated.served["b"]) == [MasterLost, MasterFound]  # as it answers
-    simulated.call("b", simulated.members["b"].endpoint.handle_closed, 1, "cut")
+    simulated.do("b", simulated.members["b"].handle_gone(simulated.conns["b"], "cut", simulated.now))
     simulated.open = False
     simulated.run(400.0)
     assert simulated.parts["b"].entries is not None
@@ -275,7 +281,7 @@ def test_simulated_time_does_not_go_back_and_real_time_is_not_advanced(simulated
 def test_a_clones_write_comes_back_without_time_passing(joined: Joined) -> None:
     joined.write("b", "put", "k", 1, ticket=5)
     assert Resolve(5, None) in joined.served["b"]
-    assert [type(each) for each in joined.served["b"]] == [Notify, Resolve]
+    assert [type(each) for each in joined.served["b"]] == [KeyChange, Resolve]
     assert joined.parts["a"].role.engine.get("k") == joined.parts["b"].role.engine.get("k") == 1
 
 
@@ -300,7 +306,7 @@ def test_one_clone_finds_its_master_whichever_was_there_first() -> None:
 
 def test_a_clone_hears_that_the_endpoint_of_its_master_is_gone(joined: Joined) -> None:
     joined.open = False
-    joined.call("b", joined.members["b"].endpoint.handle_closed, 1, "cut")
+    joined.do("b", joined.members["b"].handle_gone(joined.conns["b"], "cut", joined.now))
     assert any(isinstance(each, PeerLost) for each in joined.reports["b"])
     assert [type(each.event) for each in joined.served["b"] if isinstance(each, Report)] == [MasterLost]
 
@@ -323,7 +329,7 @@ def test_nobody_is_believed_for_somebody_else(joined: Joined) -> None:
     (number,) = [each for each, topic in joined.parts["a"].topics.items() if topic == master_topic(b"s")]
     joined.served["a"].clear()
     for _ in range(2):  # reported once
-        joined.call("a", lambda now: [Deliver(number, [message])])
+        joined.take("a", [Deliver(number, [message])])
     (told,) = joined.served["a"]
     assert isinstance(told, Report)
     assert isinstance(told.event, CommandRefused)
@@ -331,8 +337,8 @@ def test_nobody_is_believed_for_somebody_else(joined: Joined) -> None:
 
 
 def test_what_others_subscribed_to_is_left_for_the_driver(joined: Joined) -> None:
-    mine = Deliver(7, [Message(b"t", b"", sender=b"b" * 16)])
-    assert list(joined.members["a"].call(lambda now: [mine], **joined.times)) == [mine]
+    mine = Deliver(8, [Message(b"t", b"", sender=b"b" * 16)])
+    assert list(joined.members["a"].take([mine], joined.now)) == [mine]
 
 
 def test_writers_wait_while_a_watcher_is_full_and_nothing_is_read(joined: Joined) -> None:
@@ -368,9 +374,10 @@ def test_a_durable_write_is_told_when_its_commit_is_over() -> None:
     joined.served["a"].clear()
     joined.write("b", "put", "k", 1, ticket=5)
     (commit,) = joined.served["a"]
-    assert isinstance(commit, Commit)
-    assert not any(isinstance(each, Resolve) for each in joined.served["b"])
-    joined.do("a", joined.parts["a"].handle_committed(commit.number, None, **joined.times))
+    assert isinstance(commit, Persist)
+    assert isinstance(commit.job, StoreCommit)
+    assert Resolve(5, None) not in joined.served["b"]
+    joined.do("a", joined.members["a"].handle_done(commit.job, None, joined.now))
     assert Resolve(5, None) in joined.served["b"]
 
 
@@ -393,7 +400,7 @@ def test_a_defect_of_a_data_store_ends_the_connection_that_brought_it(
     def fail(*args: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(KvMaster, "handle_messages", fail)
+    monkeypatch.setattr(KvMaster, "handle_message", fail)
     joined = Joined(contains=contains)
     joined.master("a")
     if contains:
@@ -409,11 +416,13 @@ def test_a_defect_of_a_data_store_ends_the_connection_that_brought_it(
 def test_an_endpoint_that_is_asked_alone_tells_of_its_links_and_stores(joined: Joined) -> None:
     joined.write("a", "put", "k", 1)
     endpoint = joined.members["b"].endpoint
-    joined.call("b", endpoint.subscribe, 1, [LINKS_TOLD])
-    joined.call("a", joined.members["a"].endpoint.subscribe, 1, [b"<$>/links"])  # so that it gets what all get
+    joined.take("b", endpoint.subscribe(1, [LINKS_TOLD], now=joined.now))
+    joined.take(
+        "a", joined.members["a"].endpoint.subscribe(1, [b"<$>/links"], now=joined.now)
+    )  # so that it gets what all get
     joined.run(1.0)
     for number, receiver in ((1, NOBODY), (2, b"a" * 16)):
-        joined.call("b", endpoint.publish, ASK_LINKS, ask(number), DATA, receiver)
+        joined.take("b", endpoint.publish(ASK_LINKS, ask(number), DATA, receiver, joined.now))
         joined.run(0.1)
 
     (answer,) = joined.delivered["b"]

@@ -1,13 +1,17 @@
 """One member of the mesh: an endpoint with the masters and clones of data stores that are attached to it. No I/O.
 
-The driver calls the endpoint through ``Member``, and gets the endpoint's actions back but for what is for data stores:
-that is handed to them, and what they have to say is published. What a data store asks of its driver, and of those who
-use it, comes as ``Serve``.
+The driver runs a ``Member``. It gets the endpoint's effects but for messages to data stores: those take them, and
+what they send is published by the endpoint.
 
-    messages       handle_frames, and every other call into the endpoint by ``call``
+    connections    handle_link, handle_frames, handle_gone
+    the disk       handle_done, of ``StoreCommit``, ``OfferRules`` and ``OfferKeys``
     the clock      handle_timeout, next_timeout
-    its users      ``attach`` makes a ``KvPart``: start, write, ask, handle_full, close
-    its disk       KvPart.handle_committed, as an answer to ``Commit``
+    users          call the endpoint's core, and have ``take`` look at its effects
+    users of data  ``attach`` makes a ``KvPart``; they call its role, and have ``wrote`` or ``answered`` look at its
+    stores         effects
+
+Commands for the chain of a master go to the number of its part, ``Send(number, commands, CHAIN)``; what the chain says
+comes by ``KvPart.hear_chain``.
 
 ``now`` is monotonic seconds. Where the time of data stores is simulated, they get that, and it stands still until
 ``Member.advance``.
@@ -16,44 +20,41 @@ use it, comes as ``Serve``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 from chappe.compiled import Frozen
-from chappe.core import Clock, Report
+from chappe.core import Clock, Deliver, Effect, Flush, Persist, Report, Send
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_TICK_S, MASTER_CONFLICT_S
-from chappe.errors import BufferFull, Closed, StorageError
-from chappe.kv.actions import Action as KvAction
-from chappe.kv.actions import Commit, Notify, Propose, Resolve, Send
+from chappe.errors import Address, BufferFull, Closed, StorageError
+from chappe.kv.backend import Commit
 from chappe.kv.commands import from_far, sender_endpoint, to_far
 from chappe.kv.engine import Entry, Index
 from chappe.kv.events import CommandRefused
-from chappe.kv.role import Hear, KvRole
+from chappe.kv.role import CHAIN, KvRole
 from chappe.kv.simulated_clock import SimulatedClock
 from chappe.kv.topics import check_name, master_topic
-from chappe.mesh.actions import Action as MeshAction
-from chappe.mesh.actions import Deliver, Flush
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointUnreachable, PeerLost
 from chappe.mesh.filters import Filter, matches
+from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.link_reports import ASK_LINKS, LINKS_TOLD, LIVES_MAX, Reporting, StoreReport, named
 from chappe.mesh.messages import COMMAND, DATA, NOBODY, Message
+from chappe.mesh.rules import MeshRules
 
-_NOTHING: Final[tuple[MeshAction, ...]] = ()
+_NOTHING: Final[tuple[Effect, ...]] = ()
 _REPORTS: Final = -1  # the subscriber that hears questions about links
 
 
-class Serve(Frozen, frozen=True):
-    """Do what the data store ``number`` asks for, in order."""
+class StoreCommit(Frozen, frozen=True):
+    """A job for the disk of the data store ``number``."""
 
     number: int
-    actions: list[Notify | Resolve | Commit | Propose | Report]
+    commit: Commit
 
 
-Action: TypeAlias = MeshAction | Serve
 Record: TypeAlias = Callable[[bytes, bytes, int], None]  # topic, payload and kind of what was published to all
 Seals: TypeAlias = Callable[[bytes, list[bytes], bytes], list[bytes]]  # topic, payloads, receiver: what to publish
 Tapped: TypeAlias = Callable[[bytes, bytes, int, bytes], None]  # of all that was published, also its receiver
@@ -71,6 +72,7 @@ class KvPart:
     def __init__(self, member: Member, role: KvRole | Any, number: int) -> None:
         self.role = role
         self.number = number
+        role.known_as(number)
         self.topics: dict[int, bytes] = {}  # what it subscribes to, by subscriber
         self.closing = False
         self.due = -math.inf  # when ``handle_timeout`` has something to do; infinity while simulated time stands still
@@ -85,57 +87,52 @@ class KvPart:
 
     # -- its users --------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Take part.
 
         Raises:
             UsageError: The endpoint has too many subscriptions to be announced; then nothing is left of this.
         """
-        actions: list[Action] = []
-        subscribe = partial(self._member.call, self._endpoint.subscribe, now=now)
+        actions: list[Effect] = []
         member = self._member
         member.parts[self.number] = self
-        for topic, hear in self.role.hears.items():
+        for topic in self.role.topics:
             member.last_subscriber -= 1
             self.topics[member.last_subscriber] = topic
-            member.hearing[member.last_subscriber] = partial(self.handle_messages, topic, hear)
+            member.hearing[member.last_subscriber] = self
         for subscriber, topic in self.topics.items():
             try:
-                actions += subscribe(subscriber, [topic], COMMAND)
+                actions += member.take(self._endpoint.subscribe(subscriber, [topic], COMMAND, now=now), now)
             except BaseException:
                 self.close(now)
                 raise
-        return actions + self._answer(self.role.start(self._member.time(now)), now)
+        return actions + self.answered(self.role.start(self._member.time(now)), now)
 
-    def write(
-        self, method: Callable[..., list[KvAction]], args: Iterable[object], options: dict[str, Any], now: float,
-    ) -> Sequence[Action]:  # fmt: skip
-        """Make one call of the role's that writes.
+    def time(self, now: float) -> float:
+        """Monotonic seconds as the role is to be told them."""
+        clock = self._member.simulated
+        return now if clock is None else clock.now
 
-        Raises:
-            BufferFull: There is no ``room``: call again when there is.
-            Closed: The data store was closed.
-            ChappeError: What ``method`` raises.
-        """
+    def check(self, now: float) -> float:
+        """Raise BufferFull if there is no ``room`` for a write, or Closed; returns the time as the role is told it."""
         if self.closing:
             raise Closed(f"store {self.role.name!r} was closed")
         if not self.room():
             raise BufferFull(f"store {self.role.name!r} takes no more writes at present")
         clock = self._member.simulated
-        actions = method(*args, now=now if clock is None else clock.now, **options)
+        return now if clock is None else clock.now
+
+    def wrote(self, actions: Sequence[Effect], now: float, *, expires: bool) -> Sequence[Effect]:
+        """Follow a call of the role's that writes; returns what is to be done."""
         # Without expiry a write brings nothing that is due earlier.
-        if "expiry_ns" in options or self.due > now + CHANNEL_TICK_S:
-            return self._answer(actions, now)
+        if expires or self.due > now + CHANNEL_TICK_S:
+            return self.answered(actions, now)
         self.due = min(self.due, self.role.held_until)
         return self._publish(actions, now) if actions else _NOTHING
 
-    def let_go(self, now: float) -> list[Action]:
+    def let_go(self, now: float) -> list[Effect]:
         """Send now what writes before wanted to be sent, where it is held for those that follow."""
         return self._publish(self.role.let_go(), now)
-
-    def ask(self, method: Callable[..., list[KvAction]], args: Iterable[object], now: float) -> list[Action]:
-        """Make one call of the role's that a ``Resolve`` answers."""
-        return self._answer(method(*args, now=self._member.time(now)), now)
 
     def room(self) -> bool:
         """Whether ``write`` takes another write, or refuses it for another reason than too little room."""
@@ -149,55 +146,52 @@ class KvPart:
         (self._full.add if full else self._full.discard)(watcher)
         return bool(self._full) is full
 
-    def close(self, now: float) -> list[Action]:
+    def close(self, now: float) -> list[Effect]:
         """Stop taking part."""
         self.halt()
         actions = self._publish(self.role.leave(), now)
         self._member.parts.pop(self.number, None)
         for subscriber in self.topics:
             self._member.hearing.pop(subscriber, None)
-            actions += self._member.call(self._endpoint.unsubscribe, subscriber, None, now=now)
+            actions += self._member.take(self._endpoint.unsubscribe(subscriber, None, now), now)
         return actions
 
     # -- its driver and its member ----------------------------------------------------------------------------
 
-    def handle_messages(self, topic: bytes, hear: Hear, messages: list[Message], now: float) -> list[Action]:
+    def hear(self, topic: bytes, messages: list[Message], now: float) -> list[Effect]:
         """Command messages have come."""
-        actions: list[KvAction] = []
+        actions: list[Effect] = []
         payloads = self._believed(topic, messages, now, actions)
         if not payloads:
             return self._publish(actions, now)
         clock = self._member.simulated
-        actions += hear(payloads, now if clock is None else clock.now)
-        return self._answer(actions, now)
+        actions += self.role.handle_message(topic, payloads, now if clock is None else clock.now)
+        return self.answered(actions, now)
 
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
         """An endpoint is out of reach, or was for a moment."""
-        return self._answer(self.role.handle_gone(endpoint, self._member.time(now)), now)
+        return self.answered(self.role.handle_gone(endpoint, self._member.time(now)), now)
 
-    def handle_network(self, holders: frozenset[bytes], now: float) -> list[Action]:
-        """The network has changed: ``holders`` are all that may have the master."""
+    def handle_subscription(self, holders: frozenset[bytes], now: float) -> list[Effect]:
+        """Subscriptions have changed: ``holders`` are all endpoints that may have the master."""
         reaches = self._router.topology.reaches
-        return self._answer(self.role.handle_network(holders, reaches, self._member.time(now)), now)
+        return self.answered(self.role.handle_subscription(holders, reaches, self._member.time(now)), now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; called too early it does nothing."""
         if now < self.due:
             return []
-        return self._answer(self.role.handle_timeout(self._member.time(now)), now)
+        return self.answered(self.role.handle_timeout(self._member.time(now)), now)
 
-    def handle_committed(self, number: int, error: StorageError | None, now: float) -> list[Action]:
-        """A ``Commit`` is durable, or was refused because of ``error``."""
-        at = self._member.time(now)
-        if error is None:
-            return self._answer(self.role.handle_committed(number, at), now)
-        return self._answer(self.role.handle_commit_failed(number, error, at), now)
+    def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
+        """A commit is durable, or was refused because of ``error``."""
+        return self.answered(self.role.handle_done(job, error, self._member.time(now)), now)
 
-    def handle_chain(self, method: Callable[..., list[KvAction]], told: object, now: float) -> list[Action]:
-        """The chain of a master has told something, for this method of the role's."""
-        return self._answer(method(told, self._member.time(now)), now)
+    def hear_chain(self, news: Sequence[object], now: float) -> list[Effect]:
+        """The chain of a master has committed something, or this server has another place there."""
+        return self.answered(self.role.handle_message(CHAIN, news, self._member.time(now)), now)
 
-    def handle_advance(self, now: float) -> list[Action]:
+    def advanced(self, now: float) -> list[Effect]:
         """Simulated time has gone on: do what is due by it."""
         self.due = -math.inf
         return self.handle_timeout(now)
@@ -209,7 +203,7 @@ class KvPart:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _believed(self, topic: bytes, messages: list[Message], now: float, actions: list[KvAction]) -> list[bytes]:
+    def _believed(self, topic: bytes, messages: list[Message], now: float, actions: list[Effect]) -> list[bytes]:
         """The messages whose sender can have sent them; others are refused, and reported now and then.
 
         A clone takes only those of who is still in reach, or whom an original brought that is: what a master said last
@@ -246,7 +240,7 @@ class KvPart:
                 actions.append(Report(CommandRefused(self.role.name, reason)))
         return payloads
 
-    def _answer(self, actions: Sequence[KvAction], now: float) -> list[Action]:
+    def answered(self, actions: Sequence[Effect], now: float) -> list[Effect]:
         """After nearly every call: when to call again, and whether the data may be read; then what was answered."""
         role = self.role
         clock = self._member.simulated
@@ -258,41 +252,46 @@ class KvPart:
         self.entries = role.engine.entries if role.readable and not self.closing else None
         return self._publish(actions, now)
 
-    def _publish(self, actions: Sequence[KvAction], now: float) -> list[Action]:
+    def _publish(self, actions: Sequence[Effect], now: float) -> list[Effect]:
         """Publish what is to be sent; what else was answered is for the driver, before the sockets are written to."""
-        rest: list[Notify | Resolve | Commit | Propose | Report] = []
+        rest: list[Effect] = []
         flushes: dict[int, Flush] = {}
         record, tapped, seals = self._member.record, self._member.tapped, self._member.seals
         if seals is not None:
             actions = [each for run in _runs(actions) for each in self._sealed(run, seals)]
         for action in actions:
             if isinstance(action, Send):
-                payload = to_far(action.payload) if self._far and seals is None else action.payload
-                if record is not None and not action.receiver:
+                if action.to == CHAIN:
+                    rest.append(Send(self.number, action.message, CHAIN))
+                    continue
+                payload = to_far(action.message) if self._far and seals is None else action.message
+                if record is not None and not action.to:
                     record(action.topic, payload, COMMAND)
                 if tapped is not None:
-                    tapped(action.topic, payload, COMMAND, action.receiver or NOBODY)
-                for flush in self._router.publish(action.topic, payload, COMMAND, action.receiver or NOBODY, now):
-                    flushes[flush.conn] = flush
+                    tapped(action.topic, payload, COMMAND, action.to or NOBODY)
+                for flush in self._router.publish(action.topic, payload, COMMAND, action.to or NOBODY, now):
+                    flushes[flush.link] = flush
+            elif isinstance(action, Persist):
+                rest.append(Persist(StoreCommit(self.number, action.job)))
             else:
                 rest.append(action)
-        return [Serve(self.number, rest), *flushes.values()] if rest else list(flushes.values())
+        return [*rest, *flushes.values()] if rest else list(flushes.values())
 
-    def _sealed(self, run: list[KvAction], seals: Seals) -> list[KvAction]:
+    def _sealed(self, run: list[Effect], seals: Seals) -> list[Effect]:
         """Messages to the same, as they are to be published."""
         first = run[0]
-        if not isinstance(first, Send):
+        if not isinstance(first, Send) or first.to == CHAIN:
             return run
-        payloads = [each.payload for each in run if isinstance(each, Send)]
+        payloads = [each.message for each in run if isinstance(each, Send)]
         if self._far:
             payloads = [to_far(each) for each in payloads]
-        receiver = first.receiver or NOBODY
-        return [Send(first.topic, first.receiver, each) for each in seals(first.topic, payloads, receiver)]
+        receiver = first.to or NOBODY
+        return [Send(first.to, each, first.topic) for each in seals(first.topic, payloads, receiver)]
 
 
-def _runs(actions: Sequence[KvAction]) -> list[list[KvAction]]:
+def _runs(actions: Sequence[Effect]) -> list[list[Effect]]:
     """Neighbours that are messages to the same."""
-    runs = groupby(actions, lambda each: (each.topic, each.receiver) if isinstance(each, Send) else None)
+    runs = groupby(actions, lambda each: (each.topic, each.to) if isinstance(each, Send) else None)
     return [list(run) for _, run in runs]
 
 
@@ -300,8 +299,7 @@ class Member:
     """See the module.
 
     Args:
-        endpoint: New; everything that returns actions is called through ``call``, ``handle_frames`` and
-            ``handle_timeout``, the rest directly.
+        endpoint: New; ``take`` looks at the effects of every call that is not made through this.
         clock: The time of day of its data stores.
     """
 
@@ -312,11 +310,10 @@ class Member:
         self.paused = False  # somebody has no room: nothing is to be read from peers
         self._full: set[int] = set()  # who has none
         self.parts: dict[int, KvPart] = {}
-        self.hearing: dict[int, Callable[[list[Message], float], list[Action]]] = {}  # by subscriber, below 0
+        self.hearing: dict[int, KvPart] = {}  # by subscriber, below 0
         self.reporting = Reporting()
         self.simulated: SimulatedClock | None = None  # the time of its data stores, where that is simulated
         self.last_subscriber = _REPORTS
-        self.hearing[_REPORTS] = self._asked_of_links
         endpoint.router.subscriptions.add(_REPORTS, [ASK_LINKS], DATA)
         self.record: Record | None = None  # is told of every command that is published to all who want it
         self.note_filter: Callable[[Filter], None] | None = None  # is told what the endpoint subscribes to
@@ -326,7 +323,7 @@ class Member:
 
     # -- the driver -------------------------------------------------------------------------------------------
 
-    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> Sequence[Action]:
+    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> Sequence[Effect]:
         """See ``EndpointCore.handle_frames``. A defect of a data store's ends the connection that brought it."""
         actions = self.endpoint.handle_frames(conn, frames, now)
         if not actions:
@@ -336,9 +333,31 @@ class Member:
             handled += self._hand_on(self.endpoint.contain(conn, defect, frames[0], now), now)[0]
         return handled
 
-    def call(self, method: Callable[..., Sequence[MeshAction]], *args: Any, now: float) -> Sequence[Action]:
-        """Make any other call into the endpoint's core."""
-        actions = method(*args, now=now)
+    def handle_link(self, conn: int, address: Address, now: float) -> Sequence[Effect]:
+        """See ``EndpointCore.handle_link``."""
+        return self.take(self.endpoint.handle_link(conn, address, now), now)
+
+    def handle_gone(self, conn: int, reason: str, now: float) -> Sequence[Effect]:
+        """See ``EndpointCore.handle_gone``."""
+        return self.take(self.endpoint.handle_gone(conn, reason, now), now)
+
+    def handle_done(self, job: object, outcome: Any, now: float) -> Sequence[Effect]:
+        """A job is done: a commit with an error or None, or what was offered with what is in force then, or None."""
+        if isinstance(job, StoreCommit):
+            part = self.parts.get(job.number)
+            return _NOTHING if part is None else part.handle_done(job.commit, outcome, now)
+        if isinstance(outcome, MeshRules):
+            return self.take(self.endpoint.set_rules(outcome, now), now)
+        if isinstance(outcome, KeysHere):
+            return self.take(self.endpoint.set_keys(outcome, now), now)
+        return _NOTHING
+
+    def flush(self, now: float) -> Sequence[Effect]:
+        """Nothing is gathered: data stores hold changes for a time that ``next_timeout`` knows."""
+        return _NOTHING
+
+    def take(self, actions: Sequence[Effect], now: float) -> Sequence[Effect]:
+        """Hand data stores what is theirs of the endpoint's effects; returns the others, and what follows."""
         if self.note_filter is not None:
             self.note_filter(self.router.subscriptions.filter)
         if not actions:
@@ -348,11 +367,11 @@ class Member:
             raise defect
         return handled
 
-    def handle_timeout(self, now: float) -> Sequence[Action]:
+    def handle_timeout(self, now: float) -> Sequence[Effect]:
         """Do what is due at ``now``; called too early it does nothing."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if now >= self.endpoint.next_timeout():
-            actions += self.call(self.endpoint.handle_timeout, now=now)
+            actions += self.take(self.endpoint.handle_timeout(now), now)
         if self.parts:
             if self._seen != self.router.settled:
                 actions += self._look_at_network(now)
@@ -370,13 +389,13 @@ class Member:
                 due = min(due, part.due)
         return due
 
-    def advance(self, to_ns: int, now: float) -> Sequence[Action]:
+    def advance(self, to_ns: int, now: float) -> Sequence[Effect]:
         """Advance the simulated time of data stores to a time of day; nothing happens if that is not later."""
         if self.simulated is None or not self.simulated.advance(to_ns):
             return _NOTHING
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for part in list(self.parts.values()):
-            actions += part.handle_advance(now)
+            actions += part.advanced(now)
         return actions
 
     def simulate(self, clock: SimulatedClock) -> None:
@@ -392,7 +411,7 @@ class Member:
         (self._full.add if full else self._full.discard)(number)
         if self.paused is not bool(self._full):
             self.paused = not self.paused
-            self.endpoint.handle_paused(self.paused, now)
+            self.endpoint.pause(self.paused, now)
 
     def halt(self) -> None:
         """A defect has stopped the driver."""
@@ -416,14 +435,18 @@ class Member:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _hand_on(self, actions: Sequence[MeshAction], now: float) -> tuple[list[Action], Exception | None]:
+    def _hand_on(self, actions: Sequence[Effect], now: float) -> tuple[list[Effect], Exception | None]:
         """Give data stores what is theirs. Returns what is left to do, and the defect that one of them met."""
-        found: list[Action] = []
+        found: list[Effect] = []
         defect: Exception | None = None
         for action in actions:
-            if type(action) is Deliver and action.subscriber in self.hearing:
+            if type(action) is Deliver and action.to < 0:
                 try:
-                    found += self.hearing[action.subscriber](action.messages, now)
+                    part = self.hearing.get(action.to)
+                    if part is not None:
+                        found += part.hear(part.topics[action.to], action.messages, now)
+                    elif action.to == _REPORTS:
+                        found += self._asked_of_links(action.messages, now)
                 except Exception as problem:
                     defect = problem
                 continue
@@ -433,7 +456,7 @@ class Member:
                     found += part.handle_gone(action.event.peer_id, now)
         return found, defect
 
-    def _asked_of_links(self, messages: list[Message], now: float) -> list[Action]:
+    def _asked_of_links(self, messages: list[Message], now: float) -> list[Effect]:
         """Somebody wants to know how much goes over our links."""
         rules = self.router.rules
         flushes: dict[int, Flush] = {}
@@ -449,7 +472,7 @@ class Member:
             answer = self.reporting.answer(message.payload, self.endpoint.peers(), stores, now, lives)
             if answer and self.router.room((LINKS_TOLD,), message.origin):
                 for flush in self.router.publish(LINKS_TOLD, answer, DATA, message.origin, now):
-                    flushes[flush.conn] = flush
+                    flushes[flush.link] = flush
         return list(flushes.values())
 
     def _lives(self, store: str) -> Iterator[tuple[Value, float]]:
@@ -463,11 +486,11 @@ class Member:
                 assert entry.expires_ns is not None
                 yield entry.key, max(0.0, (entry.expires_ns - self.clock.wall_ns()) / 1e9)
 
-    def _look_at_network(self, now: float) -> list[Action]:
+    def _look_at_network(self, now: float) -> list[Effect]:
         self._seen = self.router.settled
         filters = self.router.topology.filters()
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for part in list(self.parts.values()):
             wanting = [each for each, wanted in filters.items() if matches(wanted, part.master_topic)]
-            actions += part.handle_network(frozenset(wanting), now)
+            actions += part.handle_subscription(frozenset(wanting), now)
         return actions

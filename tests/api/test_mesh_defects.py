@@ -95,14 +95,14 @@ def test_a_defect_costs_the_connection_that_brought_it_and_nobody_else(hub: Endp
 def test_a_defect_in_a_handshake_costs_that_connection(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = make()
     statuses = hub.statuses()
-    handle = Handshake.handle_frame
+    handle = Handshake.take
 
-    def handle_frame(self: Handshake, body: bytes) -> Any:
+    def take(self: Handshake, body: bytes) -> Any:
         if self._own == hub.core.own_id:
             raise RuntimeError("a defect")
         return handle(self, body)
 
-    monkeypatch.setattr(Handshake, "handle_frame", handle_frame)
+    monkeypatch.setattr(Handshake, "take", take)
     port = hub.listen()
     with pytest.raises(ChappeError):
         make().peer("127.0.0.1", port, retry_s=0)
@@ -113,10 +113,10 @@ def test_a_defect_in_a_handshake_costs_that_connection(make: Make, monkeypatch: 
 
 
 def test_a_defect_of_a_store_costs_the_connection_that_brought_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def handle_messages(self: KvMaster, payloads: Any, now: float) -> Any:
+    def handle_message(self: KvMaster, topic: bytes, messages: Any, now: float) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(KvMaster, "handle_messages", handle_messages)
+    monkeypatch.setattr(KvMaster, "handle_message", handle_message)
     hub = make()
     statuses = hub.statuses()
     store = hub.attach_master("s")
@@ -245,7 +245,7 @@ def test_threads_that_wait_for_an_answer_are_woken(make: Make) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    until(lambda: bool(endpoint._asked))
+    until(lambda: bool(endpoint.asked))
     halt(endpoint)
     thread.join(PATIENCE_S)
     assert [type(each) for each in outcomes] == [MemberStopped]

@@ -144,8 +144,8 @@ def test_unicast_reaches_one_endpoint_alone(make: Make) -> None:
 
 def test_who_publishes_hears_whether_anybody_wants_it(make: Make) -> None:
     one, subscriber, two = joined(make)
-    subscriber.remove("")
     subscriber.add("/wanted")
+    subscriber.remove("")
     until(lambda: two.publish("/other", 1) == 0)
     assert two.publish("/wanted", 1) == 1
     assert two.publish_batch([("/wanted", 2), ("/other", 2), ("/wanted/x", 3)]) == 2

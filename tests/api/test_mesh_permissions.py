@@ -234,7 +234,8 @@ def test_permissions_that_somebody_made_up_are_not_taken_from_neighbours(make: M
     assert rules is not None
     forged = MeshRules(replace(rules.permissions, version=99), datetime.now(UTC), rules.raw + b"# more\n")
     with hub.statuses() as statuses:
-        sensor.node.call(lambda now: sensor.core.set_rules(forged, now))
+        with sensor.node.lock:
+            sensor.node.do(sensor.core.set_rules(forged, time.monotonic()))
         until(lambda: hub.core.router.handing_on._offered_at, "an offer")
         assert hub.core.router.rules is not None
         assert hub.core.router.rules.permissions.version != 99

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_a_member_that_may_only_read_writes_nothing_though_neighbours_cannot_loo
     path.write_text(text.replace("[[rules]]", rule + deny + "[[rules]]", 1))
     permissions.sign(path)
     ann, master, _, clone = attach(net)
-    clone.attached.node._require = None
+    clone.attached.endpoint.permitted = None
     with ann.statuses() as told:
         clone.put("key", 1, wait=False)
         assert event(told, MessagesRefused).reason == "bob may not write there"
@@ -117,7 +118,8 @@ def test_a_member_cannot_write_in_the_name_of_another(net: Net) -> None:
     command = bytes(8) + net.hub.core.own_id + bytes(100)
     (raw,) = sealing.seal_commands(topic, [command], bytes(16))
     with ann.statuses() as told:
-        bob.node.call(lambda now: bob.core.publish(topic, raw, COMMAND, bytes(16), now))
+        with bob.node.lock:
+            bob.node.do(bob.core.publish(topic, raw, COMMAND, bytes(16), time.monotonic()))
         assert event(told, MessagesRefused).reason == "bob has sealed them in the name of another endpoint"
     clone.put("key", 1, timeout=PATIENCE_S)
     assert master.get("key") == 1

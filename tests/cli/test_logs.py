@@ -48,7 +48,7 @@ def test_a_log_file_has_more_detail_and_is_private(shell: Shell) -> None:
     arrived = next(each for each in lines if "connection 1 comes from 127.0.0.1" in each)
     at, level, name, process, thread, *_ = arrived.split()
     assert at.endswith("Z")
-    assert (level, name, process) == ("debug", "chappe.runtime.mesh_node", f"[{node.pid}")
+    assert (level, name, process) == ("debug", "chappe.runtime.mesh_ports", f"[{node.pid}")
     assert thread.endswith("]")
     assert any(" info chappe.mesh [" in each for each in lines)
 
@@ -69,7 +69,7 @@ def test_each_logger_has_its_level(shell: Shell) -> None:
     node, peer = start_node(shell, "--verbose", *levels)
     assert shell.run("publish", "/t", "1", "--peer", peer).returncode == 0
     _, _, err = shell.stop(node)
-    assert "debug chappe.runtime.mesh_node: connection 1 comes from" in err
+    assert "debug chappe.runtime.mesh_ports: connection 1 comes from" in err
     assert "chappe.mesh:" not in err
 
 

@@ -189,7 +189,7 @@ def test_a_file_gets_more_detail(here: Path) -> None:
     (made,) = here.glob("broker_*.log")
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
     text = made.read_text()
-    assert "debug chappe.runtime.mesh_node [" in text
+    assert "debug chappe.runtime.mesh_ports [" in text
     assert "info chappe.mesh [" in text
 
 

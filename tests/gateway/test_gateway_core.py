@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from tests.daytime import Daytime
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway import announcement, marks
 from chappe.gateway.announcement import MARKED, NAME_BYTES, PREFIX, Announcement
-from chappe.gateway.core import Action, GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
+from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
 from chappe.gateway.election import elect
 from chappe.gateway.events import GatewayPasses, GatewayWaits, NotPassed, OtherName, SameMesh
 from chappe.gateway.marks import WINDOW, Marked, SeenMarks
@@ -38,27 +38,31 @@ def gateway(
     return GatewayCore(sides, Daytime(WALL_US * 1000), limits)
 
 
-def passing(core: GatewayCore, a: dict[bytes, Filter], b: dict[bytes, Filter]) -> list[Action]:
+def passing(core: GatewayCore, a: dict[bytes, Filter], b: dict[bytes, Filter]) -> list[Effect]:
     """Let a gateway see its domains, and time pass until it does what it is to do."""
     actions = core.start(0.0)
-    actions += core.handle_network(0, a, 0.0)
-    actions += core.handle_network(1, b, 0.0)
+    actions += core.handle_subscription(0, a, 0.0)
+    actions += core.handle_subscription(1, b, 0.0)
     while core.next_timeout() < 10.0:
         at = core.next_timeout()
         actions += core.handle_timeout(at)
     return actions
 
 
-def asked(actions: Sequence[Action], side: int) -> list[bytes]:
+def wanted(actions: Sequence[Effect], side: int) -> list[Filter]:
+    """What the endpoint of a side is to want, one after the other."""
+    sent = [each.message for each in actions if isinstance(each, Send) and each.to == side]
+    return [each.topics for each in sent if isinstance(each, SubscribeAtSide)]
+
+
+def asked(actions: Sequence[Effect], side: int) -> list[bytes]:
     """What a gateway wants of a side by now, but for what it announces."""
-    latest = [each.topics for each in actions if isinstance(each, SubscribeAtSide) and each.side == side][-1]
+    latest = wanted(actions, side)[-1]
     return [topic for topic in latest if not topic.startswith(b"<")]
 
 
-def announced(actions: Sequence[Action], side: int) -> Announcement:
-    found = announcement.find(
-        [each.topics for each in actions if isinstance(each, SubscribeAtSide) and each.side == side][-1]
-    )
+def announced(actions: Sequence[Effect], side: int) -> Announcement:
+    found = announcement.find(wanted(actions, side)[-1])
     assert found is not None
     return found
 
@@ -153,9 +157,9 @@ def test_every_cut_of_a_marked_message_is_refused() -> None:
 def test_alone_it_passes_once_both_domains_have_been_there_for_a_while() -> None:
     core = gateway()
     assert announced(core.start(0.0), 0) == Announcement("a", "b")
-    core.handle_network(0, {ALICE: (b"/a",)}, 0.0)
+    core.handle_subscription(0, {ALICE: (b"/a",)}, 0.0)
     assert (core.next_timeout(), core.reason()) == (float("inf"), "nobody else is in b")
-    core.handle_network(1, {BOB: (b"/b",)}, 5.0)
+    core.handle_subscription(1, {BOB: (b"/b",)}, 5.0)
     assert core.handle_timeout(5.9) == []
     assert core.next_timeout() == 5.0 + GATEWAY_LIMITS.hold_s
     core.handle_timeout(6.0)
@@ -175,8 +179,8 @@ def test_of_two_the_older_passes_and_the_other_takes_over_when_it_is_gone() -> N
     assert (asked(actions, 0), asked(actions, 1)) == ([], [])
     assert Report(GatewayWaits(("a", "b"), "another gateway passes")) in actions
 
-    core.handle_network(1, {BOB: (b"/b",)}, 20.0)
-    actions = core.handle_network(0, {ALICE: (b"/a",)}, 20.01)
+    core.handle_subscription(1, {BOB: (b"/b",)}, 20.0)
+    actions = core.handle_subscription(0, {ALICE: (b"/a",)}, 20.01)
     assert core.passing
     assert asked(actions, 0) == [b"/b"]
 
@@ -185,7 +189,7 @@ def test_who_passes_goes_on_passing_when_a_younger_one_comes() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
     younger = Announcement("a", "b", (b"\xff" * 16,), settled=True)
-    core.handle_network(0, {ALICE: (b"/a",), OTHER_A: (younger.pack(),)}, 20.0)
+    core.handle_subscription(0, {ALICE: (b"/a",), OTHER_A: (younger.pack(),)}, 20.0)
     assert core.passing
 
 
@@ -222,21 +226,21 @@ def test_nobody_believes_what_he_said_himself_or_who_is_too_deep() -> None:
 def test_losing_a_side_ends_it() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
-    actions = core.handle_network(0, {}, 20.0)
+    actions = core.handle_subscription(0, {}, 20.0)
     assert core.state == "waiting"
     assert asked(actions, 1) == []
     assert announced(actions, 1).path == ()
-    core.handle_network(0, {ALICE: (b"/a",)}, 21.0)
+    core.handle_subscription(0, {ALICE: (b"/a",)}, 21.0)
     assert core.next_timeout() == 21.0 + GATEWAY_LIMITS.hold_s
 
 
 def test_two_sides_of_one_mesh_are_noticed() -> None:
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",)})
-    actions = core.handle_network(0, {ALICE: (b"/a",), OWN_B: ()}, 20.0)
+    actions = core.handle_subscription(0, {ALICE: (b"/a",), OWN_B: ()}, 20.0)
     assert core.state == "misjoined"
     assert Report(SameMesh(("a", "b"))) in actions
-    core.handle_network(0, {ALICE: (b"/a",)}, 21.0)
+    core.handle_subscription(0, {ALICE: (b"/a",)}, 21.0)
     assert core.state == "waiting"
 
 
@@ -246,7 +250,7 @@ def test_sides_that_are_mistaken_for_each_other_are_told_once() -> None:
     news = [
         each
         for filters in ({OTHER_A: (wrong.pack(),)}, {OTHER_A: (wrong.pack(),), ALICE: ()})
-        for each in core.handle_network(0, filters, 0.0)
+        for each in core.handle_subscription(0, filters, 0.0)
         if isinstance(each, Report)
     ]
     assert news == [Report(OtherName(OTHER_A, "a", "b"))]
@@ -273,18 +277,18 @@ def test_chosen_topics_pass_as_they_are_and_nothing_else_does() -> None:
     core = gateway(chosen=((b"/a",), (b"/b",)))
     passing(core, {ALICE: (b"/b",)}, {BOB: (b"",)})
     messages = [published(each) for each in (b"/a/1", b"/b/1", b"other", b"<$>/x", b"/a/2")]
-    assert core.handle_messages(0, messages, 20.0) == [
-        PublishToSide(1, [(b"/a/1", b"payload of /a/1"), (b"/a/2", b"payload of /a/2")], [])
+    assert core.handle_message(0, messages, 20.0) == [
+        Send(1, PublishToSide([(b"/a/1", b"payload of /a/1"), (b"/a/2", b"payload of /a/2")], []))
     ]
-    assert core.handle_messages(1, [published(b"/a/1", BOB)], 20.0) == []
+    assert core.handle_message(1, [published(b"/a/1", BOB)], 20.0) == []
     alone = Message(b"/a/1", b"", sender=ALICE, origin=ALICE, receiver=OWN_A)
-    assert core.handle_messages(0, [alone], 20.0) == []
+    assert core.handle_message(0, [alone], 20.0) == []
 
 
 def test_what_stands_by_passes_nothing_and_says_so() -> None:
     core = gateway()
     core.start(0.0)
-    assert core.handle_messages(0, [published(b"/a")] * 3, 1.0) == []
+    assert core.handle_message(0, [published(b"/a")] * 3, 1.0) == []
     assert core.handle_timeout(core.next_timeout()) == [Report(NotPassed("a", 3, "as another gateway passes by now"))]
     assert core.sides()[0].refused == 3
 
@@ -293,17 +297,17 @@ def test_gateways_of_the_next_domain_get_a_mark_and_take_no_message_without() ->
     further = Announcement("b", "c", (b"\xff" * 16,), settled=True, passes=True, up=True)
     core = gateway()
     passing(core, {ALICE: (b"/a",)}, {BOB: (b"/b",), OTHER_B: (b"/a", further.pack())})
-    (publish,) = core.handle_messages(0, [published(b"/a/1"), published(b"/b")], 20.0)
-    assert isinstance(publish, PublishToSide)
-    assert [topic for topic, _ in publish.messages] == [b"/a/1", b"/b"]
-    ((receiver, payload),) = publish.marked
+    (publish,) = core.handle_message(0, [published(b"/a/1"), published(b"/b")], 20.0)
+    assert isinstance(publish, Send)
+    assert [topic for topic, _ in publish.message.messages] == [b"/a/1", b"/b"]
+    ((receiver, payload),) = publish.message.marked
     marked = marks.parse(payload)
     assert (receiver, marked.topic, marked.payload, marked.passed) == (OTHER_B, b"/a/1", b"payload of /a/1", 1)
 
-    assert core.handle_messages(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # without a mark
-    core.handle_network(1, {BOB: (b"/b",)}, 20.0)
-    assert core.handle_messages(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # it was one until now
-    assert core.handle_messages(0, [Message(MARKED, payload, origin=OTHER_B, receiver=OWN_A)], 20.0) == []
+    assert core.handle_message(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # without a mark
+    core.handle_subscription(1, {BOB: (b"/b",)}, 20.0)
+    assert core.handle_message(1, [published(b"/a/1", OTHER_B)], 20.0) == []  # it was one until now
+    assert core.handle_message(0, [Message(MARKED, payload, origin=OTHER_B, receiver=OWN_A)], 20.0) == []
 
 
 def test_a_marked_message_passes_once_and_not_in_circles() -> None:
@@ -312,17 +316,17 @@ def test_a_marked_message_passes_once_and_not_in_circles() -> None:
     actions = passing(core, {OTHER_A: (b"/b", other.pack())}, {BOB: (b"/a",)})
     own = announced(actions, 0).path[-1]
 
-    def take(marked: Marked, origin: bytes = OTHER_A) -> list[Action]:
-        return core.handle_messages(0, [Message(MARKED, marked.pack(), origin=origin, receiver=OWN_A)], 20.0)
+    def take(marked: Marked, origin: bytes = OTHER_A) -> list[Effect]:
+        return core.handle_message(0, [Message(MARKED, marked.pack(), origin=origin, receiver=OWN_A)], 20.0)
 
-    assert take(Marked(name(9), 1, 1, b"/a", b"x")) == [PublishToSide(1, [(b"/a", b"x")], [])]
+    assert take(Marked(name(9), 1, 1, b"/a", b"x")) == [Send(1, PublishToSide([(b"/a", b"x")], []))]
     assert take(Marked(name(9), 1, 3, b"/a", b"x")) == []
     assert take(Marked(own, 1, 1, b"/a", b"x")) == []
     assert take(Marked(name(9), 2, 2 * GATEWAY_LIMITS.depth_max, b"/a", b"x")) == []
     assert take(Marked(name(9), 3, 1, b"/b", b"x")) == []  # not chosen
     assert take(Marked(name(9), 4, 1, b"<$>/local/x", b"x")) == []
     assert take(Marked(name(9), 5, 1, b"/a", b"x"), origin=ALICE) == []  # no gateway
-    assert core.handle_messages(0, [Message(MARKED, b"x", origin=OTHER_A, receiver=OWN_A)], 20.0) == []
+    assert core.handle_message(0, [Message(MARKED, b"x", origin=OTHER_A, receiver=OWN_A)], 20.0) == []
     assert core.invariants() == []
 
 
@@ -345,10 +349,10 @@ def test_many_gateways_and_wishes_have_bounds() -> None:
     assert core.sides()[0].gateways == 10
     assert asked(actions, 1) == [b"/b"]
     assert asked(actions, 0) == [b"/a"]
-    core.handle_network(0, {ALICE: ()}, 20.0)
+    core.handle_subscription(0, {ALICE: ()}, 20.0)
     others = {bytes([each]) * 15 + b"x": (Announcement("a", "b").pack(),) for each in range(7, 200)}
-    core.handle_network(0, {ALICE: (), **others}, 21.0)
-    core.handle_network(0, {ALICE: ()}, 22.0)
+    core.handle_subscription(0, {ALICE: (), **others}, 21.0)
+    core.handle_subscription(0, {ALICE: ()}, 22.0)
     assert core.invariants() == []
 
 
@@ -358,8 +362,8 @@ def test_wishes_that_change_all_the_time_are_told_now_and_then() -> None:
     told = [
         each
         for step in range(1_000)
-        for each in core.handle_network(1, {BOB: (b"/%d" % step,)}, 20.0 + step / 1_000)
-        if isinstance(each, SubscribeAtSide)
+        for each in core.handle_subscription(1, {BOB: (b"/%d" % step,)}, 20.0 + step / 1_000)
+        if isinstance(each, Send) and isinstance(each.message, SubscribeAtSide)
     ]
     assert len(told) <= 1.0 / GATEWAY_LIMITS.tell_pause_s + 1
     assert asked(core.handle_timeout(core.next_timeout()), 0) == [b"/999"]

@@ -7,14 +7,14 @@ from typing import Any
 
 from tests.daytime import Daytime
 
-from chappe.core import Report
+from chappe.core import Deliver, Effect, Report, Resolve, Send
 from chappe.errors import ProtocolError
-from chappe.kv.actions import Action, Notify, Propose, Resolve, Send
 from chappe.kv.chained.core import ChainedMaster, Place
 from chappe.kv.chained.fed import Fed, Whole, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.clone import KvClone
 from chappe.kv.entity import Entity, chappe_entity
+from chappe.kv.role import CHAIN, KeyChange
 from chappe.limits import KV_LIMITS, KvLimits
 
 NS = 1_000_000_000
@@ -45,7 +45,7 @@ class Chained:
         self.waiting: dict[str, list[tuple[bytes, bytes]]] = {}
         self.outcomes: dict[int, object] = {}
         self.events: dict[str, list[object]] = {}
-        self.shown: dict[str, list[Notify]] = {}
+        self.shown: dict[str, list[KeyChange]] = {}
         self.lives = 0
         for name in names:
             self.server(name)
@@ -84,7 +84,9 @@ class Chained:
         """Tell the servers where they are."""
         for name in self.machines:
             if name in self.roles:
-                self.do(name, self.roles[name].handle_place(Place(name == self.head, True, why), **self.times()))
+                self.do(
+                    name, self.roles[name].handle_message(CHAIN, [Place(name == self.head, True, why)], **self.times())
+                )
         self.deliver()
 
     def kill(self, name: str) -> None:
@@ -100,22 +102,22 @@ class Chained:
         for other, each in self.roles.items():
             self.do(other, each.handle_gone(role.entity.endpoint, self.now))
 
-    def do(self, name: str, actions: list[Action]) -> None:
+    def do(self, name: str, actions: list[Effect]) -> None:
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, Send) and action.to == CHAIN:
+                if name == self.head:
+                    self.proposed += action.message
+            elif isinstance(action, Send):
                 self.sent.append((name, action))
                 if self.lost(action):
                     continue
                 for other, its in self.roles.items():
-                    if other != name and action.receiver in (None, its.entity.endpoint):
-                        self.waiting[other].append((action.topic, action.payload))
-            elif isinstance(action, Propose):
-                if name == self.head:
-                    self.proposed += action.commands
+                    if other != name and action.to in (None, its.entity.endpoint):
+                        self.waiting[other].append((action.topic, action.message))
             elif isinstance(action, Resolve):
                 self.outcomes[action.ticket] = action.outcome
-            elif isinstance(action, Notify):
-                self.shown[name].append(action)
+            elif isinstance(action, Deliver):
+                self.shown[name] += action.messages
             elif isinstance(action, Report):
                 self.events[name].append(action.event)
 
@@ -143,13 +145,13 @@ class Chained:
             if self.fed.get(name):
                 fed = self.fed[name][:]
                 self.fed[name].clear()
-                self.do(name, self.roles[name].handle_fed(fed, **self.times()))
+                self.do(name, self.roles[name].handle_message(CHAIN, fed, **self.times()))
                 worked = True
             waiting, self.waiting[name] = self.waiting[name], []
             for topic, payload in waiting:
                 worked = True
-                if topic in self.roles[name].hears:
-                    self.do(name, self.roles[name].hears[topic]([payload], **self.times()))
+                if topic in self.roles[name].topics:
+                    self.do(name, self.roles[name].handle_message(topic, [payload], **self.times()))
         return worked
 
     def wait(self, seconds: float) -> None:

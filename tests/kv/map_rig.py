@@ -24,8 +24,7 @@ from chappe.core import (
 )
 from chappe.data.binary import decode
 from chappe.errors import ProtocolError, StorageError
-from chappe.kv.actions import Commit
-from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, Loaded, PutRow, WriterRow
+from chappe.kv.backend import ClearRows, Commit, EraseRow, ForgetWriter, Loaded, PutRow, WriterRow
 from chappe.kv.chp.client import MapClientCore
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore

@@ -6,11 +6,11 @@ import pytest
 from tests.daytime import Daytime
 from tests.kv.chained_rig import NS, Chained
 
+from chappe.core import Send
 from chappe.data.binary import encode as encode_value
 from chappe.data.order import COUNT
 from chappe.data.scalars import Count
 from chappe.errors import InvalidData, StaleData, UsageError, WriteUnknown, WrongRevision
-from chappe.kv.actions import Propose
 from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, PutRow, WriterRow
 from chappe.kv.chained.core import ChainedMaster, Place
 from chappe.kv.chained.fed import Did, Fed, Led, Stood, Whole, WholeRows, steps
@@ -18,6 +18,7 @@ from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.chained.messages import Lead, Part, Still, decode, encode, parts_of
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.kv.events import MasterFound, SnapshotGivenUp, TwoMasters
+from chappe.kv.role import CHAIN
 from chappe.kv.rows import encode_operation
 
 ANN, BOB = chappe_entity(b"a" * 16, 1), chappe_entity(b"b" * 16, 2)
@@ -128,14 +129,15 @@ def test_a_server_that_takes_a_whole_state_in_steps_shows_the_former_one_and_doe
     commit(machine, ANN, 2, EraseRow(ROW_OF_A_STRING.key), OTHER_ROW)
     begins, *rows, ends = steps(machine.whole())
     role = ChainedMaster("s", BOB, 1, now=0.0, clock=Daytime())
-    role.handle_place(Place(False, True), 0.0)
-    role.handle_fed(before, 0.0)
-    role.handle_fed([begins, *rows], 0.0)
-    assert role.handle_place(Place(True, True), 0.0) == []
+    role.handle_message(CHAIN, [Place(False, True)], 0.0)
+    role.handle_message(CHAIN, before, 0.0)
+    role.handle_message(CHAIN, [begins, *rows], 0.0)
+    assert role.handle_message(CHAIN, [Place(True, True)], 0.0) == []
     assert [entry.key for entry in role.engine.items()] == ["k"]
 
-    (asked,) = role.handle_fed([ends], 0.0)[-1:]
-    assert isinstance(asked, Propose)
+    (asked,) = role.handle_message(CHAIN, [ends], 0.0)[-1:]
+    assert isinstance(asked, Send)
+    assert asked.to == CHAIN
     assert [entry.key for entry in role.engine.items()] == ["other"]
     assert role.invariants() == []
 

@@ -10,11 +10,10 @@ import pytest
 from tests.daytime import Daytime
 
 from chappe import Endpoint
-from chappe.core import Report
+from chappe.core import Effect, Persist, Report
 from chappe.errors import StorageFull
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit
-from chappe.kv.backend import Loaded, Operation, WriterRow
+from chappe.kv.backend import Commit, Loaded, Operation, WriterRow
 from chappe.kv.commands import encode_command, encode_message
 from chappe.kv.entity import NOBODY, chappe_entity
 from chappe.kv.events import CommandRefused
@@ -32,9 +31,9 @@ def master(wall_s: int, *rows: Operation, durable: bool = True) -> KvMaster:
     return KvMaster("s", MASTER, now=0.0, clock=Daytime(wall_s * NS), durable=durable, loaded=loaded)
 
 
-def kept(actions: Sequence[Action]) -> list[Operation]:
+def kept(actions: Sequence[Effect]) -> list[Operation]:
     """The rows with numbers among what is to be committed."""
-    commits = [each.operations for each in actions if isinstance(each, Commit)]
+    commits = [each.job.operations for each in actions if isinstance(each, Persist)]
     return [row for rows in commits for row in rows if isinstance(row, WriterRow) and row.entity == NOBODY]
 
 
@@ -62,23 +61,23 @@ def test_they_are_kept_once_for_very_many_and_before_any_comes_that_is_not() -> 
             assert isinstance(each, WriterRow)
             highest, written = each.applied, written + 1
         assert began + number * (AHEAD // 50) < highest
-        core.handle_committed(number, 0.0)
+        core.handle_done(Commit(number, ()), None, 0.0)
     assert 4 <= written <= 10
 
 
 def test_a_backend_that_refuses_them_gets_them_again() -> None:
     core = master(1_000)
     assert kept(core.put("k", 1, now=0.0))
-    core.handle_commit_failed(1, StorageFull("full"), 0.0)
+    core.handle_done(Commit(1, ()), StorageFull("full"), 0.0)
     assert kept(core.put("k", 2, now=0.0))
-    core.handle_committed(2, 0.0)
+    core.handle_done(Commit(2, ()), None, 0.0)
     assert not kept(core.put("k", 3, now=0.0))
 
 
 def test_nobody_can_write_over_them() -> None:
     core = master(1_000)
     command = encode_command(cmd.AttachWriter(7, 10))
-    (refused,) = core.handle_messages([encode_message(0, NOBODY, MASTER, command)], 0.0)
+    (refused,) = core.handle_message(core.topics[0], [encode_message(0, NOBODY, MASTER, command)], 0.0)
     assert isinstance(refused, Report)
     assert isinstance(refused.event, CommandRefused)
     assert not core.writer_rows()

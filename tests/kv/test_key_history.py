@@ -11,13 +11,13 @@ from tests.kv.test_master_and_clone import NS, Pair
 from tests.worlds.backends import SimBackend
 
 from chappe.channel import Heartbeat
+from chappe.core import Send
 from chappe.data.binary import encode
 from chappe.data.order import VECTOR
 from chappe.defaults import STORE_HISTORY_ASKS_MAX
 from chappe.errors import BufferFull, InvalidData, InvalidOperation, StorageFull, TimedOut
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Send
-from chappe.kv.backend import ClearHistory, ForgetHistory, HistoryRow, Loaded
+from chappe.kv.backend import ClearHistory, Commit, ForgetHistory, HistoryRow, Loaded
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
@@ -110,7 +110,7 @@ def test_a_long_history_comes_in_parts_and_what_is_written_meanwhile_leaves_no_g
         pair.write("master", "put", "a", value)
     asked = len(pair.sent)
     assert told(pair, "clone", "a") == [("put", value) for value in range(6)]
-    parts = [decode_message(each.payload).command for each in pair.sent[asked:]]
+    parts = [decode_message(each.message).command for each in pair.sent[asked:]]
     assert sum(isinstance(each, cmd.HistoryTold) for each in parts) == 6
 
     first = True
@@ -119,7 +119,7 @@ def test_a_long_history_comes_in_parts_and_what_is_written_meanwhile_leaves_no_g
     def slowly(who: str, actions: list[Any]) -> None:
         nonlocal first
         for each in actions:
-            if first and isinstance(each, Send) and isinstance(decode_message(each.payload).command, cmd.HistoryTold):
+            if first and isinstance(each, Send) and isinstance(decode_message(each.message).command, cmd.HistoryTold):
                 first = False
                 for value in range(6, 9):
                     pair.write("master", "put", "a", value)
@@ -156,10 +156,10 @@ def test_an_answer_that_is_slower_than_the_question_is_repeated_counts() -> None
     pair.write("master", "put", "a", 1)
     pair.cut = True
     pair.do("clone", pair.clone.ask_history(1, "a", 60.0, pair.now))
-    first = pair.sent[-1].payload
+    first = pair.sent[-1].message
     pair.wait(1.5)  # it asks again
     pair.cut = False
-    pair.do("master", pair.master.handle_messages([first], **pair.times()))
+    pair.do("master", pair.master.handle_message(pair.master.topics[0], [first], **pair.times()))
     assert [each.value for each in pair.resolved[1]] == [1]  # type: ignore[attr-defined]
 
 
@@ -185,13 +185,13 @@ def test_a_master_of_the_original_is_not_asked() -> None:
     master = Entity(b"o" * 16, 1)
     empty = cmd.AckClone(3, 10, cmd.encode_pairs([]))
     payload = encode_message(3, master, pair.clone.entity, encode_command(empty))
-    pair.do("clone", pair.clone.handle_messages([payload], pair.now))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [payload], pair.now))
     pair.wait(1.0)
 
     assert isinstance(pair.resolved[1], InvalidOperation)
     with pytest.raises(InvalidOperation, match="not one of chappe"):
         pair.clone.ask_history(2, "a", 60.0, pair.now)
-    kinds = {type(decode_message(each.payload).command) for each in pair.sent}
+    kinds = {type(decode_message(each.message).command) for each in pair.sent}
     assert cmd.HistoryAsked not in kinds
 
 
@@ -202,11 +202,11 @@ def test_a_clone_of_the_original_hears_nothing_new() -> None:
         pair.wait(1.0)
         original = Entity(b"o" * 16, 1)
         asking = encode_message(0, original, NOBODY, encode_command(cmd.asking(None)))
-        pair.do("master", pair.master.handle_messages([asking], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [asking], **pair.times()))
         pair.sent.clear()
         changed(pair)
         pair.wait(0.2)
-        to_it = [each.payload for each in pair.sent if each.receiver in (None, original.endpoint)]
+        to_it = [each.message for each in pair.sent if each.to in (None, original.endpoint)]
         sent.append([each for each in to_it if not isinstance(decode_message(each).command, Heartbeat)])
         assert told(pair, "clone", "a") if history else True
     assert sent[0] == sent[1]
@@ -217,7 +217,7 @@ def test_nobody_but_a_clone_is_answered_and_a_master_that_never_ends_is_not_foll
     pair.wait(1.0)
     stranger = Entity(b"x" * 16, pair.clone.entity.number)
     asking = encode_message(0, stranger, pair.master.entity, encode_command(cmd.HistoryAsked(1, "a", 0)))
-    assert pair.master.handle_messages([asking], **pair.times()) == []
+    assert pair.master.handle_message(pair.master.topics[0], [asking], **pair.times()) == []
 
     pair.cut = True
     for ticket, state, past in (
@@ -228,10 +228,10 @@ def test_nobody_but_a_clone_is_answered_and_a_master_that_never_ends_is_not_foll
     ):
         pair.sent.clear()
         pair.do("clone", pair.clone.ask_history(ticket, "a", 60.0, pair.now))
-        asked: Any = decode_message(pair.sent[-1].payload).command
+        asked: Any = decode_message(pair.sent[-1].message).command
         answer = cmd.HistoryTold(asked.question, state, cmd.encode_past(past))
         payload = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(answer))
-        pair.do("clone", pair.clone.handle_messages([payload], pair.now))
+        pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [payload], pair.now))
         assert isinstance(pair.resolved[ticket], InvalidData)
     assert len(pair.reported(CommandRefused)) == 4
 
@@ -254,7 +254,7 @@ def kept(pair: Pair, backend: SimBackend) -> None:
     while pair.commits:
         commit = pair.commits.pop(0)
         backend.commit(commit.operations)
-        pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
+        pair.do("master", pair.master.handle_done(Commit(commit.number, ()), None, **pair.times()))
 
 
 def test_it_is_durable_with_what_it_tells_and_what_a_disk_refuses_never_was() -> None:
@@ -265,7 +265,7 @@ def test_it_is_durable_with_what_it_tells_and_what_a_disk_refuses_never_was() ->
     pair.write("clone", "put", "a", 2)
     assert told(pair, "clone", "a") == [("put", 1)]  # a write is told of when it is durable
     pair.commits.clear()
-    pair.do("master", pair.master.handle_commit_failed(2, StorageFull("full"), pair.now))
+    pair.do("master", pair.master.handle_done(Commit(2, ()), StorageFull("full"), pair.now))
     assert told(pair, "master", "a") == [("put", 1)]
     for value in (3, 4, 5, 6):
         pair.write("master", "put", "a", value)

@@ -9,9 +9,9 @@ import pytest
 from tests.daytime import Daytime
 from tests.worlds.kv.rogues import any_command, any_message
 
+from chappe.core import Effect, Persist, Send
 from chappe.errors import NoMaster
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -33,11 +33,11 @@ def any_payload(rng: Random, receiver: Entity, senders: tuple[Entity, ...]) -> b
     return raw
 
 
-def check(actions: list[Action]) -> None:
+def check(actions: list[Effect]) -> None:
     """What is to be sent can be read."""
     for action in actions:
         if isinstance(action, Send):
-            decode_message(action.payload)
+            decode_message(action.message)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -52,14 +52,14 @@ def test_a_master_outlives_whatever_peers_send(seed: int, durable: bool) -> None
         now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
         clock.ns = int(now * NS)
         payloads = [any_payload(rng, MASTER, (CLONE, *STRANGERS)) for _ in range(rng.randrange(4))]
-        actions = master.handle_messages(payloads, now)
-        actions += master.handle_masters([any_payload(rng, MASTER, STRANGERS)], now)
+        actions = master.handle_message(master.topics[0], payloads, now)
+        actions += master.handle_message(master.topics[1], [any_payload(rng, MASTER, STRANGERS)], now)
         actions += master.handle_timeout(now)
         assert master.next_timeout() == master.next_timeout()  # not NaN
         check(actions)
         for action in actions:
-            if isinstance(action, Commit):
-                check(master.handle_committed(action.number, now))
+            if isinstance(action, Persist):
+                check(master.handle_done(action.job, None, now))
     master.put("still", "there", now=now)
     assert master.get("still") == "there"
 
@@ -74,7 +74,7 @@ def test_a_clone_outlives_whatever_peers_send(seed: int) -> None:
     for _ in range(600):
         now += rng.choice((0.0, 0.0, 0.01, 0.3, 20.0))
         payloads = [any_payload(rng, CLONE, (MASTER, MASTER, *STRANGERS)) for _ in range(rng.randrange(4))]
-        actions = clone.handle_messages(payloads, now)
+        actions = clone.handle_message(clone.topics[0], payloads, now)
         if rng.random() < 0.1:
             with suppress(NoMaster):
                 actions += clone.put("key", written + 1, now=now, ticket=written + 1)
@@ -88,8 +88,8 @@ def test_an_acknowledgement_beyond_all_numbers_is_not_answered() -> None:
     master = KvMaster("s", MASTER, now=0.0, clock=Daytime())
     stranger = STRANGERS[0]
     raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 1)))
-    assert master.handle_messages([raw], 0.0) == []
+    assert master.handle_message(master.topics[0], [raw], 0.0) == []
     raw = encode_message(0, stranger, MASTER, encode_command(cmd.CumulativeAck(2**64 - 2)))
-    (answer,) = master.handle_messages([raw], 0.0)
+    (answer,) = master.handle_message(master.topics[0], [raw], 0.0)
     assert isinstance(answer, Send)
-    assert decode_message(answer.payload).command == cmd.RetransmitFailed(2**64 - 1)
+    assert decode_message(answer.message).command == cmd.RetransmitFailed(2**64 - 1)

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from tests.kv.chained_rig import Chained
 
+from chappe.core import Effect, Send
 from chappe.data.binary import encode as encode_value
 from chappe.data.order import VECTOR
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Send
 from chappe.kv.backend import ClearRows, EraseRow, PutRow, WriterRow
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import Message, decode_message, encode_command, encode_message
@@ -30,7 +30,7 @@ MASTER, OTHER = chappe_entity(b"m" * 16, 1), chappe_entity(b"o" * 16, 2)
 def offers(chain: Chained, name: str) -> list[cmd.Command]:
     """What a clone was offered."""
     receiver = chain.roles[name].entity
-    found = [decode_message(each.payload) for _, each in chain.sent if each.topic == CLONES]
+    found = [decode_message(each.message) for _, each in chain.sent if each.topic == CLONES]
     return [
         each.command for each in found
         if each.receiver == receiver and isinstance(each.command, cmd.SnapshotOffer | cmd.ChangesOffer)
@@ -38,7 +38,7 @@ def offers(chain: Chained, name: str) -> list[cmd.Command]:
 
 
 def events(action: Send) -> bool:
-    return action.topic == CLONES and isinstance(decode_message(action.payload).command, (*cmd.ACTIONS, cmd.Several))
+    return action.topic == CLONES and isinstance(decode_message(action.message).command, (*cmd.ACTIONS, cmd.Several))
 
 
 def following(limits: KvLimits = KV_LIMITS) -> tuple[Chained, KvClone]:
@@ -103,7 +103,7 @@ def test_a_clone_that_lacks_nothing_takes_nothing_also_from_one_master_to_the_ne
 
 def test_a_clone_that_heard_of_half_a_commit_takes_all_keys_of_it() -> None:
     chain, clone = following(replace(KV_LIMITS, told_together=1))
-    held: list[Action] = []
+    held: list[Effect] = []
     head = chain.roles["a"]
     held += head.put("first", 0, ticket=0, **chain.times())  # what that has to wait for all others share
     held += head.put("short", 1, ticket=1, **chain.times())
@@ -173,7 +173,7 @@ def test_each_second_time_a_clone_asks_as_originals_understand_it() -> None:
     for name in "ab":
         chain.gone(name)
     chain.wait(5.0)
-    asked = [decode_message(each.payload).command for name, each in chain.sent if name == "c"]
+    asked = [decode_message(each.message).command for name, each in chain.sent if name == "c"]
     seqs = [each.seqs for each in asked if isinstance(each, cmd.MissingEvents)]
     assert [len(each) for each in seqs[:3]] == [5, 1, 5]
     assert cmd.asked(seqs[0]) is not None
@@ -189,7 +189,7 @@ def test_changes_of_another_state_than_the_clone_has_are_declined() -> None:
     for master, event, gone in ((entity, 51, 0), (clone.master, 50, 0), (clone.master, 51, 1)):
         offer = cmd.ChangesOffer(1, 1, 5, 0, 0, gone, master, event)
         payload = encode_message(0, entity, clone.entity, encode_command(offer))
-        chain.do("c", clone.handle_messages([payload], chain.now))
+        chain.do("c", clone.handle_message(clone.topics[0], [payload], chain.now))
         assert not clone.connected
     assert any(isinstance(each, CommandRefused) for each in chain.events["c"])  # more are gone than there are
 
@@ -298,13 +298,13 @@ def test_a_chain_outlives_whatever_is_asked_and_a_clone_whatever_is_offered(seed
         sender = rng.choice((clone.entity, chappe_entity(b"x" * 16, rng.randrange(3))))
         payload = encode_message(0, sender, NOBODY, encode_command(asking))
         for name in ("a", "b"):
-            chain.do(name, chain.roles[name].hears[b"s/<$>/data/master"]([payload], **chain.times()))
+            chain.do(name, chain.roles[name].handle_message(b"s/<$>/data/master", [payload], **chain.times()))
         offer = cmd.ChangesOffer(
             rng.choice(numbers), rng.choice(numbers), 5, rng.choice(numbers), rng.choice(numbers), rng.choice(numbers),
             rng.choice(masters), rng.choice(numbers),
         )  # fmt: skip
         payload = encode_message(0, rng.choice(masters), clone.entity, encode_command(offer))
-        chain.do("c", clone.handle_messages([payload], chain.now))
+        chain.do("c", clone.handle_message(clone.topics[0], [payload], chain.now))
         if rng.random() < 0.1:
             chain.wait(0.1)
     chain.wait(20.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.daytime import Daytime
 
-from chappe.core import Report
+from chappe.core import Deliver, Effect, Persist, Report, Resolve, Send
 from chappe.data.binary import decode, encode
 from chappe.data.order import INTEGER, SET, VECTOR
 from chappe.data.scalars import Count
@@ -30,8 +30,7 @@ from chappe.errors import (
     WriteUnknown,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
-from chappe.kv.backend import ClearRows, EraseRow, Loaded, PutRow, WriterRow
+from chappe.kv.backend import ClearRows, Commit, EraseRow, Loaded, PutRow, WriterRow
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -48,6 +47,7 @@ from chappe.kv.events import (
 )
 from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
+from chappe.kv.role import KeyChange
 from chappe.limits import KV_LIMITS, KvLimits
 
 NS = 1_000_000_000
@@ -65,7 +65,7 @@ class Pair:
         self.cut = False
         self.resolved: dict[int, object] = {}
         self.commits: list[Commit] = []
-        self.seen: dict[str, list[Notify]] = {"master": [], "clone": []}
+        self.seen: dict[str, list[KeyChange]] = {"master": [], "clone": []}
         self.events: list[object] = []
         self.sent: list[Send] = []
         self.durable = durable
@@ -97,20 +97,22 @@ class Pair:
     def times(self) -> dict[str, Any]:
         return {"now": self.now}
 
-    def do(self, who: str, actions: list[Action]) -> None:
+    def do(self, who: str, actions: list[Effect]) -> None:
         for action in actions:
             if isinstance(action, Send):
                 self.sent.append(action)
                 if not self.cut and who == "master":
-                    self.do("clone", self.clone.handle_messages([action.payload], self.now))
+                    self.do("clone", self.clone.handle_message(self.clone.topics[0], [action.message], self.now))
                 elif not self.cut:
-                    self.do("master", self.master.handle_messages([action.payload], **self.times()))
+                    self.do(
+                        "master", self.master.handle_message(self.master.topics[0], [action.message], **self.times())
+                    )
             elif isinstance(action, Resolve):
                 self.resolved[action.ticket] = action.outcome
-            elif isinstance(action, Commit):
-                self.commits.append(action)
-            elif isinstance(action, Notify):
-                self.seen[who].append(action)
+            elif isinstance(action, Persist):
+                self.commits.append(action.job)
+            elif isinstance(action, Deliver):
+                self.seen[who] += action.messages
             elif isinstance(action, Report):
                 self.events.append(action.event)
 
@@ -204,7 +206,7 @@ def test_what_is_due_to_expire_is_told_although_the_write_that_came_upon_it_fail
     pair.wait(1.0)
     pair.write("master", "put", "a", 1, expiry_ns=NS // 10)
     for commit in pair.commits:
-        pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
+        pair.do("master", pair.master.handle_done(Commit(commit.number, ()), None, **pair.times()))
     pair.commits.clear()
     pair.now += 0.2
     with pytest.raises(NoSuchKey):
@@ -212,7 +214,7 @@ def test_what_is_due_to_expire_is_told_although_the_write_that_came_upon_it_fail
     assert [each.kind for each in pair.seen["master"]] == ["insert"]
     pair.do("master", pair.master.handle_timeout(**pair.times()))
     for commit in pair.commits:
-        pair.do("master", pair.master.handle_committed(commit.number, **pair.times()))
+        pair.do("master", pair.master.handle_done(Commit(commit.number, ()), None, **pair.times()))
 
     assert [each.kind for each in pair.seen["master"]] == ["insert", "expire"]
     assert not pair.clone.engine.exists("a")
@@ -255,7 +257,7 @@ def test_a_silent_master_is_lost_and_the_same_one_resumed_without_a_snapshot() -
 
     assert pair.clone.connected
     assert pair.clone.get("a") == 1
-    assert not [each for each in pair.sent if isinstance(decode_message(each.payload).command, cmd.AckClone)]
+    assert not [each for each in pair.sent if isinstance(decode_message(each.message).command, cmd.AckClone)]
 
 
 def test_a_clone_that_misses_an_event_for_good_is_not_resumed_when_its_master_was_lost_before_the_snapshot() -> None:
@@ -263,9 +265,9 @@ def test_a_clone_that_misses_an_event_for_good_is_not_resumed_when_its_master_wa
     pair.wait(1.0)
     pair.cut = True
     pair.write("master", "put", "a", 1)
-    missing = decode_message(pair.sent[-1].payload).seq
+    missing = decode_message(pair.sent[-1].message).seq
     failed = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.RetransmitFailed(missing)))
-    pair.do("clone", pair.clone.handle_messages([failed], pair.now))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [failed], pair.now))
     pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
     pair.cut = False
     pair.write("master", "put", "b", 1)
@@ -282,12 +284,12 @@ def test_a_clone_that_hears_its_master_but_gets_no_snapshot_grows_stale() -> Non
     pair.wait(1.0)
     pair.cut = True
     pair.write("master", "put", "a", 1)
-    missing = decode_message(pair.sent[-1].payload).seq
+    missing = decode_message(pair.sent[-1].message).seq
     pair.cut = False
-    hears = pair.master.handle_messages
-    pair.master.handle_messages = lambda *_, **__: []  # type: ignore[method-assign]
+    hears = pair.master.handle_message
+    pair.master.handle_message = lambda *_, **__: []  # type: ignore[method-assign]
     failed = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.RetransmitFailed(missing)))
-    pair.do("clone", pair.clone.handle_messages([failed], pair.now))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [failed], pair.now))
     pair.wait(4.9)
     assert pair.clone.connected
     assert pair.clone.readable
@@ -297,7 +299,7 @@ def test_a_clone_that_hears_its_master_but_gets_no_snapshot_grows_stale() -> Non
         pair.clone.get("a")
     assert len(pair.reported(CloneStale)) == 1
 
-    pair.master.handle_messages = hears  # type: ignore[method-assign]
+    pair.master.handle_message = hears  # type: ignore[method-assign]
     pair.wait(11.0)
     assert pair.clone.get("a") == 1
 
@@ -323,7 +325,7 @@ def test_writes_that_a_master_of_chappe_did_before_it_was_lost_are_not_done_agai
     lost: list[Send] = []
     actions = pair.clone.add("v", 1, VECTOR, now=pair.now, ticket=1)
     lost += [action for action in actions if isinstance(action, Send)]
-    answers = pair.master.handle_messages([each.payload for each in lost], **pair.times())
+    answers = pair.master.handle_message(pair.master.topics[0], [each.message for each in lost], **pair.times())
     assert any(isinstance(each, Send) for each in answers)  # and all of them are lost
     pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
     pair.wait(11.0)
@@ -344,8 +346,8 @@ def test_a_clone_that_lags_takes_a_bounded_number_of_writes_that_it_cannot_show_
         if pair.clone.room:
             pair.write("clone", "put", "k", 1, ticket=-sent)
         for each in [told for write in pair.sent[sent:] for told in handled(pair, write)]:
-            if not isinstance(decode_message(each.payload).command, cmd.ACTIONS):  # what became of writes, no event
-                pair.do("clone", pair.clone.handle_messages([each.payload], pair.now))
+            if not isinstance(decode_message(each.message).command, cmd.ACTIONS):  # what became of writes, no event
+                pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [each.message], pair.now))
     with pytest.raises(BufferFull):
         pair.write("clone", "put", "k", 1, ticket=0)
 
@@ -359,7 +361,7 @@ def test_a_clone_that_lags_takes_a_bounded_number_of_writes_that_it_cannot_show_
 
 def handled(pair: Pair, write: Send) -> list[Send]:
     """What the master sends for a write."""
-    actions = pair.master.handle_messages([write.payload], **pair.times())
+    actions = pair.master.handle_message(pair.master.topics[0], [write.message], **pair.times())
     return [each for each in actions if isinstance(each, Send)]
 
 
@@ -442,10 +444,10 @@ def test_a_clone_waits_for_what_its_master_had_and_has_not_made_durable_yet() ->
     pair.write("master", "put", "b", 1)
     pair.do("clone", pair.clone.await_idle(1, 5.0, pair.now))
     pair.wait(0.5)
-    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(1, ()), None, **pair.times()))
     pair.write("master", "put", "c", 1)  # it need not wait for that
     assert pair.resolved == {}
-    pair.do("master", pair.master.handle_committed(2, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(2, ()), None, **pair.times()))
     assert pair.resolved == {1: None}
     assert pair.clone.engine.keys() == ["a", "b"]
 
@@ -476,8 +478,8 @@ def test_an_original_says_how_far_it_is_by_an_event_that_is_there_already(kept: 
     put = cmd.Put("a", 1, None, original.entity)
     original.say(2, put, 0.1, NOBODY)
 
-    def asked(actions: list[Action]) -> list[cmd.Command]:
-        found = [decode_message(each.payload).command for each in actions if isinstance(each, Send)]
+    def asked(actions: list[Effect]) -> list[cmd.Command]:
+        found = [decode_message(each.message).command for each in actions if isinstance(each, Send)]
         return [each for each in found if isinstance(each, cmd.MissingEvents)]
 
     assert asked(clone.await_idle(1, 5.0, 0.2)) == [cmd.MissingEvents((2,))]
@@ -501,11 +503,11 @@ def test_nobody_is_told_before_the_commit_and_one_commit_serves_many() -> None:
         pair.write("master", "put", number, number, ticket=number)
     assert len(pair.commits) == 1
     assert pair.seen == {"master": [], "clone": []}
-    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(1, ()), None, **pair.times()))
     assert pair.resolved == {0: None}
     assert len(pair.commits) == 2
     assert len(pair.commits[1].operations) == 9
-    pair.do("master", pair.master.handle_committed(2, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(2, ()), None, **pair.times()))
     assert len(pair.seen["clone"]) == len(pair.resolved) == 10
 
 
@@ -518,19 +520,19 @@ def test_a_commit_holds_the_last_change_of_each_key() -> None:
         pair.write("master", "put", "key", number)
     pair.write("master", "put", "gone", 1)
     pair.write("master", "erase", "gone")
-    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(1, ()), None, **pair.times()))
     rows = {row.key: row for row in pair.commits[1].operations if isinstance(row, PutRow | EraseRow)}
     assert len(rows) == len(pair.commits[1].operations) == 3
     kept = rows[encode("set")]
     assert isinstance(kept, PutRow)
     assert decode(kept.value) == Set(list(range(100)))
     assert rows[encode("gone")] == EraseRow(encode("gone"))
-    pair.do("master", pair.master.handle_committed(2, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(2, ()), None, **pair.times()))
     assert len(pair.seen["clone"]) == 1 + 202  # everybody is told of each
     pair.write("master", "add", "set", 100, SET)
     pair.write("master", "clear")
     pair.write("master", "put", "key", 1)
-    pair.do("master", pair.master.handle_committed(3, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(3, ()), None, **pair.times()))
     assert pair.commits[3].operations == (ClearRows(), PutRow(encode("key"), encode(1), None))
 
 
@@ -538,10 +540,10 @@ def test_a_failed_commit_leaves_the_store_as_it_was() -> None:
     pair = Pair(durable=True)
     pair.wait(1.0)
     pair.write("master", "put", "a", 1)
-    pair.do("master", pair.master.handle_committed(1, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(1, ()), None, **pair.times()))
     pair.write("master", "put", "a", 2, ticket=1)
     pair.write("clone", "put", "b", 2, ticket=2)
-    pair.do("master", pair.master.handle_commit_failed(2, StorageFull("full"), pair.now))
+    pair.do("master", pair.master.handle_done(Commit(2, ()), StorageFull("full"), pair.now))
     pair.wait(1.0)
 
     assert isinstance(pair.resolved[1], BackendFailure)
@@ -557,14 +559,14 @@ def test_a_write_is_committed_though_its_clone_left_while_another_commit_was_und
 
     def say(seq: int, command: cmd.Command) -> None:
         payload = encode_message(seq, writer, NOBODY, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
 
     say(0, cmd.AttachWriter(1, 10))
     pair.write("master", "put", "a", 1)
     say(2, cmd.Put("b", 2, None, writer))
     say(0, cmd.Leave(2))
     for number in (1, 2):
-        pair.do("master", pair.master.handle_committed(number, **pair.times()))
+        pair.do("master", pair.master.handle_done(Commit(number, ()), None, **pair.times()))
     rows = pair.commits[1].operations
     assert isinstance(rows[0], PutRow)
     kept = [(row.entity, row.applied) for row in rows if isinstance(row, WriterRow)]
@@ -580,7 +582,7 @@ def test_what_follows_writes_that_a_clone_gave_up_is_done_when_it_says_so() -> N
 
     def say(seq: int, command: cmd.Command) -> None:
         payload = encode_message(seq, writer, NOBODY, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
 
     say(0, cmd.AttachWriter(1, 10))
     say(5, cmd.Put("b", 2, None, writer))  # 2 to 4 are lost, and refused by the clone meanwhile
@@ -597,7 +599,9 @@ def test_a_write_counts_as_done_only_when_its_master_says_what_became_of_it() ->
     for number in (1, 2):
         pair.write("clone", "add", "v", number, VECTOR, ticket=number)
     nack = encode_message(0, pair.master.entity, pair.clone.entity, encode_command(cmd.MissingEvents((3,))))
-    pair.do("clone", pair.clone.handle_messages([nack], pair.now))  # the first came, and its outcome was lost
+    pair.do(
+        "clone", pair.clone.handle_message(pair.clone.topics[0], [nack], pair.now)
+    )  # the first came, and its outcome was lost
     pair.do("clone", pair.clone.handle_gone(b"m" * 16, pair.now))
     pair.cut = False
     pair.new_master()
@@ -611,9 +615,9 @@ def test_two_masters_are_seen_by_the_clone_and_by_each_other() -> None:
     pair.wait(1.0)
     other = KvMaster("s", chappe_entity(b"o" * 16, 9), now=pair.now, clock=pair.clock)
     (beat,) = [each for each in other.handle_timeout(pair.now + 5) if isinstance(each, Send)]
-    pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
-    pair.do("master", pair.master.handle_masters([beat.payload], **pair.times()))
-    pair.do("clone", pair.clone.handle_messages([beat.payload], pair.now))
+    pair.do("master", pair.master.handle_message(pair.master.topics[1], [beat.message], **pair.times()))
+    pair.do("master", pair.master.handle_message(pair.master.topics[1], [beat.message], **pair.times()))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [beat.message], pair.now))
 
     assert pair.reported(TwoMasters) == [TwoMasters("s", pair.master.entity, other.entity)] * 2
 
@@ -624,10 +628,10 @@ def test_a_peer_that_says_what_it_may_not_is_reported_and_changes_nothing() -> N
     stranger = Entity(b"x" * 16, 1)
     for command in (cmd.Put("a", 1, None, stranger), cmd.AckClone(5, 1, b"\0"), cmd.WriterState(1, 1, ())):
         payload = encode_message(2, stranger, NOBODY, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
-        pair.do("clone", pair.clone.handle_messages([payload], pair.now))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
+        pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [payload], pair.now))
     payload = encode_message(0, stranger, NOBODY, encode_command(cmd.AttachWriter(2**63, 1)))
-    pair.do("master", pair.master.handle_messages([payload, b"short"], **pair.times()))
+    pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload, b"short"], **pair.times()))
 
     assert len(pair.master.engine) == len(pair.clone.engine) == 0
     assert len(pair.reported(CommandRefused)) == 4
@@ -640,7 +644,7 @@ def test_a_clones_forged_answers_are_refused_one_by_one() -> None:
     writes = pair.clone.entity
     for seq, command in ((2, cmd.Expire("a", writes)), (3, cmd.PutUniqueResult(True, writes, 1, writes))):
         payload = encode_message(seq, writes, pair.master.entity, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
 
     assert set(pair.master._writers.known[writes].outcomes) <= {2, 3}
     assert pair.seen["master"] == []
@@ -653,10 +657,10 @@ def test_the_author_of_a_clones_write_is_who_sent_it_whom_else_it_may_name() -> 
     original = Entity(b"o" * 16, 6)
     for seq, command in ((2, cmd.Put("a", 1, None, other)), (3, cmd.PutUnique("b", 1, None, original, 9, other))):
         payload = encode_message(seq, writes, pair.master.entity, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
 
     assert [(each.key, each.publisher) for each in pair.seen["master"]] == [("a", writes), ("b", writes)]
-    assert not [each for each in pair.sent if isinstance(decode_message(each.payload).command, cmd.PutUniqueResult)]
+    assert not [each for each in pair.sent if isinstance(decode_message(each.message).command, cmd.PutUniqueResult)]
 
 
 @pytest.mark.parametrize("who", ["master", "clone"])
@@ -709,8 +713,12 @@ def test_an_original_clone_gets_what_it_needs() -> None:
 
     def say(seq: int, command: cmd.Command, receiver: Entity = pair.master.entity) -> list[cmd.Message]:
         payload = encode_message(seq, original, receiver, encode_command(command))
-        sent = [each for each in pair.master.handle_messages([payload], **times) if isinstance(each, Send)]
-        return [decode_message(each.payload) for each in sent]
+        sent = [
+            each
+            for each in pair.master.handle_message(pair.master.topics[0], [payload], **times)
+            if isinstance(each, Send)
+        ]
+        return [decode_message(each.message) for each in sent]
 
     (greeting,) = say(0, cmd.MissingEvents((0,)), NOBODY)
     assert isinstance(greeting.command, cmd.AckClone)
@@ -727,9 +735,9 @@ def test_an_original_clone_gets_what_it_needs() -> None:
     assert refused.seq == told[-1].seq + 1
     pair.now += 3.0
     beats = [
-        decode_message(each.payload)
+        decode_message(each.message)
         for each in pair.master.handle_timeout(**pair.times())
-        if isinstance(each, Send) and each.receiver == original.endpoint
+        if isinstance(each, Send) and each.to == original.endpoint
     ]
     assert cmd.Keepalive(refused.seq) in [each.command for each in beats]
     assert cmd.CumulativeAck(3) in [each.command for each in beats]
@@ -737,7 +745,7 @@ def test_an_original_clone_gets_what_it_needs() -> None:
     say(0, cmd.CumulativeAck(refused.seq))
     pair.sent.clear()
     pair.wait(10.0)
-    assert len([each for each in pair.sent if each.receiver == original.endpoint]) >= 10  # it was told that it would
+    assert len([each for each in pair.sent if each.to == original.endpoint]) >= 10  # it was told that it would
 
 
 class Original:
@@ -747,12 +755,12 @@ class Original:
         self.clone = clone
         self.entity = Entity(b"o" * 16, number)
 
-    def say(self, seq: int, command: cmd.Command, now: float, receiver: Entity | None = None) -> list[Action]:
+    def say(self, seq: int, command: cmd.Command, now: float, receiver: Entity | None = None) -> list[Effect]:
         payload = encode_message(seq, self.entity, receiver or self.clone.entity, encode_command(command))
-        return self.clone.handle_messages([payload], now)
+        return self.clone.handle_message(self.clone.topics[0], [payload], now)
 
 
-def outcomes(actions: list[Action]) -> dict[int, object]:
+def outcomes(actions: list[Effect]) -> dict[int, object]:
     return {each.ticket: each.outcome for each in actions if isinstance(each, Resolve)}
 
 
@@ -774,7 +782,7 @@ def test_a_clone_follows_an_original_and_does_not_repeat_what_another_may_have_d
     actions = second.say(5, cmd.AckClone(5, 5, b"\0"), 2.0)
 
     assert isinstance(outcomes(actions)[3], WriteUnknown)
-    repeated = [decode_message(each.payload) for each in actions if isinstance(each, Send)]
+    repeated = [decode_message(each.message) for each in actions if isinstance(each, Send)]
     assert [each.command.key for each in repeated if isinstance(each.command, cmd.Put)] == ["d"]
     attach = next(each.command for each in repeated if isinstance(each.command, cmd.AttachWriter))
     put = next(each for each in repeated if isinstance(each.command, cmd.Put))
@@ -790,13 +798,13 @@ def test_an_original_master_that_was_away_for_a_moment_goes_on_where_it_was() ->
     original.say(0, cmd.Keepalive(4), 2.0, NOBODY)
 
     assert clone.connected
-    asked = [decode_message(each.payload).command for each in clone.handle_timeout(2.5) if isinstance(each, Send)]
+    asked = [decode_message(each.message).command for each in clone.handle_timeout(2.5) if isinstance(each, Send)]
     assert cmd.MissingEvents((3, 4)) in asked
 
 
-def said(actions: list[Action]) -> list[cmd.Command]:
+def said(actions: list[Effect]) -> list[cmd.Command]:
     """What it sends."""
-    return [decode_message(each.payload).command for each in actions if isinstance(each, Send)]
+    return [decode_message(each.message).command for each in actions if isinstance(each, Send)]
 
 
 def test_a_clone_that_lacks_a_change_for_good_does_nothing_further_before_it_has_a_snapshot() -> None:
@@ -846,7 +854,7 @@ def test_a_master_says_once_that_an_original_follows_it(missing: bool) -> None:
 
     def say(command: cmd.Command) -> None:
         payload = encode_message(0, original, pair.master.entity, encode_command(command))
-        pair.do("master", pair.master.handle_messages([payload], **pair.times()))
+        pair.do("master", pair.master.handle_message(pair.master.topics[0], [payload], **pair.times()))
 
     def attached() -> list[Any]:
         return [each for each in pair.reported(CloneAttached) if each.clone == original]
@@ -862,7 +870,7 @@ def test_a_master_says_once_that_an_original_follows_it(missing: bool) -> None:
 
 def asks(clone: KvClone, now: float) -> bool:
     """Whether it asks for a snapshot at that time."""
-    sent = [decode_message(each.payload).command for each in clone.handle_timeout(now) if isinstance(each, Send)]
+    sent = [decode_message(each.message).command for each in clone.handle_timeout(now) if isinstance(each, Send)]
     return cmd.MissingEvents((0,)) in sent
 
 
@@ -904,7 +912,7 @@ def test_what_a_master_finds_in_its_backend_expires_as_it_was_to() -> None:
     assert master.next_timeout() <= 5.0
     clock.ns = 5 * NS
     actions = master.handle_timeout(5.0)
-    assert [each for each in actions if isinstance(each, Commit)]
+    assert [each for each in actions if isinstance(each, Persist)]
     assert master.engine.find("short") is None
     assert master.engine.find("lasting") is not None
 
@@ -915,7 +923,7 @@ def test_a_clone_hears_of_all_writes_that_a_full_disk_has_refused_at_once() -> N
     count = KV_LIMITS.outcomes_max + 10
     for number in range(count):
         pair.write("clone", "put", number, number, ticket=number)
-    pair.do("master", pair.master.handle_commit_failed(1, StorageFull("full"), pair.now))
+    pair.do("master", pair.master.handle_done(Commit(1, ()), StorageFull("full"), pair.now))
     pair.wait(3.0)
 
     assert len(pair.resolved) == count
@@ -943,8 +951,8 @@ def test_a_clone_that_does_not_say_what_it_has_heard_of_must_wait_with_further_w
 
     def say(seq: int, command: cmd.Command) -> list[cmd.Command]:
         payload = encode_message(seq, writer, NOBODY, encode_command(command))
-        sent = [each for each in master.handle_messages([payload], 0.0) if isinstance(each, Send)]
-        return [decode_message(each.payload).command for each in sent]
+        sent = [each for each in master.handle_message(master.topics[0], [payload], 0.0) if isinstance(each, Send)]
+        return [decode_message(each.message).command for each in sent]
 
     say(0, cmd.AttachWriter(1, 10))
     told = [say(seq, cmd.Subtract("nothing", 1, None, writer)) for seq in range(2, 10)]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.kv.test_master_and_clone import NS, Pair
 
+from chappe.core import Send
 from chappe.data.order import INTEGER, VECTOR
 from chappe.errors import InvalidOperation, StorageFull, WrongRevision
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Send
+from chappe.kv.backend import Commit
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity
 
@@ -29,7 +30,7 @@ def alike(pair: Pair) -> dict[object, tuple[object, int, int | None]]:
 
 
 def events(pair: Pair) -> list[cmd.Command]:
-    return [decode_message(each.payload).command for each in pair.sent if each.topic.endswith(b"clone")]
+    return [decode_message(each.message).command for each in pair.sent if each.topic.endswith(b"clone")]
 
 
 @pytest.fixture
@@ -135,16 +136,16 @@ def test_numbers_of_writes_that_a_disk_refused_come_again_and_nobody_was_told_th
     pair = Pair(durable=True)
     pair.wait(1.0)
     pair.write("master", "put", "a", 1)
-    pair.do("master", pair.master.handle_committed(pair.commits.pop().number, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(pair.commits.pop().number, ()), None, **pair.times()))
     kept = pair.master.durable("a")
     assert kept is not None
     pair.write("master", "put", "a", 2)
     assert pair.master.durable("a") is kept  # the revision of what may yet be undone is told to nobody
 
-    pair.do("master", pair.master.handle_commit_failed(pair.commits.pop().number, StorageFull("full"), pair.now))
+    pair.do("master", pair.master.handle_done(Commit(pair.commits.pop().number, ()), StorageFull("full"), pair.now))
     assert alike(pair)["a"][:2] == (1, pair.master.revision_of(kept))
     pair.write("master", "put", "a", 3)
-    pair.do("master", pair.master.handle_committed(pair.commits.pop().number, **pair.times()))
+    pair.do("master", pair.master.handle_done(Commit(pair.commits.pop().number, ()), None, **pair.times()))
     assert alike(pair)["a"][0] == 3
 
 
@@ -152,7 +153,7 @@ def original(pair: Pair) -> Entity:
     """A clone of the original follows, too."""
     made = Entity(b"o" * 16, 1)
     asking = encode_message(0, made, NOBODY, encode_command(cmd.asking(None)))
-    pair.do("master", pair.master.handle_messages([asking], **pair.times()))
+    pair.do("master", pair.master.handle_message(pair.master.topics[0], [asking], **pair.times()))
     return made
 
 
@@ -166,10 +167,8 @@ def test_beside_a_clone_of_the_original_a_clone_of_chappe_knows_as_much_and_that
     pair.write("clone", "put_if", "c", 1, None, expiry_ns=5 * SECOND)
 
     assert all(expires_ns is not None for _, _, expires_ns in alike(pair).values())
-    to_all = [
-        each for each in pair.sent if each.topic.endswith(b"clone") and each.receiver != pair.clone.entity.endpoint
-    ]
-    told = [decode_message(each.payload).command for each in to_all if isinstance(each, Send)]
+    to_all = [each for each in pair.sent if each.topic.endswith(b"clone") and each.to != pair.clone.entity.endpoint]
+    told = [decode_message(each.message).command for each in to_all if isinstance(each, Send)]
     puts = [each for each in told if isinstance(each, cmd.Put)]
     assert [(put.key, put.value, put.expiry_ns) for put in puts] == [
         ("a", 1, 5 * SECOND), ("b", (1,), None), ("c", 1, 5 * SECOND),
@@ -183,7 +182,7 @@ def test_with_a_master_of_the_original_it_is_said_that_it_cannot(pair: Pair) -> 
     master = Entity(b"o" * 16, 1)
     empty = cmd.AckClone(3, 10, cmd.encode_pairs([b"\5\1a\0"]))
     payload = encode_message(3, master, pair.clone.entity, encode_command(empty))
-    pair.do("clone", pair.clone.handle_messages([payload], pair.now))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [payload], pair.now))
     entry = pair.clone.engine.find("a")
     assert entry is not None
     for call in (
@@ -205,9 +204,9 @@ def test_a_condition_that_waits_never_goes_to_a_master_of_the_original() -> None
     pair.sent.clear()
     master = Entity(b"o" * 16, 1)
     payload = encode_message(3, master, pair.clone.entity, encode_command(cmd.AckClone(3, 10, cmd.encode_pairs([]))))
-    pair.do("clone", pair.clone.handle_messages([payload], pair.now))
+    pair.do("clone", pair.clone.handle_message(pair.clone.topics[0], [payload], pair.now))
 
-    said = [decode_message(each.payload).command for each in pair.sent]
+    said = [decode_message(each.message).command for each in pair.sent]
     assert [each.key for each in said if isinstance(each, cmd.Put)] == ["y"]
     assert not any(isinstance(each, cmd.PutIf) for each in said)
     assert all(isinstance(pair.resolved[ticket], InvalidOperation) for ticket in (1, 2))

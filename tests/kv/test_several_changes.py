@@ -9,10 +9,9 @@ import pytest
 from tests.daytime import Daytime
 from tests.worlds.kv.hosts import FromBefore
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.defaults import STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -56,7 +55,7 @@ class Rig:
     def times(self) -> dict[str, Any]:
         return {"now": self.now}
 
-    def do(self, actions: list[Action]) -> None:
+    def do(self, actions: list[Effect]) -> None:
         for action in actions:
             if isinstance(action, Report) and isinstance(action.event, CommandRefused):
                 self.refused.append(action.event)
@@ -64,17 +63,17 @@ class Rig:
                 self.pass_on(action)
 
     def pass_on(self, action: Send) -> None:
-        message = decode_message(action.payload)
+        message = decode_message(action.message)
         if message.sender != self.master.entity:
-            self.do(self.master.handle_messages([action.payload], **self.times()))
+            self.do(self.master.handle_message(self.master.topics[0], [action.message], **self.times()))
             return
-        if action.receiver is None and not isinstance(message.command, cmd.Keepalive):
+        if action.to is None and not isinstance(message.command, cmd.Keepalive):
             self.sent.append(message)
-        if action.receiver is None and message.seq in self.lost:
+        if action.to is None and message.seq in self.lost:
             return
         for clone in self.clones:
-            if action.receiver in (None, clone.entity.endpoint):
-                self.do(clone.handle_messages([action.payload], self.now))
+            if action.to in (None, clone.entity.endpoint):
+                self.do(clone.handle_message(clone.topics[0], [action.message], self.now))
 
     def put(self, count: int, value: object = 0, step_s: float = STEP_S) -> None:
         """So many in a row."""
@@ -176,9 +175,17 @@ def test_who_comes_while_changes_are_held_has_them() -> None:
 def test_an_original_gets_what_it_always_got() -> None:
     rig = Rig()
     greet = encode_command(cmd.MissingEvents((0,)))
-    rig.do(rig.master.handle_messages([encode_message(0, ORIGINAL, rig.master.entity, greet)], **rig.times()))
+    rig.do(
+        rig.master.handle_message(
+            rig.master.topics[0], [encode_message(0, ORIGINAL, rig.master.entity, greet)], **rig.times()
+        )
+    )
     says = encode_command(cmd.TAKES_SEVERAL)  # means nothing in the mouth of an original
-    rig.do(rig.master.handle_messages([encode_message(0, ORIGINAL, rig.master.entity, says)], **rig.times()))
+    rig.do(
+        rig.master.handle_message(
+            rig.master.topics[0], [encode_message(0, ORIGINAL, rig.master.entity, says)], **rig.times()
+        )
+    )
     rig.put(5)
 
     assert rig.lengths() == [1] * 5
@@ -218,9 +225,9 @@ def test_numbers_of_several_that_a_clone_does_not_expect_do_no_harm(seq: int) ->
     rig.wait(0.1)
     bodies = [encode_command(cmd.Put("forged", number, None, NOBODY)) for number in range(2)]
     payload = encode_message(seq, chappe_entity(b"x" * 16, 9), NOBODY, cmd.encode_several(bodies))
-    rig.do(rig.clones[0].handle_messages([payload], rig.now))
+    rig.do(rig.clones[0].handle_message(rig.clones[0].topics[0], [payload], rig.now))
     payload = encode_message(seq, rig.master.entity, NOBODY, cmd.encode_several(bodies))
-    rig.do(rig.clones[0].handle_messages([payload], rig.now))
+    rig.do(rig.clones[0].handle_message(rig.clones[0].topics[0], [payload], rig.now))
 
     assert rig.alike()
     assert rig.clones[0].invariants() == []

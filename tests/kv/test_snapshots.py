@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from tests.daytime import Daytime
 
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.data.binary import encode
 from chappe.data.order import SET
 from chappe.defaults import STORE_OFFERS_PER_S, STORE_PIECES_AHEAD, STORE_TAKERS_MAX
 from chappe.errors import StaleData
 from chappe.kv import commands as cmd
 from chappe.kv import snapshots
-from chappe.kv.actions import Action, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import decode_message, encode_command, encode_message
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -54,11 +53,11 @@ class Wire:
         self.do(name, clone.start(self.now))
         return clone
 
-    def do(self, who: str, actions: list[Action]) -> None:
+    def do(self, who: str, actions: list[Effect]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self.waiting.append((who, action.receiver, action.payload))
-                self.sent.append((who, decode_message(action.payload)))
+                self.waiting.append((who, action.to, action.message))
+                self.sent.append((who, decode_message(action.message)))
             elif isinstance(action, Report):
                 self.events.append(action.event)
 
@@ -74,11 +73,11 @@ class Wire:
             if but is not None and isinstance(decode_message(payload).command, but):
                 continue
             if who != "master":
-                self.do("master", self.master.handle_messages([payload], **self.times()))
+                self.do("master", self.master.handle_message(self.master.topics[0], [payload], **self.times()))
             else:
                 for name, clone in self.clones.items():
                     if receiver in (None, clone.entity.endpoint):
-                        self.do(name, clone.handle_messages([payload], self.now))
+                        self.do(name, clone.handle_message(clone.topics[0], [payload], self.now))
         return done
 
     def wait(self, seconds: float, but: type | None = None) -> None:
@@ -100,9 +99,9 @@ class Wire:
     def hear(self, entity: Entity, command: cmd.Command, seq: int = 0) -> list[cmd.Message]:
         """What the master answers to somebody whom the wire does not know."""
         payload = encode_message(seq, entity, NOBODY, encode_command(command))
-        actions = self.master.handle_messages([payload], **self.times())
+        actions = self.master.handle_message(self.master.topics[0], [payload], **self.times())
         self.do("master", [each for each in actions if not isinstance(each, Send)])
-        return [decode_message(each.payload) for each in actions if isinstance(each, Send)]
+        return [decode_message(each.message) for each in actions if isinstance(each, Send)]
 
 
 @pytest.fixture
@@ -305,7 +304,7 @@ def test_a_clone_that_was_forgotten_does_not_take_the_next_event_for_the_one_tha
     clone = wire.add("a")
     wire.put("a", 1)
     wire.wait(1.0)
-    actions: list[Action] = []
+    actions: list[Effect] = []
     wire.master._followers.drop(clone.entity, "it was behind", wire.now, actions)
     wire.do("master", actions)
     wire.put("a", 2)  # nobody is told
@@ -356,7 +355,7 @@ def test_a_change_that_does_not_fit_what_a_clone_has_makes_it_ask_for_everything
     change = cmd.Add("set", "text", SET, None, MASTER)
     seq = clone._following._input.next
     payload = encode_message(seq, MASTER, NOBODY, encode_command(change))
-    wire.do("a", clone.handle_messages([payload], wire.now))
+    wire.do("a", clone.handle_message(clone.topics[0], [payload], wire.now))
     assert not clone.idle()
     wire.put("other", 2)
     wire.wait(2.0)

@@ -35,7 +35,7 @@ class Side:
         return handshake
 
     def receive(self, conn: int, body: bytes) -> None:
-        self.do(conn, self.handshakes[conn].handle_frame(body))
+        self.do(conn, self.handshakes[conn].take(body))
 
     def do(self, conn: int, steps: list[Step]) -> None:
         for step in steps:
@@ -44,7 +44,7 @@ class Side:
                     self.sent[conn].append(body_of(frame))
                 case Wake(conns):
                     for woken in conns:
-                        self.do(woken, self.handshakes[woken].handle_woken())
+                        self.do(woken, self.handshakes[woken].wake())
                 case _:
                     assert conn not in self.outcomes, "a handshake ends once"
                     self.outcomes[conn] = step
@@ -100,4 +100,4 @@ class Pair:
             side.outcomes[conn] = Failed(0, "lost after it stood")
             assert side.peers.release(conn, self.sides[1 - number].own) == ()
         else:
-            side.do(conn, side.handshakes[conn].handle_closed("the connection broke"))
+            side.do(conn, side.handshakes[conn].end("the connection broke"))

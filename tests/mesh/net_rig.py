@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.mesh.rogue_rig import PREFIX, SUBSCRIBER, Rig
 
-from chappe.mesh.actions import Dial
+from chappe.core import Dial
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.flows import FLOWS, KIND_AT
 from chappe.mesh.forwarding.version2 import Trees
@@ -89,19 +89,18 @@ class Net:
         self._dialled += 1
         actions = dialler.core.peer("node", self._dialled, ONCE, self._dialled, dialler.now)
         [dial] = [each for each in actions if isinstance(each, Dial)]
-        dialler._conns += 1
-        other.conns[one], dialler.conns[two] = other.open(), dialler._conns
-        dialler.do(dialler.core.handle_dialled(dialler.conns[two], dial.dial, ("node", self._dialled), dialler.now))
+        other.conns[one], dialler.conns[two] = other.open(), dial.link
+        dialler.do(dialler.core.handle_link(dial.link, ("node", self._dialled), dialler.now))
         if self.names:
             for node, peer in ((dialler, other), (other, dialler)):
                 key, name = peer.id, self.names[peer.number]
-                node.core.handle_secured(node.conns[peer.number], key, (peer.id,), name)
+                node.core.secured(node.conns[peer.number], key, (peer.id,), name)
 
     def cut(self, one: int, two: int) -> None:
         """A link breaks: what was on its way is lost, and both notice."""
         for here, there in ((one, two), (two, one)):
             node = self.nodes[here]
-            node.do(node.core.handle_closed(node.conns.pop(there), "it broke", node.now))
+            node.do(node.core.handle_gone(node.conns.pop(there), "it broke", node.now))
 
     def believe_cut(self, at: int, one: int, two: int) -> None:
         """One node has heard that another one has no link to a third."""
@@ -115,7 +114,7 @@ class Net:
         for other in list(self.nodes[number].conns):
             node = self.nodes[other]
             del self.nodes[number].conns[other]
-            node.do(node.core.handle_closed(node.conns.pop(number), "it died", node.now))
+            node.do(node.core.handle_gone(node.conns.pop(number), "it died", node.now))
 
     def want(self, *numbers: int, topic: bytes = TOPIC) -> None:
         """Have nodes subscribe, and all know it."""

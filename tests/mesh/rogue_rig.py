@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chappe.core import Report
+from chappe.core import Close, Deliver, Persist, Report, Resolve
 from chappe.defaults import TTL
-from chappe.mesh.actions import Close, Deliver, OfferKeys, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.flows import (
     DETOUR,
@@ -19,6 +18,7 @@ from chappe.mesh.flows import (
     parse_detour,
     parse_publications,
 )
+from chappe.mesh.forwarding.group_keys import OfferKeys
 from chappe.mesh.links.greetings import (
     Hello,
     OriginatorAck,
@@ -43,7 +43,7 @@ from chappe.mesh.messages import (
     parse_link_state,
     parse_message,
 )
-from chappe.mesh.rules import MeshRules
+from chappe.mesh.rules import MeshRules, OfferRules
 
 PREFIX = 4  # bytes of a frame's length
 VICTIM = b"\x80" * ID_BYTES
@@ -85,11 +85,11 @@ class Rig:
                     self.delivered += messages
                 case Report(event):
                     self.events.append(event)
-                case OfferRules(raw):
+                case Persist(OfferRules(raw)):
                     self.offered.append(raw)
                     if raw in self.signed:
                         self.do(self.core.set_rules(self.signed[raw], self.now))
-                case OfferKeys(group, raw):
+                case Persist(OfferKeys(group, raw)):
                     self.offered_keys.append((group, raw))
                     self.take_keys(group, raw)
                 case Resolve(ticket, outcome):
@@ -99,7 +99,7 @@ class Rig:
     def open(self) -> int:
         """A connection comes in."""
         self._conns += 1
-        self.do(self.core.handle_accepted(self._conns, ("127.0.0.1", self._conns), self.now))
+        self.do(self.core.handle_link(self._conns, ("127.0.0.1", self._conns), self.now))
         return self._conns
 
     def pass_time(self, seconds: float) -> None:
@@ -135,7 +135,7 @@ class Peer:
         self.id = id
         self.conn = rig.open()
         if key:
-            rig.core.handle_secured(self.conn, key, named, identity)
+            rig.core.secured(self.conn, key, named, identity)
         self.heard: list[bytes] = []
         self.labels: dict[tuple[bytes, tuple[bytes, ...]], int] = {}  # of the trees that it told of
         version = 2 if chappe else 1

@@ -78,9 +78,9 @@ def test_what_is_confirmed_in_part_is_waited_for_until_half_of_it_is() -> None:
     branch = next(iter(net[0].core.router.holds.waits))
     [child] = branch.children.values()
     while len(child.kept) > AHEAD_MAX // 2 + 2:
-        net[0].trees.handle_confirm(net[0].link(net[1]), confirm(branch.label, child.kept[0][0]), net[0].now)
+        net[0].trees.take_confirm(net[0].link(net[1]), confirm(branch.label, child.kept[0][0]), net[0].now)
         assert not net[0].core.room((TOPIC,))
-    net[0].trees.handle_confirm(net[0].link(net[1]), confirm(branch.label, child.kept[0][0]), net[0].now)
+    net[0].trees.take_confirm(net[0].link(net[1]), confirm(branch.label, child.kept[0][0]), net[0].now)
     assert net[0].core.room((TOPIC,))
     assert net[0].core.invariants() == []
 
@@ -98,7 +98,7 @@ def test_who_confirms_nothing_is_waited_for_only_a_while() -> None:
     node = net[0]
     for _ in range(9):
         node.pass_time(0.1 * PATIENCE_S)
-        node.core.handle_heard(node.conns[1], node.now)
+        node.core.heard(node.conns[1], node.now)
         assert not node.core.room((TOPIC,))
     node.pass_time(0.3 * PATIENCE_S)
     for _ in range(10):

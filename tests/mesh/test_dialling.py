@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from chappe.core import Report
+from chappe.core import Dial, Report, Resolve
 from chappe.errors import PeerUnavailable
-from chappe.mesh.actions import Dial, Resolve
 from chappe.mesh.links.dialling import Dialling, Retry
 
 PLACE = ("node", 1)
@@ -17,7 +16,7 @@ def pauses(dialling: Dialling, retry: Retry, count: int) -> list[float]:
     [dial] = dialling.peer(PLACE, retry, 1)
     for _ in range(count):
         assert isinstance(dial, Dial)
-        target = dialling.answered(dial.dial)
+        target = dialling.answered(dial.link)
         assert target is not None
         dialling.failed(target, ERROR, final=False, stale=False, now=now)
         found.append(dialling.retries.next - now)
@@ -66,6 +65,6 @@ def test_a_peering_that_stood_lets_attempts_begin_anew() -> None:
     dialling.stand(target, b"B" * 16, 1)
     [dial] = dialling.lost(target, stood_s=60.0, now=10.0)
     assert isinstance(dial, Dial)
-    dialling.answered(dial.dial)
+    dialling.answered(dial.link)
     dialling.failed(target, ERROR, final=False, stale=False, now=10.0)
     assert 0.5 <= dialling.retries.next - 10.0 <= 1.0

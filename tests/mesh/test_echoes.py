@@ -41,10 +41,10 @@ def test_what_never_went_out_or_long_ago_is_no_echo() -> None:
 def test_a_blocked_link_is_tried_again_later_or_when_the_network_has_changed() -> None:
     echoes = Echoes()
     seconds = echoes.block(OTHER, ONE, 0.0)
-    assert echoes.handle_timeout(seconds - 0.1) == []
+    assert echoes.tick(seconds - 0.1) == []
     echoes.forget(1.0)
     assert echoes.due == 1.0 + ECHO_S
-    assert echoes.handle_timeout(1.0 + ECHO_S) == [OTHER]
+    assert echoes.tick(1.0 + ECHO_S) == [OTHER]
     assert echoes.block(OTHER, ONE, 5.0) > seconds
 
 

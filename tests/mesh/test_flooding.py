@@ -128,7 +128,7 @@ def test_what_somebody_wants_does_not_wait_for_links_that_come(rig: Rig) -> None
 def test_who_could_be_reached_before_is_told_versions_and_gets_what_it_lacks(rig: Rig) -> None:
     a, _ = peers_of(rig, A, B)
     new = Peer(rig, C)
-    new.rig.do(rig.core.handle_closed(new.conn, "it is too early", rig.now))
+    new.rig.do(rig.core.handle_gone(new.conn, "it is too early", rig.now))
     a.send(a.state(version=11, chappe=(VICTIM, C)))
     a.send(a.state(C, chappe=(A,)))
     rig.pass_time(TELL_PAUSE_MAX_S)

@@ -52,7 +52,7 @@ def say(shaking: Handshake, *greetings: Greeting) -> list[Step]:
     """What happens upon the last of ``greetings``."""
     steps: list[Step] = []
     for greeting in greetings:
-        steps = shaking.handle_frame(body_of(pack_greeting(greeting)))
+        steps = shaking.take(body_of(pack_greeting(greeting)))
     return steps
 
 
@@ -88,7 +88,7 @@ def test_each_side_of_a_session_of_originals_can_be_ours(name: str, originates: 
     steps = shaking.start()
     for way, frame in frames:
         if way != ours:
-            steps += shaking.handle_frame(body_of(frame))
+            steps += shaking.take(body_of(frame))
     # Byte for byte the original's, but for the versions that we offer.
     assert [step.frame for step in steps if isinstance(step, SendFrame)] == [
         pack_greeting(ours_instead_of(each)) for each in greetings[ours]
@@ -117,7 +117,7 @@ def test_the_redundant_connections_of_an_original_end_as_success() -> None:
     assert isinstance(drop, DropConn)
     assert peers.claim(7, drop.sender, Role.RESPONDER) is Claim.PROCEED
     shaking = Handshake(1, own.sender, False, (), peers, 0.0)
-    assert [shaking.handle_frame(body) for body in originals] == [
+    assert [shaking.take(body) for body in originals] == [
         [SendFrame(pack_greeting(Hello(own.sender)))],
         [Redundant(drop.sender)],
     ]
@@ -195,9 +195,9 @@ def test_what_follows_the_end_is_not_for_the_handshake() -> None:
     steps = say(shaking, VersionSelect(SMALLER), OriginatorSyn((b"/s",)), OriginatorAck())
     assert steps == [Established(SMALLER, (b"/s",), Role.RESPONDER, 1)]
     assert say(shaking, OriginatorAck()) == []
-    assert shaking.handle_closed("gone") == []
-    assert shaking.handle_timeout(1e9) == []
-    assert shaking.next_timeout() == inf
+    assert shaking.end("gone") == []
+    assert shaking.tick(1e9) == []
+    assert shaking.due() == inf
 
 
 # -- faults -------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_fault_is_answered_by_its_code(
 ) -> None:
     peers = PeerTable()
     shaking = brought(dialled, state, way, peers)
-    assert shaking.handle_frame(body) == [
+    assert shaking.take(body) == [
         SendFrame(pack_greeting(DropConn(MIDDLE, code, text))),
         Failed(code, text),
     ]
@@ -260,7 +260,7 @@ def test_a_fault_is_answered_by_its_code(
 @in_every_state
 @pytest.mark.parametrize("size", [0, HANDSHAKE_FRAME_BYTES_MAX + 1])
 def test_empty_and_oversized_frames_end_silently(dialled: bool, state: State, way: list[Greeting], size: int) -> None:
-    [failed] = brought(dialled, state, way, PeerTable()).handle_frame(b"\x0a" * size)
+    [failed] = brought(dialled, state, way, PeerTable()).take(b"\x0a" * size)
     assert isinstance(failed, Failed)
 
 
@@ -309,9 +309,9 @@ def test_redundant_without_another_connection_is_a_failure(dialled: bool, state:
 def test_silence_ends_at_the_time_limit(dialled: bool, state: State, way: list[Greeting]) -> None:
     peers = PeerTable()
     shaking = brought(dialled, state, way, peers)
-    assert shaking.next_timeout() == HANDSHAKE_TIMEOUT_S
-    assert shaking.handle_timeout(HANDSHAKE_TIMEOUT_S - 0.001) == []
-    [failed] = shaking.handle_timeout(HANDSHAKE_TIMEOUT_S)
+    assert shaking.due() == HANDSHAKE_TIMEOUT_S
+    assert shaking.tick(HANDSHAKE_TIMEOUT_S - 0.001) == []
+    [failed] = shaking.tick(HANDSHAKE_TIMEOUT_S)
     assert isinstance(failed, Failed)
     assert failed.code == Code.TIMED_OUT
     assert peers.status(SMALLER) is peers.status(GREATER) is PeerStatus.UNKNOWN
@@ -320,14 +320,14 @@ def test_silence_ends_at_the_time_limit(dialled: bool, state: State, way: list[G
 @in_every_state
 def test_a_closed_connection_fails_with_its_reason(dialled: bool, state: State, way: list[Greeting]) -> None:
     peers = PeerTable()
-    assert brought(dialled, state, way, peers).handle_closed("reset") == [Failed(Code.DISCONNECTED, "reset")]
+    assert brought(dialled, state, way, peers).end("reset") == [Failed(Code.DISCONNECTED, "reset")]
     assert peers.status(SMALLER) is peers.status(GREATER) is PeerStatus.UNKNOWN
 
 
 @in_every_state
 @given(body=st.binary(min_size=1, max_size=60) | st.builds(bytes.__add__, st.just(b"\x06ZEEK"), st.binary()))
 def test_garbage_never_raises(dialled: bool, state: State, way: list[Greeting], body: bytes) -> None:
-    brought(dialled, state, way, PeerTable()).handle_frame(body)
+    brought(dialled, state, way, PeerTable()).take(body)
 
 
 @pytest.mark.parametrize("dialled", [True, False])
@@ -396,7 +396,7 @@ def test_the_originator_lets_a_second_connection_wait_until_the_first_stands() -
     steps = say(first, ResponderSynAck(()))
     assert steps[1:] == [Established(GREATER, (), Role.ORIGINATOR, 2), Wake((2,))]
     drop = DropConn(MIDDLE, 39, "redundant connection")
-    assert second.handle_woken() == [SendFrame(pack_greeting(drop)), Redundant(GREATER)]
+    assert second.wake() == [SendFrame(pack_greeting(drop)), Redundant(GREATER)]
 
 
 def test_a_paused_connection_goes_on_when_the_first_fails() -> None:
@@ -404,9 +404,9 @@ def test_a_paused_connection_goes_on_when_the_first_fails() -> None:
     first, second, third = (handshake(True, peers, conn) for conn in (1, 2, 3))
     for each in (first, second, third):
         say(each, Hello(GREATER))
-    assert first.handle_closed("reset") == [Failed(Code.DISCONNECTED, "reset"), Wake((2, 3))]
-    assert sent(second.handle_woken()) == [VersionSelect(MIDDLE, 2), OriginatorSyn(())]
-    assert third.handle_woken() == []
+    assert first.end("reset") == [Failed(Code.DISCONNECTED, "reset"), Wake((2, 3))]
+    assert sent(second.wake()) == [VersionSelect(MIDDLE, 2), OriginatorSyn(())]
+    assert third.wake() == []
     assert say(second, ResponderSynAck(()))[-1] == Wake((3,))
 
 
@@ -415,9 +415,9 @@ def test_a_paused_connection_that_ends_is_not_woken() -> None:
     first, second = handshake(True, peers, 1), handshake(True, peers, 2)
     say(first, Hello(GREATER))
     say(second, Hello(GREATER))
-    assert isinstance(second.handle_timeout(HANDSHAKE_TIMEOUT_S)[0], Failed)
-    assert first.handle_closed("reset") == [Failed(Code.DISCONNECTED, "reset")]
-    assert second.handle_woken() == []
+    assert isinstance(second.tick(HANDSHAKE_TIMEOUT_S)[0], Failed)
+    assert first.end("reset") == [Failed(Code.DISCONNECTED, "reset")]
+    assert second.wake() == []
 
 
 def test_a_connected_peer_makes_a_new_connection_redundant_at_once() -> None:

@@ -116,12 +116,12 @@ def test_what_one_end_alone_says_does_not_count(rig: Rig) -> None:
     liar.send(liar.state(chappe={VICTIM: OURS, SMALLER: OTHER_KEY}))
     true = Peer(rig, SMALLER, key=KEY)
     assert is_admitted(true)
-    rig.do(rig.core.handle_closed(true.conn, "it left", rig.now))
+    rig.do(rig.core.handle_gone(true.conn, "it left", rig.now))
 
     friend.send(friend.state(chappe={VICTIM: OURS, SMALLER: KEY}), friend.state(SMALLER, 5, chappe={FRIEND: KEY}))
     true = Peer(rig, SMALLER, key=KEY)
     assert is_admitted(true)
-    rig.do(rig.core.handle_closed(true.conn, "it left", rig.now))
+    rig.do(rig.core.handle_gone(true.conn, "it left", rig.now))
     assert not is_admitted(Peer(rig, SMALLER, key=OTHER_KEY))
 
 
@@ -145,7 +145,7 @@ def test_the_keys_of_those_beside_it_vote(
     far(rig, SMALLER, words)
     peer = Peer(rig, SMALLER, key=OTHER_KEY)
     assert is_admitted(peer) is rogue
-    rig.do(rig.core.handle_closed(peer.conn, "it left", rig.now))
+    rig.do(rig.core.handle_gone(peer.conn, "it left", rig.now))
     assert is_admitted(Peer(rig, SMALLER, key=KEY)) is true
 
 
@@ -167,7 +167,7 @@ def test_beside_us_an_endpoint_has_the_key_that_it_has_shown(rig: Rig) -> None:
 def test_it_is_looked_at_again_when_the_handshake_is_done(rig: Rig, id: bytes) -> None:
     """While one of them takes its time, the other may have come elsewhere."""
     conn = rig.open()
-    rig.core.handle_secured(conn, OTHER_KEY, ())
+    rig.core.secured(conn, OTHER_KEY, ())
     first, rest = [Hello(id, 1, 2)], [VersionSelect(id, 2), OriginatorSyn(())]
     last: Any = OriginatorAck()
     if id > VICTIM:
@@ -206,7 +206,7 @@ class KeyedNet(Net):
         super().link(one, two)
         for here, there in ((one, two), (two, one)):
             node = self.nodes[here]
-            node.core.handle_secured(node.conns[there], self.keys.get(there, bytes([there]) * 16), ())
+            node.core.secured(node.conns[there], self.keys.get(there, bytes([there]) * 16), ())
 
     def twin(self, number: int, of: int, first_number: int = 50_000) -> Twin:
         """Add one that states the id of another."""

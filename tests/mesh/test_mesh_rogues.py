@@ -297,7 +297,7 @@ def test_a_new_life_with_an_earlier_clock_is_told_what_its_former_one_told(forwa
     rig.want(b"/a")
     former = Peer(rig, SMALLER)
     former.send(former.state(version=9_000, wanted=(b"/former",), chappe=(VICTIM,)))
-    rig.do(rig.core.handle_closed(former.conn, "it was killed", rig.now))
+    rig.do(rig.core.handle_gone(former.conn, "it was killed", rig.now))
 
     life = Rig(SMALLER, first_number=5_000)
     life.want(b"/new")
@@ -364,7 +364,7 @@ def test_doubts_are_bounded_for_each_neighbour(rig: Rig) -> None:
     doubts = rig.core.router.topology.states._doubts[GREATER]
     assert len(doubts) <= MESH_LIMITS.doubts_max
     assert sum(len(each.frame) for each in doubts.values()) <= DOUBTS_BYTES_MAX
-    rig.do(rig.core.handle_closed(rogue.conn, "it left", rig.now))
+    rig.do(rig.core.handle_gone(rogue.conn, "it left", rig.now))
     assert GREATER not in rig.core.router.topology.states._doubts
 
 
@@ -663,7 +663,7 @@ def test_who_confirms_what_was_not_sent_confirms_nothing_that_is_sent_later(rig:
         other.state(version=2, chappe=(VICTIM, SMALLER)), other.state(SMALLER, 2, (b"/b",), chappe=(VICTIM, GREATER))
     )
     rogue.send(rogue.state(version=2, wanted=(b"/b",), chappe=(VICTIM, GREATER)))
-    rig.do(rig.core.handle_closed(rogue.conn, "it broke", rig.now))
+    rig.do(rig.core.handle_gone(rogue.conn, "it broke", rig.now))
     assert [each.payload for each in other.messages() if each.kind == DATA] == [b"second"]
 
 

@@ -107,7 +107,7 @@ def test_other_rules_cut_the_links_of_who_may_not_take_part_by_them(id: bytes) -
 def test_a_connection_whose_handshake_is_not_complete_is_refused_at_its_end() -> None:
     rig = rig_with(rules(identity("sensor")))
     conn = rig.open()
-    rig.core.handle_secured(conn, KEY, (), "sensor")
+    rig.core.secured(conn, KEY, (), "sensor")
     rig.do(rig.core.handle_frames(conn, [pack_greeting(Hello(GREATER, 1, 2))[4:]], rig.now))
     rig.do(rig.core.set_rules(rules(identity("sensor", revoked=True)), rig.now))
     assert conn not in rig.closed

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from tests.mesh.rogue_rig import PREFIX, Peer, Rig, frame_of
 
+from chappe.core import Dial
 from chappe.defaults import (
     CONTROL_BYTES_MAX,
     ENDPOINTS_MAX,
@@ -25,7 +26,6 @@ from chappe.defaults import (
 )
 from chappe.errors import UsageError
 from chappe.limits import MESH_LIMITS
-from chappe.mesh.actions import Dial
 from chappe.mesh.flows import (
     KIND_AT,
     PUBLICATIONS,
@@ -97,10 +97,9 @@ class Honest(Rig):
         super().do(actions)
         for action in actions:
             if isinstance(action, Dial):
-                self._conns += 1
-                self.conn = self._conns
+                self.conn = action.link
                 self.far = self._hub.open()
-                self.do(self.core.handle_dialled(self.conn, action.dial, ("hub", 1), self.now))
+                self.do(self.core.handle_link(self.conn, ("hub", 1), self.now))
 
     def pump(self) -> None:
         """Bring what waits on both ends to the other, until nothing does."""
@@ -277,13 +276,13 @@ class World:
             if conn not in self.hub.closed:
                 self.hub.do(self.hub.core.handle_frames(conn, [self.greeting()], self.hub.now))
         if conn not in self.hub.closed and self.rng.random() < 0.7:
-            self.hub.do(self.hub.core.handle_closed(conn, "it broke", self.hub.now))
+            self.hub.do(self.hub.core.handle_gone(conn, "it broke", self.hub.now))
 
     def _close(self) -> None:
         if self.rogues:
             rogue = self.rogues.pop(self.rng.randrange(len(self.rogues)))
             if rogue.conn not in self.hub.closed:
-                self.hub.do(self.hub.core.handle_closed(rogue.conn, "it broke", self.hub.now))
+                self.hub.do(self.hub.core.handle_gone(rogue.conn, "it broke", self.hub.now))
 
     def _unpeer(self) -> None:
         if not self.rogues:
@@ -313,14 +312,13 @@ class World:
         hub.do(actions)
         for action in actions:
             if isinstance(action, Dial):
-                hub._conns += 1
-                conn = hub._conns
-                hub.do(hub.core.handle_dialled(conn, action.dial, ("rogue", self.tickets), hub.now))
+                conn = action.link
+                hub.do(hub.core.handle_link(conn, ("rogue", self.tickets), hub.now))
                 for _ in range(self.rng.randrange(5)):
                     if conn not in hub.closed:
                         hub.do(hub.core.handle_frames(conn, [self.greeting()], hub.now))
                 if conn not in hub.closed:
-                    hub.do(hub.core.handle_closed(conn, "it broke", hub.now))
+                    hub.do(hub.core.handle_gone(conn, "it broke", hub.now))
 
     def _time(self) -> None:
         seconds = self.rng.choice((0.01, 0.5, 1.5))

@@ -705,7 +705,7 @@ def test_who_said_goodbye_gets_what_is_published_afterwards_another_way() -> Non
     net.pump()
     assert net[1].resolved[7] is True
     node = net[0]
-    node.do(node.core.handle_closed(node.conns.pop(1), "closed by the peer", node.now))
+    node.do(node.core.handle_gone(node.conns.pop(1), "closed by the peer", node.now))
     del net[1].conns[0]
     for _ in range(4):
         net.pass_time(CONFIRM_S)
@@ -922,7 +922,7 @@ def test_what_waits_for_news_is_not_taken_from_who_is_gone(rig: Rig) -> None:
     old, new = Peer(rig, SMALLER), Peer(rig, GREATER)
     old.send(old.state(chappe=(VICTIM, GREATER)))
     old.send(old.publication(b"/a", b"1", GREATER))
-    rig.do(rig.core.handle_closed(old.conn, "it broke", rig.now))
+    rig.do(rig.core.handle_gone(old.conn, "it broke", rig.now))
     new.send(new.state(chappe=(VICTIM, SMALLER)))
     rig.pass_time(EARLY_S)
     assert rig.delivered == []
@@ -996,7 +996,7 @@ def test_what_could_not_be_read_at_its_end_is_not_passed_on(rig: Rig, wrong: str
     assert [each for each in below.take() if each[KIND_AT] in FLOWS] == []
     peer.send(good)
     assert len([each for each in below.take() if each[KIND_AT] in FLOWS]) == 1
-    rig.do(rig.core.handle_closed(below.conn, "it broke", rig.now))
+    rig.do(rig.core.handle_gone(below.conn, "it broke", rig.now))
     assert rig.core.invariants() == []
 
 
@@ -1058,7 +1058,7 @@ def test_what_is_too_large_for_a_detour_is_not_taken(rig: Rig, monkeypatch: pyte
         body = peer.publication(b"/b", b"", sequence=number, below=(GREATER,))
         peer.send(body + bytes(size - len(body)))
     below.take()
-    rig.do(rig.core.handle_closed(below.conn, "it broke", rig.now))
+    rig.do(rig.core.handle_gone(below.conn, "it broke", rig.now))
     assert [len(each) for each in around.take() if each[KIND_AT] == DETOUR] == [10_000]
     assert rig.core.dropped == 2
 

@@ -120,7 +120,7 @@ def test_many_messages_at_once_go_in_two_ways() -> None:
     node = net[0]
     flushes, wanted = node.core.publish_many([(TOPIC, text) for text in texts(1, 9)], node.now)
     assert wanted == 9
-    assert {each.conn for each in flushes} == {node.conns[1], node.conns[2]}
+    assert {each.link for each in flushes} == {node.conns[1], node.conns[2]}
     net.held = {(0, 1)}
     node.do(list(flushes))
     net.pump()

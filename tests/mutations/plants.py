@@ -804,8 +804,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "everybody-may-have-the-master",
         "members",
         "member.py",
-        "part.handle_network(frozenset(wanting), now)",
-        "part.handle_network(frozenset(filters), now)",
+        "part.handle_subscription(frozenset(wanting), now)",
+        "part.handle_subscription(frozenset(filters), now)",
     ),
     Plant(
         "data-store-not-told-who-is-gone",
@@ -1762,13 +1762,9 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "handshake-without-a-deadline",
         "mesh",
         "mesh/links/handshake.py",
+        ("        if now < self.due():\n            return []\n        return self._end(Failed(Code.TIMED_OUT"),
         (
-            "        if now < self.next_timeout():\n"
-            "            return []\n"
-            "        return self._end(Failed(Code.TIMED_OUT"
-        ),
-        (
-            "        if now < self.next_timeout() or self.peer_id is not None:\n"
+            "        if now < self.due() or self.peer_id is not None:\n"
             "            return []\n"
             "        return self._end(Failed(Code.TIMED_OUT"
         ),
@@ -2188,8 +2184,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "writer-begins-again-where-it-says",
         "kv",
         "kv/taking.py",
-        "writer.channel.handle_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)",
-        "writer.channel.handle_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now)",
+        "writer.channel.take_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)",
+        "writer.channel.take_handshake(command.offset, command.ticks * CHANNEL_TICK_S, now)",
         "a write is done once",
     ),
     Plant(
@@ -2404,10 +2400,10 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "chained-master-confirms-what-the-chain-has-not",
         "kv-chain",
         "kv/chained/core.py",
-        "        self._done.append(Propose(tuple(commands)))",
-        "        self._done.append(Propose(tuple(commands)))\n"
+        "        self._done.append(Send(CHAIN, tuple(commands)))",
+        "        self._done.append(Send(CHAIN, tuple(commands)))\n"
         "        now = self._seen_at\n"
-        "        self._by_master(active.handle_committed(commit.number, now, self._wall(now)), now)",
+        "        self._by_master(active.handle_done(commit, None, now), now)",
         "what was confirmed is at all members",
     ),
     Plant(

@@ -11,12 +11,13 @@ from tests.calls import calls_inside_chappe
 from tests.endpoints import PATIENCE_S, Make, deliver, endpoint_of, until
 
 from chappe import DataStore
+from chappe.core import Flush
 from chappe.errors import UsageError
 from chappe.kv import following
 from chappe.kv.events import CommandRefused, MasterLost
 from chappe.mesh import subscriptions
-from chappe.mesh.actions import Flush
 from chappe.mesh.messages import COMMAND, Message
+from chappe.runtime.mesh_ports import MeshPorts
 from chappe.transports import gathering
 
 
@@ -33,16 +34,17 @@ def flushed(make: Make, monkeypatch: pytest.MonkeyPatch) -> tuple[DataStore, lis
     for name in ("GAP_S", "LONGEST_S"):
         monkeypatch.setattr(gathering, name, 1_000.0)
     _, clone = joined(make)
-    node = clone.endpoint.node
+    node, written = clone.endpoint.node, MeshPorts.flush
     flushes: list[Flush] = []
 
-    def flush(action: Flush) -> None:
-        flushes.append(action)
-        node.perform([action])
+    def flush(self: MeshPorts, effect: Flush) -> None:
+        if self is node:
+            flushes.append(effect)
+        written(self, effect)
 
     clone.put("first", 0, wait=False)  # leaves at once, as it comes after silence
     clone.put("second", 0)
-    monkeypatch.setattr(node.gatherer, "_flush", flush)
+    monkeypatch.setattr(MeshPorts, "flush", flush)
     return clone, flushes
 
 
@@ -111,7 +113,8 @@ def test_nothing_of_a_store_is_left_when_it_is_closed(make: Make) -> None:
     for store in (master, clone):
         store.close()
         node = store.endpoint.node
-        assert not node.served
+        assert not node.backends
+        assert not node.member.parts
         assert not node.member.has("master", "s")
         assert not node.member.has("clone", "s")
     until(lambda: not clone.endpoint.node.member.holders("s"))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.worlds.gateways import Gateways
 
+from chappe.core import Effect, Send
 from chappe.gateway import core as gateways
-from chappe.gateway.core import Action, GatewayCore, PublishToSide
+from chappe.gateway.core import GatewayCore, PublishToSide
 from chappe.gateway.election import TreePlace
 from chappe.gateway.marks import Marked, parse
 from chappe.mesh.filters import Filter
@@ -46,10 +47,10 @@ def failures(core: type[GatewayCore] = GatewayCore) -> Iterator[str]:
 
 
 class PassesAnything(GatewayCore):
-    def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
-        found = super().handle_messages(side, messages, now)
+    def handle_message(self, side: int, messages: Sequence[Message], now: float) -> list[Effect]:
+        found = super().handle_message(side, messages, now)
         topics = [(each.topic, each.payload) for each in messages if not self._sides[side].is_gateway(each.origin)]
-        return found if found or not self.passing else [PublishToSide(1 - side, topics, [])]
+        return found if found or not self.passing else [Send(1 - side, PublishToSide(topics, []))]
 
 
 class BelievesAnybody(GatewayCore):
@@ -58,10 +59,10 @@ class BelievesAnybody(GatewayCore):
 
 
 class TakesPlainFromGateways(GatewayCore):
-    def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
+    def handle_message(self, side: int, messages: Sequence[Message], now: float) -> list[Effect]:
         for each in self._sides:
             each.is_gateway = lambda endpoint: False  # type: ignore[method-assign]
-        return super().handle_messages(side, messages, now)
+        return super().handle_message(side, messages, now)
 
 
 class NeverAsks(GatewayCore):

@@ -9,8 +9,7 @@ import pytest
 from tests.worlds.kv.chain_scenario import KvChain
 
 from chappe.channel import ChannelProducer
-from chappe.kv.actions import Commit
-from chappe.kv.backend import WriterRow
+from chappe.kv.backend import Commit, WriterRow
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.chained.fed import Did, Led
 from chappe.kv.chained.machine import StoreMachine
@@ -64,7 +63,7 @@ def confirms_before_the_chain_has_it(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: ChainedMaster, commit: Commit) -> None:
         propose(self, commit)
         assert self.active is not None
-        done = self.active.handle_committed(commit.number, self._seen_at)
+        done = self.active.handle_done(Commit(commit.number, ()), None, self._seen_at)
         self._by_master(done, self._seen_at)
 
     def told(self: ChainedMaster, one: Did, now: float) -> None:

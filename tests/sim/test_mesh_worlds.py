@@ -12,8 +12,8 @@ from tests.worlds.__main__ import main
 from tests.worlds.mesh.hosts import EndpointHost
 from tests.worlds.mesh.scenario import Mesh
 
+from chappe.core import Effect
 from chappe.mesh import topology
-from chappe.mesh.actions import Action
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import PeerAdded
 from chappe.mesh.forwarding.boxes import Outbox
@@ -103,11 +103,11 @@ def test_not_telling_the_filter_after_the_handshake_is_caught() -> None:
         router = core.router
         link_up = router.link_up
 
-        def without_states(link: Any, wanted: Any, announced: Any, now: float) -> list[Action]:
+        def without_states(link: Any, wanted: Any, announced: Any, now: float) -> list[Effect]:
             tell, router.topology.tell = router.topology.tell, lambda _: None
             others, router.topology.others = router.topology.others, lambda *_: []
             try:
-                found: list[Action] = link_up(link, wanted, announced, now)
+                found: list[Effect] = link_up(link, wanted, announced, now)
             finally:
                 router.topology.tell, router.topology.others = tell, others
                 router.topology.telling.tell_at = inf
@@ -201,7 +201,7 @@ def test_not_telling_that_less_is_wanted_is_caught() -> None:
 
 def test_not_noticing_the_dead_is_caught() -> None:
     def change(core: Any) -> None:
-        def beat(now: float) -> list[Action]:
+        def beat(now: float) -> list[Effect]:
             core.heartbeats.at = inf
             return []
 
@@ -241,7 +241,7 @@ def test_dropping_where_the_peer_takes_all_is_caught() -> None:
 
 def test_statuses_out_of_order_are_caught() -> None:
     class Hasty(EndpointCore):
-        def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
+        def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Effect]:
             actions = super().handle_frames(conn, frames, now)
             return sorted(actions, key=lambda each: not isinstance(getattr(each, "event", None), PeerAdded))
 
@@ -284,9 +284,9 @@ def test_messages_after_the_loss_of_a_peer_are_caught() -> None:
 
         def __init__(self, own_id: bytes, options: EndpointOptions, now: float) -> None:
             super().__init__(own_id, options, now)
-            self._kept: list[Action] = []
+            self._kept: list[Effect] = []
 
-        def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
+        def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Effect]:
             actions = super().handle_frames(conn, frames, now)
             kept = [each for each in actions if type(each).__name__ == "Deliver"]
             given, self._kept = self._kept, kept

@@ -21,9 +21,9 @@ from chappe.channel import (
     Lost,
     ProducerSilent,
 )
+from chappe.core import Effect
 from chappe.errors import ChappeError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Change, Entry
 from chappe.kv.following import Following
@@ -90,7 +90,7 @@ def with_part(core: type[Core], name: str, broken: type) -> type[Core]:
 
 
 class TellsBeforeTheDisk(Ordering):
-    def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
+    def _finish(self, done: Done, now: float, actions: list[Effect]) -> None:
         self._release(done, now, actions)
         if self.durable:
             self.commits.add(Done(done.command, done.changes, (), None))
@@ -99,7 +99,7 @@ class TellsBeforeTheDisk(Ordering):
 class ForgetsWriters(Taking):
     """Takes a clone that comes back for a new one."""
 
-    def attach(self, entity: Any, command: Any, now: float, actions: list[Action]) -> None:
+    def attach(self, entity: Any, command: Any, now: float, actions: list[Effect]) -> None:
         self._writers.detach(entity)
         self._writers.known.pop(entity, None)
         super().attach(entity, command, now, actions)
@@ -114,7 +114,7 @@ class PutsAnyway(Ordering):
 
 
 class NeverExpires(Ordering):
-    def expire(self, now: float, actions: list[Action]) -> None:
+    def expire(self, now: float, actions: list[Effect]) -> None:
         self._engine._deadlines.clear()
 
 
@@ -133,7 +133,7 @@ class LosesFailures(Ordering):
 class IgnoresFailures(Ordering):
     """Half of a failed commit stays in memory."""
 
-    def failed(self, number: int, error: Any, now: float, actions: list[Action]) -> None:
+    def failed(self, number: int, error: Any, now: float, actions: list[Effect]) -> None:
         self.commits._under_way = self.commits._under_way[1:]
         super().failed(number, error, now, actions)
 
@@ -148,7 +148,7 @@ class RepeatsWrites(Ordering):
 
 
 class SeesNoOtherMaster(KvMaster):
-    def handle_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
+    def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
         return []
 
 
@@ -171,7 +171,7 @@ class NeverStale(KvClone):
 class DropsWritesSilently(Following):
     """Like the original: what was under way when its master was lost is forgotten."""
 
-    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+    def _lose(self, reason: str, now: float, actions: list[Effect]) -> None:
         super()._lose(reason, now, actions)
         self._writes.channel.skip_to(self._writes.channel.seq)
 
@@ -185,7 +185,7 @@ class NeverComesBack(Following):
 
 
 class SkipsWhatIsLost(Following):
-    def _take(self, taken: Any, now: float, actions: list[Action]) -> None:
+    def _take(self, taken: Any, now: float, actions: list[Effect]) -> None:
         super()._take([each for each in taken if not isinstance(each, Lost)], now, actions)
 
 
@@ -213,26 +213,26 @@ def with_receiving(broken: type[Receiving]) -> type[KvClone]:
 class TakesAnyPiece(Receiving):
     """Does not look where a piece belongs."""
 
-    def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
-        return super().handle_piece(msgspec.structs.replace(piece, first=self.taken), now)
+    def take_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
+        return super().take_piece(msgspec.structs.replace(piece, first=self.taken), now)
 
 
 class ForgetsWhatFollows(Receiving):
     """Loses the events that came while the snapshot did."""
 
-    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
+    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Effect]) -> None:
         super().handle(message, size, now, actions)
         self.events.clear()
 
 
 class NeverAsksAgain(Receiving):
-    def tell(self, actions: list[Action], again: bool = False) -> None:
+    def tell(self, actions: list[Effect], again: bool = False) -> None:
         if not again:
             super().tell(actions)
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         self.heard(now)
-        super().handle_timeout(now, actions)
+        super().tick(now, actions)
 
 
 class KeepsWritesWithoutBound(KvClone):
@@ -244,7 +244,7 @@ class KeepsWritesWithoutBound(KvClone):
 class TakesNothingKnownForNothing(KvClone):
     """Idle as soon as it knows of nothing missing, as the original's."""
 
-    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
         return KvRole.await_idle(self, ticket, timeout_s, now)
 
     def _has_all(self, ticket: int) -> bool:
@@ -354,15 +354,15 @@ class PassesGaps(ChannelConsumer[Any]):
     def _early(self, seq: int, payload: Any, now: float) -> list[Any]:
         if seq > self.next > 0:
             self.next = seq
-            return self.handle_event(seq, payload, now)
+            return self.take_event(seq, payload, now)
         return []
 
 
 class TakesTwice(ChannelConsumer[Any]):
-    def handle_event(self, seq: int, payload: Any, now: float) -> list[Any]:
+    def take_event(self, seq: int, payload: Any, now: float) -> list[Any]:
         if 0 < seq == self.next - 1:
             self.next = seq
-        return super().handle_event(seq, payload, now)
+        return super().take_event(seq, payload, now)
 
 
 class AsksForNothing(ChannelConsumer[Any]):
@@ -389,16 +389,16 @@ class SpeaksThoughClosed(ChannelConsumer[Any]):
 
 
 class TellsNoHandshake(ChannelProducer[Any, Any]):
-    def handle_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
-        found = super().handle_ack(consumer, seq, now)
+    def take_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
+        found = super().take_ack(consumer, seq, now)
         return [each for each in found if not isinstance(each, HandshakeCompleted)]
 
 
 class TellsEachAcknowledgement(ChannelProducer[Any, Any]):
-    def handle_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
+    def take_ack(self, consumer: Any, seq: int, now: float) -> list[Any]:
         if consumer in self._paths:
             self._paths[consumer].confirmed = False
-        return super().handle_ack(consumer, seq, now)
+        return super().take_ack(consumer, seq, now)
 
 
 CHANNELS: Iterable[tuple[ChannelCores, tuple[str, ...]]] = [

@@ -146,7 +146,7 @@ def test_pinging_only_who_is_silent_is_caught(monkeypatch: pytest.MonkeyPatch, f
     if fault:
         monkeypatch.setattr(Heartbeats, "beat", lazy)
     monkeypatch.setattr(Heartbeats, "take", lambda self, link, bytes_max: link.outbox.take(bytes_max))
-    monkeypatch.setattr(EndpointCore, "handle_moved", lambda self, conn, now: None)
+    monkeypatch.setattr(EndpointCore, "moved", lambda self, conn, now: None)
     world = Chain(1)
     slowed(world, "reads")
 
@@ -155,7 +155,7 @@ def test_pinging_only_who_is_silent_is_caught(monkeypatch: pytest.MonkeyPatch, f
 
 def test_pinging_an_original_behind_all_that_waits_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Heartbeats, "take", lambda self, link, bytes_max: link.outbox.take(bytes_max))
-    monkeypatch.setattr(EndpointCore, "handle_moved", lambda self, conn, now: None)
+    monkeypatch.setattr(EndpointCore, "moved", lambda self, conn, now: None)
     world = Chain(1, original=True)
     slowed(world, "reads")
 

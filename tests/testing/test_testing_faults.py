@@ -152,7 +152,7 @@ def test_a_conditional_write_that_a_full_disk_refuses_is_refused_once_and_done_n
 
 def _limit(master: DataStore, pages: int) -> None:
     """Bound the file of a master: SQLite says that the disk is full, and never bounds it below what it has."""
-    backend = master.attached.node._backend
+    backend = master.attached._backend
     assert isinstance(backend, SqliteBackend)
     backend._opened().execute(f"pragma max_page_count={max(1, pages)}").fetchall()
 

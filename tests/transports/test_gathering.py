@@ -2,7 +2,7 @@
 
 import math
 
-from chappe.mesh.actions import Flush
+from chappe.core import Flush
 from chappe.transports.gathering import GAP_S, LONGEST_S, MANY, WriteGatherer
 
 
@@ -12,12 +12,15 @@ class Rig:
         self.looks: list[float] = []
         self.now = 0.0
         self.takes_s = 0.0  # to write to one socket
-        self.gatherer = WriteGatherer(self.write, self.looks.append, room, lambda: self.now)
+        self.gatherer = WriteGatherer(self, room, lambda: self.now)
         self.one = [Flush(1)]
         self.both = [Flush(1), Flush(2)]
 
-    def write(self, flush: Flush) -> None:
-        self.written.append(flush.conn)
+    def look_again_at(self, due: float) -> None:
+        self.looks.append(due)
+
+    def flush(self, effect: Flush) -> None:
+        self.written.append(effect.link)
         self.now += self.takes_s
 
     def publish(self, now: float, flushes: list[Flush] | None = None) -> None:

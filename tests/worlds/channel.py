@@ -153,10 +153,10 @@ class ProducerEnd(Host):
             source = f"{source}@{life}"
         if isinstance(what, Ack):
             taken = self._note(source, what.seq)
-            self.call(self.core.handle_ack, source, what.seq, self.world.now)
+            self.call(self.core.take_ack, source, what.seq, self.world.now)
         else:
             taken = bool(what.seqs) and what.seqs[0] > 0 and self._note(source, what.seqs[0] - 1)
-            self.call(self.core.handle_nack, source, what.seqs, self.world.now)
+            self.call(self.core.take_nack, source, what.seqs, self.world.now)
         self.world.see("on_heard", self, source, taken)
 
     def _note(self, source: str, seq: int) -> bool:
@@ -263,16 +263,16 @@ class ConsumerEnd(Host):
             return
         self.heard_at, self.silent = now, False
         if isinstance(what, Handshake):
-            self.call(self.core.handle_handshake, what.offset, what.heartbeat_s, now)
+            self.call(self.core.take_handshake, what.offset, what.heartbeat_s, now)
         elif isinstance(what, Event):
             held = self.core.held
-            self.call(self.core.handle_event, what.seq, what.payload, now)
+            self.call(self.core.take_event, what.seq, what.payload, now)
             if self.core.held > held:
                 self.early = what.seq
         elif isinstance(what, Heartbeat):
-            self.call(self.core.handle_heartbeat, what.seq, now)
+            self.call(self.core.take_heartbeat, what.seq, now)
         elif isinstance(what, RetransmitFailed):
-            self.call(self.core.handle_retransmit_failed, what.seq, now)
+            self.call(self.core.take_retransmit_failed, what.seq, now)
         self.world.see("on_took", self)
 
     def _consume(self, action: Consume[Payload]) -> None:
@@ -354,13 +354,13 @@ class Channels(Checker[ChannelWorld]):
         """Who is closed takes nothing and says nothing, whatever comes."""
         core, now = end.core, self.world.now
         said: list[Any] = [
-            *core.handle_event(core.next, (end.life, core.next), now),
-            *core.handle_heartbeat(2**62, now),
+            *core.take_event(core.next, (end.life, core.next), now),
+            *core.take_heartbeat(2**62, now),
         ]
         said += [
-            *core.handle_retransmit_failed(core.next, now),
+            *core.take_retransmit_failed(core.next, now),
             *core.skip_lost(now),
-            *core.handle_handshake(1, 1.0, now),
+            *core.take_handshake(1, 1.0, now),
         ]
         said += core.handle_timeout(now + 2 * SILENT_S)
         if said or core.next_timeout() < inf:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.worlds.faults import Schedule
 from tests.worlds.gateway_domains import Domain, Port
 
-from chappe.core import Report
+from chappe.core import Report, Send
 from chappe.gateway.announcement import MARKED
 from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SubscribeAtSide
 from chappe.gateway.events import GatewayPasses, OtherName, SameMesh
@@ -60,7 +60,7 @@ class GatewayHost(Host):
         domains = [world.domains[each] for each in joint.domains]
         self.ports = [Port(domains[side], ids[side], self._changer(side), self._getter(side)) for side in (0, 1)]
         self._news = [False, False]
-        self.table = {SubscribeAtSide: self._subscribe, PublishToSide: self._publish, Report: self._report}
+        self.table = {Send: self._send, Report: self._report}
         for port in self.ports:
             port.domain.open(port)
 
@@ -76,14 +76,14 @@ class GatewayHost(Host):
         def got(message: Message) -> None:
             for each in (0, 1):
                 self._look(each)
-            self.call(self.core.handle_messages, side, [message], self.world.now)
+            self.call(self.core.handle_message, side, [message], self.world.now)
 
         return got
 
     def _look(self, side: int) -> None:
         if self._news[side] and self.alive:
             self._news[side] = False
-            self.call(self.core.handle_network, side, self.ports[side].view, self.world.now)
+            self.call(self.core.handle_subscription, side, self.ports[side].view, self.world.now)
 
     def start(self) -> None:
         """Begin to live."""
@@ -103,15 +103,16 @@ class GatewayHost(Host):
         """Have the core do what is due."""
         self.call(self.core.handle_timeout, self.world.now)
 
-    def _subscribe(self, action: SubscribeAtSide) -> None:
-        self.ports[action.side].domain.want(self.ports[action.side], action.topics)
-
-    def _publish(self, action: PublishToSide) -> None:
-        port = self.ports[action.side]
-        for topic, payload in action.messages:
-            self.world.see("on_passed", self, action.side, topic)
+    def _send(self, action: Send) -> None:
+        port, message = self.ports[action.to], action.message
+        if isinstance(message, SubscribeAtSide):
+            port.domain.want(port, message.topics)
+            return
+        assert isinstance(message, PublishToSide)
+        for topic, payload in message.messages:
+            self.world.see("on_passed", self, action.to, topic)
             port.domain.publish(port.own, topic, payload)
-        for receiver, payload in action.marked:
+        for receiver, payload in message.marked:
             if receiver in port.view:
                 port.domain.publish(port.own, MARKED, payload, receiver)
 

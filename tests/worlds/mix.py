@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from tests.worlds.journals import Journal
-from tests.worlds.kv.hosts import AttachedHost, KvHost
+from tests.worlds.kv.hosts import PART, AttachedHost, KvHost
 from tests.worlds.kv.scenario import Kv
 from tests.worlds.kv.world import Operation
 from tests.worlds.log.members import BUFFER_BYTES, ConsumerHost, ProducerHost
@@ -25,13 +25,13 @@ from tests.worlds.log.scenario import Log
 from tests.worlds.log.world import contents
 from tests.worlds.mesh.hosts import EndpointHost
 
+from chappe.core import Deliver as ToSubscriber
 from chappe.data.topic import Filter
 from chappe.errors import BufferFull, StorageError, StoreError
-from chappe.kv.actions import Notify
 from chappe.kv.entity import Entity
+from chappe.kv.role import KeyChange
 from chappe.log.delivery import Records
 from chappe.log.events import RecordsLost
-from chappe.mesh import actions as mesh
 from chappe.mesh.messages import Message
 from chappe.sim.host import Host, Member
 from chappe.sim.world import Checker, World
@@ -111,8 +111,10 @@ class InProcess(AttachedHost):
         if self.kind == "clone":
             self.want([EVENTS_PREFIX])
 
-    def _deliver(self, action: mesh.Deliver) -> None:
+    def _deliver(self, action: ToSubscriber) -> None:
         super()._deliver(action)
+        if action.to == PART:
+            return
         recorder = self.world.whole.beside(self.name)
         if isinstance(recorder, Recorder):
             recorder.events += action.messages
@@ -251,7 +253,7 @@ class Bridges(Checker["Mix"]):
         if isinstance(event, RecordsLost) and isinstance(host, Table) and not host.core.met_stores:
             self._passed.setdefault(event.partition, set()).update(range(event.first, event.last + 1))
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """What is in front of a position that is shown is in the store, too."""
         key, value = action.key, action.value
         if host.name != MASTER or not isinstance(key, str):

@@ -127,7 +127,7 @@ class ChannelConsumer(Generic[P]):
 
     # -- world ------------------------------------------------------------------------------------------------
 
-    def handle_handshake(self, offset: int, heartbeat_s: float, now: float) -> list[ConsumerAction[P]]:
+    def take_handshake(self, offset: int, heartbeat_s: float, now: float) -> list[ConsumerAction[P]]:
         """Begin behind ``offset``; a repeated handshake is only acknowledged."""
         if self.closed:
             return []
@@ -142,7 +142,7 @@ class ChannelConsumer(Generic[P]):
             actions = self._drain(now)
         return [*actions, self._ack(now)]
 
-    def handle_event(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
+    def take_event(self, seq: int, payload: P, now: float) -> list[ConsumerAction[P]]:
         """An event has come."""
         self._heard_at = now
         if seq != self.next or not seq or self._stopped:
@@ -160,7 +160,7 @@ class ChannelConsumer(Generic[P]):
             actions.append(self._ack(now))
         return actions
 
-    def handle_heartbeat(self, seq: int, now: float) -> list[ConsumerAction[P]]:
+    def take_heartbeat(self, seq: int, now: float) -> list[ConsumerAction[P]]:
         """The producer lives, and its last event was ``seq``; what is not acknowledged yet is acknowledged now."""
         self._heard(now)
         if not self.initialized or seq <= 0 or self.closed:
@@ -174,7 +174,7 @@ class ChannelConsumer(Generic[P]):
         if self.next and seq > 0 and not self.closed:
             self._known(seq, now)
 
-    def handle_retransmit_failed(self, seq: int, now: float) -> list[ConsumerAction[P]]:
+    def take_retransmit_failed(self, seq: int, now: float) -> list[ConsumerAction[P]]:
         """An event cannot be had any more."""
         self._heard(now)
         if not self.initialized or seq < self.next or (seq > self.next and len(self._held) >= self._held_max):

@@ -213,7 +213,7 @@ class ChannelProducer(Generic[H, P]):
 
     # -- world ------------------------------------------------------------------------------------------------
 
-    def handle_ack(self, consumer: H, seq: int, now: float) -> list[ProducerAction[H]]:
+    def take_ack(self, consumer: H, seq: int, now: float) -> list[ProducerAction[H]]:
         """A consumer has everything up to ``seq``."""
         path = self._paths.get(consumer)
         if path is None:  # what a stranger sends may be anything
@@ -232,7 +232,7 @@ class ChannelProducer(Generic[H, P]):
             return actions
         return []
 
-    def handle_nack(
+    def take_nack(
         self, consumer: H, seqs: Sequence[int], now: float, *, confirms: bool = True
     ) -> list[ProducerAction[H]]:
         """A consumer misses events, or asks for its handshake; one who sends nonsense is dropped.
@@ -250,7 +250,7 @@ class ChannelProducer(Generic[H, P]):
         if any(left >= right for left, right in pairwise(seqs)):
             return self.drop(consumer, "its nack is not in order", ErrorCode.INVALID_MESSAGE)
         path.heard_at = now
-        actions = self.handle_ack(consumer, seqs[0] - 1, now) if confirms else []
+        actions = self.take_ack(consumer, seqs[0] - 1, now) if confirms else []
         first = self.floor + 1
         size = 0
         for seq in seqs:

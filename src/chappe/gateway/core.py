@@ -1,7 +1,7 @@
 """A gateway: stands between two endpoints, each in a domain of its own, and passes chosen topics both ways.
 
-The driver tells it what each domain wants (``handle_network``) and what came (``handle_messages``), and does what it
-answers: ``Subscribe`` and ``Publish`` at the endpoint of a side, 0 or 1.
+The driver tells it what each domain wants (``handle_subscription``) and what came (``handle_message``). It sends
+``SubscribeAtSide`` and ``PublishToSide`` to the endpoint of a side, 0 or 1.
 
     waiting      a domain has nobody else yet, or somebody came just now: it is seen first who is there
     listening    it has a name and says so, for those who begin at the same time; see ``GatewayLimits.listen_s``
@@ -22,9 +22,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report, Send
 from chappe.defaults import DROPS_REPORT_S
 from chappe.errors import ProtocolError, UsageError
 from chappe.gateway.announcement import MARKED, NAME_BYTES, Announcement, check_domain, find
@@ -60,22 +60,17 @@ class SideOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeAtSide:
-    """Want exactly these prefixes at the endpoint of a side."""
+    """The endpoint of a side is to want exactly these prefixes."""
 
-    side: int
     topics: Filter
 
 
 @dataclass(frozen=True, slots=True)
 class PublishToSide:
-    """Publish at the endpoint of a side, in order: topics and payloads for all, and payloads on ``MARKED`` for one."""
+    """The endpoint of a side is to publish topics and payloads to all, in order, and payloads on ``MARKED`` to one."""
 
-    side: int
     messages: list[tuple[bytes, bytes]]
     marked: list[tuple[bytes, bytes]]  # receiver, payload
-
-
-Action: TypeAlias = SubscribeAtSide | PublishToSide | Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +193,18 @@ class GatewayCore:
 
     # -- the driver -------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Say in both domains that there is a gateway; before the endpoints peer, so that nobody meets it unnamed."""
         return self._tell(now)
 
-    def handle_network(self, side: int, filters: Mapping[bytes, Filter], now: float) -> list[Action]:
+    def handle_subscription(self, side: int, filters: Mapping[bytes, Filter], now: float) -> list[Effect]:
         """Who is in reach on a side, and what each endpoint wants, has changed; ``EndpointCore.filters`` says it."""
         seen, other = self._sides[side], self._sides[1 - side]
         seen.sees_other = other.options.own in filters
         seen.look(filters, other.options.own, self._limits.gateways_max)
         return [*self._check_names(seen), *self._update(now)]
 
-    def handle_messages(self, side: int, messages: Sequence[Message], now: float) -> list[Action]:
+    def handle_message(self, side: int, messages: Sequence[Message], now: float) -> list[Effect]:
         """Messages came on a side; the driver has told before what changed in the networks."""
         source, target = self._sides[side], self._sides[1 - side]
         if not self.passing:
@@ -245,11 +240,11 @@ class GatewayCore:
                 if matches(wanted, topic):
                     onward = onward or Marked(first, number, passed + 1, topic, payload).pack()
                     marked.append((endpoint, onward))
-        return [PublishToSide(1 - side, plain, marked)] if plain else []
+        return [Send(1 - side, PublishToSide(plain, marked))] if plain else []
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due; called too early it does nothing."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         if now >= self._report_at:
             self._report_at = inf
             actions += self._report_refused()
@@ -291,7 +286,7 @@ class GatewayCore:
 
     # -- places -----------------------------------------------------------------------------------------------
 
-    def _update(self, now: float) -> list[Action]:
+    def _update(self, now: float) -> list[Effect]:
         """Find the state anew, and tell what follows from it."""
         self._look_at = inf
         misjoined = self._sides[0].sees_other or self._sides[1].sees_other
@@ -355,7 +350,7 @@ class GatewayCore:
     def _is_fed(self, side: int) -> bool:
         return any(each.settled and each.feeds for each, _ in self._sides[side].gateways.values())
 
-    def _change(self, state: str, now: float) -> list[Action]:
+    def _change(self, state: str, now: float) -> list[Effect]:
         before, self.state = self.state, state
         actions = self._tell(now)
         if state == before:
@@ -379,7 +374,7 @@ class GatewayCore:
         empty = [each.options.domain for each in self._sides if not each.endpoints]
         return f"nobody else is in {' and '.join(empty)}" if empty else "it is seen first who else is there"
 
-    def _check_names(self, seen: _Side) -> list[Action]:
+    def _check_names(self, seen: _Side) -> list[Effect]:
         ours = seen.options.domain
         misnamed = {endpoint: each.here for endpoint, (each, _) in seen.gateways.items() if each.here != ours}
         news = sorted(misnamed.keys() - seen.misnamed)
@@ -404,8 +399,8 @@ class GatewayCore:
             announced = Announcement(here, there, self.place.path, settled, self.place.up == side, self.passing)
         return minimal([announced.pack(), MARKED, *self._wanted(side)])
 
-    def _tell(self, now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _tell(self, now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for side in (0, 1):
             seen = self._sides[side]
             topics = self._topics(side)
@@ -416,7 +411,7 @@ class GatewayCore:
             urgent = seen.told is None or any(each not in seen.told for each in reserved)
             if urgent or now >= seen.told_at + self._limits.tell_pause_s:
                 seen.told, seen.told_at = topics, now
-                actions.append(SubscribeAtSide(side, topics))
+                actions.append(Send(side, SubscribeAtSide(topics)))
             else:
                 seen.tell_at = seen.told_at + self._limits.tell_pause_s
         return actions
@@ -444,8 +439,8 @@ class GatewayCore:
             source.refused[reason] += count
             self._report_at = min(self._report_at, now + DROPS_REPORT_S)
 
-    def _report_refused(self) -> list[Action]:
-        actions: list[Action] = []
+    def _report_refused(self) -> list[Effect]:
+        actions: list[Effect] = []
         for each in self._sides:
             for reason, count in each.refused.items():
                 news = count - each.reported[reason]

@@ -73,6 +73,16 @@ Operation: TypeAlias = (
 )
 
 
+class Commit(Frozen, frozen=True):
+    """A job for the disk: have a backend do all of these at once, durably.
+
+    A core never has more than one under way: what comes meanwhile goes into the next, so one sync serves many.
+    """
+
+    number: int
+    operations: tuple[Operation, ...]
+
+
 class Loaded(Frozen, frozen=True):
     """All that a backend keeps."""
 

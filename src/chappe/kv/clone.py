@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report, Resolve
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import (
@@ -29,7 +29,6 @@ from chappe.defaults import (
 )
 from chappe.errors import InvalidOperation, ProtocolError, StaleData, UsageError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
@@ -78,7 +77,7 @@ class KvClone(KvRole):
             raise UsageError(f"mutation_buffer_s is 0 to {CLONE_BUFFER_MAX_S:g} seconds, not {mutation_buffer_s:g}")
         if resync_s < CHANNEL_NACK_S:
             raise UsageError(f"resync_s is at least {CHANNEL_NACK_S:g} seconds, not {resync_s:g}")
-        self.hears = {clone_topic(check_name(name)): self.handle_messages}
+        self.topics = (clone_topic(check_name(name)),)
         notices = Notices(notify)
         super().__init__(name, entity, notices, entity, clock=clock, immediate=False)
         uplink = Uplink(name, entity)
@@ -181,25 +180,25 @@ class KvClone(KvRole):
         """Whether it is attached, knows of nothing missing, and all its writes are confirmed and shown."""
         return self._following.idle() and self._writes.idle()
 
-    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
         """Resolve the ticket with None once the clone has all that its master has now; TimedOut after the timeout."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._waits[ticket] = now + timeout_s
         self._questions[ticket] = self._following.questions.next
         self._find_out(now, actions)
         self.hurry_idle(now)
         return actions
 
-    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
         """See ``KvRole``: its master is asked, once there is one."""
         self.check_master()
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._following.past.add(ticket, to_value(key), now + timeout_s)
         self._following.ask_past(now, actions)
         self._plan()
         return actions
 
-    def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+    def await_ready(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
         """Resolve the ticket with None once it may be read, with StaleData after ``timeout_s``."""
         if self.readable:
             return [Resolve(ticket, None)]
@@ -214,20 +213,20 @@ class KvClone(KvRole):
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin: look for a master."""
         return self.handle_timeout(now)
 
-    def leave(self) -> list[Action]:
+    def leave(self) -> list[Effect]:
         """The end: a master of chappe need not wait for it any more."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._following.leave(actions)
         return actions
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
-        """Command messages have come on the clones' topic."""
-        actions: list[Action] = []
-        for payload in payloads:
+    def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
+        """See ``KvRole``."""
+        actions: list[Effect] = []
+        for payload in messages:
             try:
                 message = cmd.decode_message(payload)
                 if message.receiver == self.entity or message.receiver == NOBODY:
@@ -243,15 +242,15 @@ class KvClone(KvRole):
             self._plan()
         return actions
 
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
         """An endpoint is out of reach."""
-        actions: list[Action] = []
-        self._following.handle_gone(endpoint, now, actions)
+        actions: list[Effect] = []
+        self._following.endpoint_gone(endpoint, now, actions)
         self._plan()
         return actions
 
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
-        """The network has changed: ``holders`` are all that may have the master."""
+    def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
+        """See ``KvRole``."""
         master = self._following.master
         if self._following.connected and master is not None:
             # Of who is behind an original nobody knows what it wants, nor that it is there: silence tells.
@@ -266,10 +265,10 @@ class KvClone(KvRole):
         self._following.hurry(now)
         self._plan()
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Look for a master, acknowledge, ask for what is missing, grow stale."""
-        actions: list[Action] = []
-        self._following.handle_timeout(now, actions)
+        actions: list[Effect] = []
+        self._following.tick(now, actions)
         self._following.settle(actions)
         self._check_waits(now, actions)
         self._plan()
@@ -284,24 +283,24 @@ class KvClone(KvRole):
     def _plan(self) -> None:
         self._tick_at = min([self._following.next_timeout(), *self._waits.values(), *self._unready.values()])
         if self._questions and self.position is not None:
-            asks_at = self._following.questions.next_timeout(max(self._questions.values()))
+            asks_at = self._following.questions.next_due(max(self._questions.values()))
             self._tick_at = min(self._tick_at, asks_at)
 
-    def _find_out(self, now: float, actions: list[Action]) -> None:
+    def _find_out(self, now: float, actions: list[Effect]) -> None:
         """Ask the master for its position, for callers of ``await_idle``."""
         self._following.find_out(max(self._questions.values()), now, actions)
 
     def _has_all(self, ticket: int) -> bool:
         return self._following.questions.answered >= self._questions[ticket]
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         if isinstance(command, cmd.PutIf | cmd.EraseIf):
             self.check_master()
         if self._tick_at > now + CHANNEL_TICK_S:
             self._tick_at = now + CHANNEL_TICK_S
         return self._writes.write(command, ticket, now)
 
-    def _check_waits(self, now: float, actions: list[Action]) -> None:
+    def _check_waits(self, now: float, actions: list[Effect]) -> None:
         if self._waits:
             self._check_idle(now, actions)
             self._questions = {ticket: number for ticket, number in self._questions.items() if ticket in self._waits}

@@ -17,7 +17,7 @@ from chappe.channel import (
     ToConsumer,
 )
 from chappe.compiled import Frozen
-from chappe.core import Report
+from chappe.core import Effect, Report, Resolve, Send
 from chappe.data.values import Value
 from chappe.defaults import CLONE_WRITES_BYTES_MAX, STORE_ENTRY_BYTES_MAX
 from chappe.errors import (
@@ -33,7 +33,6 @@ from chappe.errors import (
     WrongRevision,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve, Send
 from chappe.kv.entity import Entity
 from chappe.kv.events import WriteFailed, WritesRefused
 from chappe.kv.sizes import entry_fits
@@ -104,13 +103,13 @@ class PendingWrites:
             state = State(state.applied, state.output, last.outcomes | state.outcomes)
         self._states.append(state)
 
-    def settle(self, next_event: int | None) -> tuple[int, list[Action]]:
+    def settle(self, next_event: int | None) -> tuple[int, list[Effect]]:
         """Resolve what holds before the master's event ``next_event``; None for all that is confirmed.
 
         Returns the number up to which failures are now known, 0 if there were none, and the actions.
         """
         known = 0
-        actions: list[Action] = []
+        actions: list[Effect] = []
         while self._states and (next_event is None or self._states[0].output < next_event):
             state = self._states.popleft()
             known = max(known, max(state.outcomes, default=0))
@@ -121,22 +120,22 @@ class PendingWrites:
                 actions += self._resolve(self._writes.pop(seq), state.outcomes.get(seq, cmd.DONE))
         return known, actions
 
-    def acknowledged(self, applied: int) -> list[Action]:
+    def acknowledged(self, applied: int) -> list[Effect]:
         """An original has acknowledged writes; what became of a put_unique it says apart."""
         found = [seq for seq, write in self._writes.items() if seq <= applied and write.request is None]
         return [action for seq in found for action in self._resolve(self._writes.pop(seq), cmd.DONE)]
 
-    def answered(self, request: int, inserted: bool) -> list[Action]:
+    def answered(self, request: int, inserted: bool) -> list[Effect]:
         """An original has answered a put_unique."""
         for seq, write in self._writes.items():
             if write.request == request:
                 return self._resolve(self._writes.pop(seq), cmd.DONE if inserted else cmd.NOT_INSERTED)
         return []
 
-    def fail(self, up_to: int, kind: type[StoreError], reason: str) -> list[Action]:
+    def fail(self, up_to: int, kind: type[StoreError], reason: str) -> list[Effect]:
         """Those up to a number are given up."""
         found = [seq for seq in self._writes if seq <= up_to]
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for seq in found:
             write = self._writes.pop(seq)
             actions += self._failed(write, kind(f"{write.what}: {reason}"))
@@ -147,7 +146,7 @@ class PendingWrites:
         """The number of the last write that has a condition; 0 if there is none."""
         return max([seq for seq, write in self._writes.items() if write.compares], default=0)
 
-    def _resolve(self, write: Pending, code: int) -> list[Action]:
+    def _resolve(self, write: Pending, code: int) -> list[Effect]:
         if write.request is not None and code in (cmd.DONE, cmd.NOT_INSERTED):
             return [] if write.ticket is None else [Resolve(write.ticket, code == cmd.DONE)]
         if code == cmd.DONE:
@@ -158,7 +157,7 @@ class PendingWrites:
         kind, reason = _REASONS.get(code, (StoreError, f"error {code}"))
         return self._failed(write, kind(f"the master refused {write.what}: {reason}"))
 
-    def _failed(self, write: Pending, error: StoreError) -> list[Action]:
+    def _failed(self, write: Pending, error: StoreError) -> list[Effect]:
         if write.ticket is None:
             return [Report(WriteFailed(self._store, write.what, error))]
         return [Resolve(write.ticket, error)]
@@ -171,22 +170,22 @@ class Uplink:
         self._topic = master_topic(check_name(name))
         self._entity = entity
 
-    def ask(self, receiver: Entity, state: tuple[Entity, int] | None, actions: list[Action]) -> None:
+    def ask(self, receiver: Entity, state: tuple[Entity, int] | None, actions: list[Effect]) -> None:
         """Ask for a snapshot, aloud: a master by name, or whichever there is with ``NOBODY``; see ``cmd.asking``."""
         body = cmd.encode_command(cmd.asking(state))
-        actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, receiver, body)))
+        actions.append(Send(None, cmd.encode_message(0, self._entity, receiver, body), self._topic))
 
-    def send(self, command: cmd.Command, master: Entity, actions: list[Action]) -> None:
+    def send(self, command: cmd.Command, master: Entity, actions: list[Effect]) -> None:
         """Say something to a master."""
         payload = cmd.encode_message(0, self._entity, master, cmd.encode_command(command))
         # The original broadcasts what it says as a writer, and answers as a reader to its master alone.
         alone = master.is_chappe or isinstance(command, cmd.CumulativeAck | cmd.MissingEvents)
-        actions.append(Send(self._topic, master.endpoint if alone else None, payload))
+        actions.append(Send(master.endpoint if alone else None, payload, self._topic))
 
-    def send_event(self, event: Event[bytes], master: Entity, actions: list[Action]) -> None:
+    def send_event(self, event: Event[bytes], master: Entity, actions: list[Effect]) -> None:
         """Send a master a write."""
         payload = cmd.encode_message(event.seq, self._entity, master, event.payload)
-        actions.append(Send(self._topic, master.endpoint if master.is_chappe else None, payload))
+        actions.append(Send(master.endpoint if master.is_chappe else None, payload, self._topic))
 
 
 class CloneWrites:
@@ -249,14 +248,14 @@ class CloneWrites:
 
     # -- application ------------------------------------------------------------------------------------------------
 
-    def write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         """One more. Raises RecordTooLarge, NoMaster or BufferFull."""
         key, value = getattr(command, "key", None), getattr(command, "value", None)
         if not entry_fits(key, value):
             raise RecordTooLarge(f"key and value have more than {STORE_ENTRY_BYTES_MAX:,} bytes")
         if self.refusing:
             raise NoMaster(f"store {self._name!r} has no master, and keeps writes for {self._buffer_s:g} s only")
-        actions: list[Action] = []
+        actions: list[Effect] = []
         try:
             if len(self.pending) >= self._unconfirmed_max:
                 raise BufferFull(f"{len(self.pending)} writes are not confirmed and shown, at most that many may be")
@@ -273,7 +272,7 @@ class CloneWrites:
 
     # -- masters come and go ----------------------------------------------------------------------------------------
 
-    def begin(self, master: Entity, now: float, actions: list[Action]) -> None:
+    def begin(self, master: Entity, now: float, actions: list[Effect]) -> None:
         """Send a master all that is not confirmed, in order, and what is written from now on.
 
         To one of the original nothing goes that has a condition, nor what was written before that and waits.
@@ -284,7 +283,7 @@ class CloneWrites:
             self.channel.skip_to(last)
         self._apply(self.channel.add(master, now, replay=True), actions)
 
-    def doubt(self, actions: list[Action]) -> None:
+    def doubt(self, actions: list[Effect]) -> None:
         """The master before may have done what it was sent, and the one that is there cannot know."""
         lost = "the master was lost, and whether it did the write cannot be known; read the key to see"
         actions += self.pending.fail(self._sent, WriteUnknown, lost)
@@ -294,7 +293,7 @@ class CloneWrites:
         """When writes are refused if the master that was lost at ``lost_at`` stays away; infinity if they are."""
         return math.inf if self.refusing else lost_at + self._buffer_s
 
-    def refuse(self, actions: list[Action]) -> None:
+    def refuse(self, actions: list[Effect]) -> None:
         """Without a master for too long: give up all writes that wait, and take no more."""
         self.refusing = True
         actions += self.pending.settle(None)[1]
@@ -308,39 +307,39 @@ class CloneWrites:
 
     # -- what the master says, and time -----------------------------------------------------------------------------
 
-    def handle_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Action]) -> None:
+    def take_state(self, master: Entity, command: cmd.WriterState, now: float, actions: list[Effect]) -> None:
         """A master of chappe says how far it is, and what went wrong."""
-        if produced := self.channel.handle_ack(master, command.applied, now):
+        if produced := self.channel.take_ack(master, command.applied, now):
             self._apply(produced, actions)
         self.pending.confirm(State(command.applied, command.output, dict(command.outcomes)))
 
-    def handle_ack(self, master: Entity, seq: int, now: float, actions: list[Action]) -> None:
+    def take_ack(self, master: Entity, seq: int, now: float, actions: list[Effect]) -> None:
         """An original says how far it is."""
-        self._apply(self.channel.handle_ack(master, seq, now), actions)
+        self._apply(self.channel.take_ack(master, seq, now), actions)
         actions += self.pending.acknowledged(seq)
 
-    def handle_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
+    def take_nack(self, master: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:
         """A master misses writes; one of chappe has confirmed those before only when it says what became of them."""
-        self._apply(self.channel.handle_nack(master, seqs, now, confirms=not master.is_chappe), actions)
+        self._apply(self.channel.take_nack(master, seqs, now, confirms=not master.is_chappe), actions)
 
-    def handle_answer(self, answer: cmd.PutUniqueResult, actions: list[Action]) -> None:
+    def take_answer(self, answer: cmd.PutUniqueResult, actions: list[Effect]) -> None:
         """An original says what became of a put_unique."""
         actions += self.pending.answered(answer.request, answer.inserted)
 
-    def settle(self, master: Entity, next_event: int, actions: list[Action]) -> None:
+    def settle(self, master: Entity, next_event: int, actions: list[Effect]) -> None:
         """Tell callers what became of their writes, once this clone shows what is before ``next_event``."""
         known, resolved = self.pending.settle(next_event)
         actions += resolved
         if known:
             self._uplink.send(cmd.Settled(known), master, actions)
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Heartbeats."""
         self._apply(self.channel.handle_timeout(now), actions)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _apply(self, produced: list[ProducerAction[Entity]], actions: list[Action]) -> None:
+    def _apply(self, produced: list[ProducerAction[Entity]], actions: list[Effect]) -> None:
         for each in produced:
             if isinstance(each, ToConsumer):
                 message = each.message
@@ -355,7 +354,7 @@ class CloneWrites:
             elif isinstance(each, ToAll) and isinstance(each.message, Heartbeat):
                 self._beat(each.message.seq, actions)
 
-    def _beat(self, seq: int, actions: list[Action]) -> None:
+    def _beat(self, seq: int, actions: list[Effect]) -> None:
         """Acknowledgements are a sign of life enough for a master of chappe that has confirmed all writes."""
         (master,) = self.channel.consumers
         if not master.is_chappe or not self.idle():

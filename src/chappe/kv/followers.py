@@ -17,7 +17,7 @@ from chappe.channel import (
     ToAll,
     ToConsumer,
 )
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.defaults import (
     CHANNEL_CALM_S,
     CHANNEL_HEARTBEAT_S,
@@ -26,7 +26,6 @@ from chappe.defaults import (
     STORE_TOLD_LATER_S,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Send
 from chappe.kv.engine import Entry
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CloneAttached, CloneDropped, StoreNearsBound
@@ -115,7 +114,7 @@ class Followers:
 
     # -- what the master has to say ---------------------------------------------------------------------------------
 
-    def tell(self, commands: Collection[cmd.Told], now: float, actions: list[Action]) -> None:
+    def tell(self, commands: Collection[cmd.Told], now: float, actions: list[Effect]) -> None:
         """Events for all of them, if there are any."""
         if self.has_clones:
             for command in commands:
@@ -139,24 +138,24 @@ class Followers:
         else:
             self.output.pass_over(len(commands))
 
-    def _tell_expiry(self, change: cmd.Expiring, actions: list[Action]) -> None:
+    def _tell_expiry(self, change: cmd.Expiring, actions: list[Effect]) -> None:
         """The last event does not say when its key expires, as originals read it: tell clones of chappe."""
         told = cmd.ExpiresAt(change.change.key, self.output.seq, change.expires_ns)
         for clone in self.output.consumers:
             if clone.is_chappe:
                 self.send(clone, told, actions)
 
-    def let_go(self, actions: list[Action]) -> None:
+    def let_go(self, actions: list[Effect]) -> None:
         """Send what was told and is held; before anything else is said it is, so that all stays in order."""
         held = self._held
         if held:
             body = cmd.encode_several(held) if len(held) > 1 else held[0]
-            actions.append(Send(self._topic, None, cmd.encode_message(self._held_from, self._entity, NOBODY, body)))
+            actions.append(Send(None, cmd.encode_message(self._held_from, self._entity, NOBODY, body), self._topic))
             held.clear()
             self._held_bytes = 0
             self.held_until = math.inf
 
-    def pause(self, now: float, actions: list[Action]) -> None:
+    def pause(self, now: float, actions: list[Effect]) -> None:
         """Some changes were told: they leave now, or, in a fast sequence, soon, with those that follow."""
         quick = now < self._told_at + STORE_TOLD_GAP_S
         self._told_at = now
@@ -165,14 +164,14 @@ class Followers:
         elif self._held and self.held_until == math.inf:
             self.held_until = now + STORE_TOLD_LATER_S
 
-    def send(self, clone: Entity, command: cmd.Command, actions: list[Action]) -> None:
+    def send(self, clone: Entity, command: cmd.Command, actions: list[Effect]) -> None:
         """Say something to one of them."""
         if self._held:
             self.let_go(actions)
         payload = cmd.encode_message(0, self._entity, clone, cmd.encode_command(command))
-        actions.append(Send(self._topic, clone.endpoint, payload))
+        actions.append(Send(clone.endpoint, payload, self._topic))
 
-    def drop(self, clone: Entity, reason: str, now: float, actions: list[Action]) -> None:
+    def drop(self, clone: Entity, reason: str, now: float, actions: list[Effect]) -> None:
         """Forget one, if it is known."""
         self._apply(self.output.drop(clone, reason), now, actions)
 
@@ -183,11 +182,11 @@ class Followers:
 
     # -- what clones say, and time ----------------------------------------------------------------------------------
 
-    def handle_ack(self, clone: Entity, seq: int, now: float, actions: list[Action]) -> None:
+    def take_ack(self, clone: Entity, seq: int, now: float, actions: list[Effect]) -> None:
         """One has everything up to ``seq``."""
-        self._apply(self.output.handle_ack(clone, seq, now), now, actions)
+        self._apply(self.output.take_ack(clone, seq, now), now, actions)
 
-    def handle_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Action]) -> None:
+    def take_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:
         """One misses events, or asks for everything, or says that it takes several changes in one message."""
         self.let_go(actions)
         if not seqs:
@@ -195,7 +194,7 @@ class Followers:
                 self._take_several.add(clone)
                 self._counted()
         elif seqs[0] != 0:
-            self._apply(self.output.handle_nack(clone, seqs, now), now, actions)
+            self._apply(self.output.take_nack(clone, seqs, now), now, actions)
         elif clone not in self.output.consumers and len(self.output.consumers) >= self._limits.clones_max:
             reason = f"{self._limits.clones_max:,} follow it already"
             actions.append(Report(CloneDropped(self._name, clone, reason)))
@@ -211,7 +210,7 @@ class Followers:
         else:
             self._greet(clone, now, actions)
 
-    def handle_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Action]) -> None:
+    def snapshot_taken(self, clone: Entity, command: cmd.SnapshotTaken, now: float, actions: list[Effect]) -> None:
         """One says how much of its snapshot it has; with all of it, it is attached."""
         if clone not in self.output.consumers:
             self.send(clone, cmd.RetransmitFailed(_STRANGER), actions)
@@ -221,7 +220,7 @@ class Followers:
             if clone not in self._snapshots.takers:
                 actions.append(Report(CloneAttached(self._name, clone)))
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Heartbeats, clones that are gone, and how large the store is."""
         self._apply(self.output.handle_timeout(now), now, actions)
         for clone in self._snapshots.silent(now):
@@ -232,7 +231,7 @@ class Followers:
             self._beat(self.output.seq, now, actions)  # only another master can hear it
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         if not self.output.consumers:
             return self._beat_at
         due = min(self.output.next_timeout(), self._snapshots.silences.next)
@@ -240,7 +239,7 @@ class Followers:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _apply(self, produced: list[ProducerAction[Entity]], now: float, actions: list[Action]) -> None:
+    def _apply(self, produced: list[ProducerAction[Entity]], now: float, actions: list[Effect]) -> None:
         if produced:
             self.let_go(actions)
         for each in produced:
@@ -265,18 +264,18 @@ class Followers:
                     self.send(each.consumer, message, actions)
 
     def _event(self, event: Event[Any], receiver: bytes | None) -> Send:
-        return Send(self._topic, receiver, cmd.encode_message(event.seq, self._entity, NOBODY, event.payload))
+        return Send(receiver, cmd.encode_message(event.seq, self._entity, NOBODY, event.payload), self._topic)
 
-    def _beat(self, seq: int, now: float, actions: list[Action]) -> None:
+    def _beat(self, seq: int, now: float, actions: list[Effect]) -> None:
         """Clones of the original only listen to heartbeats that are addressed to them."""
         self._beat_at = now + self._heartbeat_s
         body = cmd.encode_command(cmd.Keepalive(seq))
-        actions.append(Send(self._topic, None, cmd.encode_message(0, self._entity, NOBODY, body)))
+        actions.append(Send(None, cmd.encode_message(0, self._entity, NOBODY, body), self._topic))
         for clone in self.output.consumers:
             if not clone.is_chappe:
-                actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(0, self._entity, clone, body)))
+                actions.append(Send(clone.endpoint, cmd.encode_message(0, self._entity, clone, body), self._topic))
 
-    def _greet(self, clone: Entity, now: float, actions: list[Action]) -> None:
+    def _greet(self, clone: Entity, now: float, actions: list[Effect]) -> None:
         """Send an original everything, as far as it is durable."""
         seq = self.output.seq
         try:
@@ -296,7 +295,7 @@ class Followers:
         self._counted()
         self._warn(self._wholes.measured(len(pairs)), actions)
         body = cmd.encode_command(cmd.AckClone(seq, cmd.ticks(self._heartbeat_s), pairs))
-        actions.append(Send(self._topic, clone.endpoint, cmd.encode_message(seq, self._entity, clone, body)))
+        actions.append(Send(clone.endpoint, cmd.encode_message(seq, self._entity, clone, body), self._topic))
 
     def _offer(self, view: View, state: tuple[Entity, int] | None) -> cmd.Offer:
         ticks, entries = cmd.ticks(self._heartbeat_s), len(view.entries)
@@ -318,7 +317,7 @@ class Followers:
         self._together = self.has_clones and self._take_several.issuperset(consumers)
         self.output.calm_s = self._heartbeat_s if self._originals else self._calm_s
 
-    def _hold(self, event: Event[bytes], actions: list[Action]) -> None:
+    def _hold(self, event: Event[bytes], actions: list[Effect]) -> None:
         """An event that was numbered just now goes with those before and behind it."""
         held, limits = self._held, self._limits
         if not held:
@@ -328,6 +327,6 @@ class Followers:
         if len(held) >= limits.told_together or self._held_bytes >= limits.told_bytes:
             self.let_go(actions)
 
-    def _warn(self, size: int | None, actions: list[Action]) -> None:
+    def _warn(self, size: int | None, actions: list[Effect]) -> None:
         if size is not None:
             actions.append(Report(StoreNearsBound(self._name, size, self._limits.snapshot_bytes_max)))

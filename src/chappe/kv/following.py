@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from chappe.channel import Consume, ConsumerAction, ConsumerClosed, Lost, ToProducer
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_NACK_S, CHANNEL_TICK_S, MASTER_SILENT_S, STAR_MISSED_MAX
 from chappe.errors import BrokenClone, ChappeError, InvalidData, ProtocolError, StaleData, StoreError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
 from chappe.kv.clone_writes import CloneWrites, Uplink
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import NOBODY, Entity
@@ -119,19 +118,19 @@ class Following:
 
     # -- application ------------------------------------------------------------------------------------------------
 
-    def find_out(self, question: int, now: float, actions: list[Action]) -> None:
+    def find_out(self, question: int, now: float, actions: list[Effect]) -> None:
         """Ask the master for its position, once there is one."""
         if self.connected and not self._input.closed and self.master is not None:
             self.questions.ask(question, self.master, self._input.next - 1, now, actions)
 
-    def ask_past(self, now: float, actions: list[Action]) -> None:
+    def ask_past(self, now: float, actions: list[Effect]) -> None:
         """Ask the master for the history of keys, once there is one."""
         if self.past:
-            self.past.handle_timeout(now, actions)
+            self.past.tick(now, actions)
             if self.connected and self.master is not None:
                 self.past.ask(self.master, now, actions)
 
-    def leave(self, actions: list[Action]) -> None:
+    def leave(self, actions: list[Effect]) -> None:
         """The end: a master of chappe need not wait for it any more."""
         master = self.master if self.connected or self._receiving is None else self._receiving.master
         if (self.connected or self._receiving is not None) and master is not None and master.is_chappe:
@@ -146,7 +145,7 @@ class Following:
 
     # -- world ------------------------------------------------------------------------------------------------------
 
-    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
+    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Effect]) -> None:
         """A message of ``size`` bytes for this clone or for all; raises ProtocolError."""
         command, sender = message.command, message.sender
         if isinstance(command, cmd.MasterSilent):
@@ -188,12 +187,12 @@ class Following:
         if not sender.is_chappe:
             self._answered(message)
         if isinstance(command, cmd.EVENTS):
-            self._take(self._input.handle_event(message.seq, command, now), now, actions)
+            self._take(self._input.take_event(message.seq, command, now), now, actions)
         elif isinstance(command, cmd.Several):
             for seq, change in enumerate(command.changes, message.seq):
-                self._take(self._input.handle_event(seq, change, now), now, actions)
+                self._take(self._input.take_event(seq, change, now), now, actions)
         elif isinstance(command, cmd.Keepalive):
-            self._take(self._input.handle_heartbeat(command.seq, now), now, actions)
+            self._take(self._input.take_heartbeat(command.seq, now), now, actions)
             self._is_current(command.seq, actions)
         elif alone and not isinstance(command, cmd.SnapshotPiece):
             self._control(sender, command, now, actions)
@@ -201,36 +200,36 @@ class Following:
     def _answered(self, message: cmd.Message) -> None:
         """Check whether a message of an original answers a question."""
         if isinstance(message.command, cmd.RetransmitFailed):
-            self.questions.handle_event(message.command.seq)
+            self.questions.take_event(message.command.seq)
         elif isinstance(message.command, cmd.EVENTS):
-            self.questions.handle_event(message.seq)
+            self.questions.take_event(message.seq)
 
-    def handle_gone(self, endpoint: bytes, now: float, actions: list[Action]) -> None:
+    def endpoint_gone(self, endpoint: bytes, now: float, actions: list[Effect]) -> None:
         """An endpoint is out of reach."""
         if self._receiving is not None and self._receiving.master.endpoint == endpoint:
             self._give_up("its endpoint is out of reach", now, actions)
         if self.connected and self.master is not None and self.master.endpoint == endpoint:
             self._lose("its endpoint is out of reach", now, actions)
 
-    def settle(self, actions: list[Action]) -> None:
+    def settle(self, actions: list[Effect]) -> None:
         """Tell callers what became of their writes, as far as the clone shows it."""
         if self.connected and not self._input.closed and self.master is not None:
             self._writes.settle(self.master, self._input.next, actions)
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Look for a master, acknowledge, ask for what is missing, grow stale."""
         if self.connected:
             if now >= self._heard_at + MASTER_SILENT_S:
                 self._lose(f"nothing was heard of it for {MASTER_SILENT_S:g} s", now, actions)
             else:
                 self._take(self._input.handle_timeout(now), now, actions)
-                self._writes.handle_timeout(now, actions)
+                self._writes.tick(now, actions)
         else:
             if now >= self._writes.refuse_at(self.lost_at):
                 self._writes.refuse(actions)
         if self._receiving is not None:
             try:
-                self._receiving.handle_timeout(now, actions)
+                self._receiving.tick(now, actions)
             except GivenUp as problem:
                 self._give_up(str(problem), now, actions)
         if now >= self._stale_from + self._stale_s and self.unreadable is None:
@@ -247,7 +246,7 @@ class Following:
         return (not self.connected or self._input.closed) and self._receiving is None
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         due = []
         if self.connected:
             due += [self._heard_at + MASTER_SILENT_S, self._writes.channel.next_timeout(), self._input.next_timeout()]
@@ -260,12 +259,12 @@ class Following:
         if self._searches:
             due.append(self._search_at)
         if self.past:
-            due.append(self.past.next_timeout(self.connected))
+            due.append(self.past.next_due(self.connected))
         return min(due)
 
     # -- inside: finding and losing a master ------------------------------------------------------------------------
 
-    def _search(self, now: float, actions: list[Action]) -> None:
+    def _search(self, now: float, actions: list[Effect]) -> None:
         """Ask for a master: whether the old one still knows us, and all others, by turns."""
         self._search_at = now + self._search_s
         self._search_s = min(2 * self._search_s, self._resync_s)
@@ -291,7 +290,7 @@ class Following:
         original = self.master is not None and not self.master.is_chappe and self._input.initialized
         return _ORIGINAL_LISTEN_S if original else 0.0
 
-    def _lose(self, reason: str, now: float, actions: list[Action]) -> None:
+    def _lose(self, reason: str, now: float, actions: list[Effect]) -> None:
         assert self.master is not None
         self.connected = False
         self._resumed = False
@@ -308,7 +307,7 @@ class Following:
         if now >= self._writes.refuse_at(now):
             self._writes.refuse(actions)
 
-    def _doubt(self, sender: Entity, master: Entity, now: float, actions: list[Action]) -> None:
+    def _doubt(self, sender: Entity, master: Entity, now: float, actions: list[Effect]) -> None:
         """Another one says that it has replaced our master, or that one gives it up: who hears it well stays."""
         if not self.connected or master != self.master:
             return
@@ -331,7 +330,7 @@ class Following:
         self._writes.refusing = False
         self.master = master
 
-    def _current(self, actions: list[Action]) -> None:
+    def _current(self, actions: list[Effect]) -> None:
         """The data are its master's as they are now: they may be read."""
         assert self.master is not None
         self._resumed = False
@@ -339,12 +338,12 @@ class Following:
         self.unreadable = None
         actions.append(Report(MasterFound(self._name, self.master)))
 
-    def _is_current(self, seq: int, actions: list[Action]) -> None:
+    def _is_current(self, seq: int, actions: list[Effect]) -> None:
         """The master's last event is ``seq``; behind an interruption that tells whether nothing is missing."""
         if self._resumed and not self._input.closed and self._input.next > seq:
             self._current(actions)
 
-    def _resume(self, now: float, actions: list[Action]) -> None:
+    def _resume(self, now: float, actions: list[Effect]) -> None:
         """The master that was lost is there again: the channels go on where they were.
 
         The data is as old as it was, until the master's last event is known and has come.
@@ -359,12 +358,12 @@ class Following:
         self._uplink.send(cmd.CumulativeAck(self._input.next - 1), self.master, actions)
         self._take_several(self.master, actions)
 
-    def _take_several(self, master: Entity, actions: list[Action]) -> None:
+    def _take_several(self, master: Entity, actions: list[Effect]) -> None:
         """Say that changes may come several at a time; a master that does not know that takes it for nothing."""
         if master.is_chappe:
             self._uplink.send(cmd.TAKES_SEVERAL, master, actions)
 
-    def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Action]) -> None:
+    def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Effect]) -> None:
         pairs = command.pairs()
         again = master == self.master
         if again and master.is_chappe and self._input.initialized and command.offset < self._input.next - 1:
@@ -381,10 +380,10 @@ class Following:
             staged.add(key, value)
         self._become(master, self._engine.replace(staged, tell=self._notices.wanted), actions)
         actions += self._writes.pending.settle(None)[1]  # shown by now
-        self._take(self._input.handle_handshake(offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
+        self._take(self._input.take_handshake(offset, command.ticks * CHANNEL_TICK_S, now), now, actions)
         self._writes.begin(master, now, actions)
 
-    def _become(self, master: Entity, changes: Iterable[Change], actions: list[Action]) -> None:
+    def _become(self, master: Entity, changes: Iterable[Change], actions: list[Effect]) -> None:
         again = master == self.master
         if self.connected:
             self._writes.channel.drop(master, "")
@@ -396,7 +395,7 @@ class Following:
         self._follow(master)
         self._current(actions)
 
-    def _conflict(self, other: Entity, now: float, actions: list[Action]) -> None:
+    def _conflict(self, other: Entity, now: float, actions: list[Effect]) -> None:
         assert self.master is not None
         if other.is_chappe and other.endpoint == self.master.endpoint:
             self._lose("another master has taken its place", now, actions)  # an endpoint has but one at a time
@@ -406,7 +405,7 @@ class Following:
 
     # -- inside: a snapshot in pieces -------------------------------------------------------------------------------
 
-    def _offered(self, master: Entity, offer: cmd.Offer, now: float, actions: list[Action]) -> None:
+    def _offered(self, master: Entity, offer: cmd.Offer, now: float, actions: list[Effect]) -> None:
         """A master is about to send all it has, or what has changed, which was asked for; raises ProtocolError."""
         if isinstance(offer, cmd.ChangesOffer) and offer.gone > offer.entries:
             raise InvalidData(f"of {offer.entries} changes {offer.gone} are keys that are gone")
@@ -429,19 +428,19 @@ class Following:
             receiving.tell(actions)
             self._complete(receiving, now, actions)
 
-    def _decline(self, offer: cmd.Offer, master: Entity, actions: list[Action]) -> None:
+    def _decline(self, offer: cmd.Offer, master: Entity, actions: list[Effect]) -> None:
         """Its master need not wait for us."""
         self._uplink.send(cmd.SnapshotTaken(offer.snapshot, offer.entries), master, actions)
 
     def _receive(
-        self, receiving: Receiving, message: cmd.Message, size: int, now: float, actions: list[Action]
+        self, receiving: Receiving, message: cmd.Message, size: int, now: float, actions: list[Effect]
     ) -> bool:
         """Its master has said something; whether that concerns not only the snapshot."""
         command = message.command
         receiving.heard(now)
         try:
             if isinstance(command, cmd.SnapshotPiece):
-                if message.receiver == self._entity and receiving.handle_piece(command, now):
+                if message.receiver == self._entity and receiving.take_piece(command, now):
                     receiving.tell(actions)
                     if receiving.whole:
                         self._complete(receiving, now, actions)
@@ -458,7 +457,7 @@ class Following:
         follows = self.connected and receiving.master == self.master
         return follows and isinstance(command, cmd.WriterState | cmd.CumulativeAck | cmd.MissingEvents)
 
-    def _complete(self, receiving: Receiving, now: float, actions: list[Action]) -> None:
+    def _complete(self, receiving: Receiving, now: float, actions: list[Effect]) -> None:
         """All of it is here: become it, and do what has changed since."""
         master = receiving.master
         again = master == self.master
@@ -474,7 +473,7 @@ class Following:
         self._take_several(master, actions)
         self._writes.begin(master, now, actions)
 
-    def _give_up(self, reason: str, now: float, actions: list[Action]) -> None:
+    def _give_up(self, reason: str, now: float, actions: list[Effect]) -> None:
         assert self._receiving is not None
         actions.append(Report(SnapshotGivenUp(self._name, self._receiving.master, reason)))
         self._receiving = None
@@ -483,13 +482,13 @@ class Following:
 
     # -- inside: following it ---------------------------------------------------------------------------------------
 
-    def _control(self, master: Entity, command: Any, now: float, actions: list[Action]) -> None:
+    def _control(self, master: Entity, command: Any, now: float, actions: list[Effect]) -> None:
         if isinstance(command, cmd.WriterState):
-            self._writes.handle_state(master, command, now, actions)
+            self._writes.take_state(master, command, now, actions)
             self._input.hear_of(command.output, now)
             self._is_current(command.output, actions)
         elif isinstance(command, cmd.Position):
-            self.questions.handle_position(command.question)
+            self.questions.take_position(command.question)
             self._input.hear_of(command.output, now)
             self._is_current(command.output, actions)
         elif isinstance(command, cmd.HistoryTold):
@@ -499,15 +498,15 @@ class Following:
             if entry is not None and entry.revision == command.revision and not self._input.closed:
                 self._engine.set_expiry(entry, command.expires_ns)
         elif isinstance(command, cmd.CumulativeAck):
-            self._writes.handle_ack(master, command.seq, now, actions)
+            self._writes.take_ack(master, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
-            self._writes.handle_nack(master, command.seqs, now, actions)
+            self._writes.take_nack(master, command.seqs, now, actions)
         elif isinstance(command, cmd.RetransmitFailed):
-            self._take(self._input.handle_retransmit_failed(command.seq, now), now, actions)
+            self._take(self._input.take_retransmit_failed(command.seq, now), now, actions)
         else:
             actions.append(Report(CommandRefused(self._name, f"{master} sent a clone's {type(command).__name__}")))
 
-    def _take(self, taken: list[ConsumerAction[cmd.Event]], now: float, actions: list[Action]) -> None:
+    def _take(self, taken: list[ConsumerAction[cmd.Event]], now: float, actions: list[Effect]) -> None:
         for each in taken:
             if isinstance(each, Consume):
                 if not self._input.closed:  # otherwise it is in the snapshot that is to come
@@ -519,11 +518,11 @@ class Following:
             elif isinstance(each, ToProducer) and self.master is not None:
                 self._uplink.send(each.message, self.master, actions)
 
-    def _do(self, seq: int, event: cmd.Event, now: float, actions: list[Action]) -> None:
+    def _do(self, seq: int, event: cmd.Event, now: float, actions: list[Effect]) -> None:
         command: cmd.Action = event.change if isinstance(event, cmd.Expiring) else event
         if type(command) is cmd.PutUniqueResult:
             if command.who == self._entity:
-                self._writes.handle_answer(command, actions)
+                self._writes.take_answer(command, actions)
             return
         if self._input.closed:
             return
@@ -569,11 +568,11 @@ class Following:
             return (engine.subtract(command.key, command.value, expires_ns),)
         raise ProtocolError(f"a master sent {type(command).__name__}, which only clones do")
 
-    def _abort(self, error: BrokenClone, now: float, actions: list[Action]) -> None:
+    def _abort(self, error: BrokenClone, now: float, actions: list[Effect]) -> None:
         """Do nothing further that the master's channel brings: this copy would differ from its master."""
         self._take(self._input.close(error), now, actions)
 
-    def _resync(self, error: ChappeError, now: float, actions: list[Action]) -> None:
+    def _resync(self, error: ChappeError, now: float, actions: list[Effect]) -> None:
         """Ask for a snapshot: the channel is closed, since changes are missing for good."""
         actions.append(Report(CloneResyncs(self._name, error)))
         self._resumed = False

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report, Resolve
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_HEARTBEAT_S, CHANNEL_TICK_S
 from chappe.errors import ProtocolError, StorageError, TimedOut
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
-from chappe.kv.backend import HistoryRow, Loaded, Operation, WriterRow
+from chappe.kv.backend import Commit, HistoryRow, Loaded, Operation, WriterRow
 from chappe.kv.engine import Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused, TwoMasters
@@ -77,7 +76,7 @@ class KvMaster(KvRole):
         limits: KvLimits = KV_LIMITS,
     ) -> None:
         raw = check_name(name)
-        self.hears = {master_topic(raw): self.handle_messages, clone_topic(raw): self.handle_masters}
+        self.topics = (master_topic(raw), clone_topic(raw))
         notices = Notices(notify)
         super().__init__(name, entity, notices, NOBODY, clock=clock, immediate=not durable, engine=engine)
         self._limits = limits
@@ -140,7 +139,7 @@ class KvMaster(KvRole):
         """The latest changes of a key that are durable, the oldest first. Raises InvalidOperation."""
         return past_rows(self, self._history, key)
 
-    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
         """See ``KvRole``."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
@@ -186,7 +185,7 @@ class KvMaster(KvRole):
     def put(
         self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
         ordering = self._ordering
         if (
@@ -198,7 +197,7 @@ class KvMaster(KvRole):
             return ordering.put_alone(to_value(key), to_value(value), now)
         return ordering.do(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         """A write of this master's own."""
         return self._ordering.do(command, ticket, now)
 
@@ -207,13 +206,13 @@ class KvMaster(KvRole):
         """See ``KvRole``."""
         return self._followers.held_until
 
-    def let_go(self) -> list[Action]:
+    def let_go(self) -> list[Effect]:
         """See ``KvRole``."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._followers.let_go(actions)
         return actions
 
-    def leave(self) -> list[Action]:
+    def leave(self) -> list[Effect]:
         """The end: nothing is held."""
         return self.let_go()
 
@@ -232,11 +231,11 @@ class KvMaster(KvRole):
         """What is known of clones that write, as far as it is durable."""
         return self._writers.rows()
 
-    def drop_waiting(self) -> list[Action]:
+    def drop_waiting(self) -> list[Effect]:
         """It is master no more: what no commit has taken yet is undone; ``end`` follows."""
         return self._ordering.drop_waiting()
 
-    def end(self, kept: bool, now: float) -> list[Action]:
+    def end(self, kept: bool, now: float) -> list[Effect]:
         """The last: what the commit under way holds, if there is one, stays here or is undone; nobody else is told."""
         actions = self._ordering.end(kept, now)
         actions += [Resolve(ticket, TimedOut(f"store {self.name!r} went to another master")) for ticket in self._waits]
@@ -249,18 +248,20 @@ class KvMaster(KvRole):
         row = None if self._numbers is None else self._numbers.reserve(self.position)
         return [] if row is None else [row]
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin: what expired while the store was closed goes."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._taking.forget(now)
         self._ordering.expire(now, actions)
         self._followers.let_go(actions)
         return actions
 
-    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
-        """Command messages have come on the master's topic."""
-        actions: list[Action] = []
-        for payload in payloads:
+    def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
+        """See ``KvRole``."""
+        if topic == self.topics[1]:
+            return self._hear_masters(messages, now)
+        actions: list[Effect] = []
+        for payload in messages:
             try:
                 message = cmd.decode_message(payload)
             except ProtocolError as problem:
@@ -275,9 +276,9 @@ class KvMaster(KvRole):
         self._followers.tick_at = min(self._followers.tick_at, now + CHANNEL_TICK_S)
         return actions
 
-    def handle_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
-        """Command messages have come on the clones' topic: only another master sends there."""
-        actions: list[Action] = []
+    def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
+        """Only another master sends on the clones' topic."""
+        actions: list[Effect] = []
         for payload in payloads:
             try:
                 sender = cmd.decode_message(payload).sender
@@ -288,37 +289,32 @@ class KvMaster(KvRole):
                 actions.append(Report(TwoMasters(self.name, self.entity, sender)))
         return actions
 
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
         """An endpoint is out of reach: ``idle`` no longer waits for it."""
         self._gone.add(endpoint)
         self._gone &= self._followers.endpoints | self._taking.endpoints  # of others nobody waits for anything
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._check_idle(now, actions)
         return actions
 
-    def handle_committed(self, number: int, now: float) -> list[Action]:
-        """A commit is durable."""
-        actions: list[Action] = []
-        self._ordering.committed(number, now, actions)
+    def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
+        """See ``KvRole``; if a commit is refused, everything that waits is undone and refused."""
+        actions: list[Effect] = []
+        if error is None:
+            self._ordering.committed(job.number, now, actions)
+        else:
+            self._ordering.failed(job.number, error, now, actions)
         self._flush(actions)
         self._check_idle(now, actions)
         return actions
 
-    def handle_commit_failed(self, number: int, error: StorageError, now: float) -> list[Action]:
-        """A commit was refused: everything that waits is undone and refused."""
-        actions: list[Action] = []
-        self._ordering.failed(number, error, now, actions)
-        self._flush(actions)
-        self._check_idle(now, actions)
-        return actions
-
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Expire, acknowledge, ask for what is missing, forget who is gone."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self._ordering.expire(now, actions)
         if now >= self._followers.tick_at:
-            self._followers.handle_timeout(now, actions)
-            self._taking.handle_timeout(now, actions)
+            self._followers.tick(now, actions)
+            self._taking.tick(now, actions)
             self._flush(actions)
             self._check_idle(now, actions)
             self._plan(now)
@@ -337,14 +333,14 @@ class KvMaster(KvRole):
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _handle(self, message: cmd.Message, now: float, actions: list[Action]) -> None:
+    def _handle(self, message: cmd.Message, now: float, actions: list[Effect]) -> None:
         command, sender = message.command, message.sender
         if isinstance(command, OF_WRITERS):
             self._taking.handle(sender, message.seq, command, now, actions)
         elif isinstance(command, cmd.CumulativeAck):
-            self._followers.handle_ack(sender, command.seq, now, actions)
+            self._followers.take_ack(sender, command.seq, now, actions)
         elif isinstance(command, cmd.MissingEvents):
-            self._followers.handle_nack(sender, command.seqs, now, actions)
+            self._followers.take_nack(sender, command.seqs, now, actions)
         elif isinstance(command, cmd.PositionAsked):
             if sender in self._followers.output.consumers and self._asked.get(sender, (-1, 0))[0] != command.question:
                 self._asked[sender] = command.question, self._ordering.commits.added
@@ -354,14 +350,14 @@ class KvMaster(KvRole):
         elif isinstance(command, cmd.AttachWriter):
             self._taking.attach(sender, command, now, actions)
         elif isinstance(command, cmd.SnapshotTaken):
-            self._followers.handle_taken(sender, command, now, actions)
+            self._followers.snapshot_taken(sender, command, now, actions)
         elif isinstance(command, cmd.Leave):
             self._followers.drop(sender, "it was closed", now, actions)
             self._writers.detach(sender)
         else:
             actions.append(Report(CommandRefused(self.name, f"{sender} sent a master's {type(command).__name__}")))
 
-    def _flush(self, actions: list[Action]) -> None:
+    def _flush(self, actions: list[Effect]) -> None:
         """Have what was done made durable, tell and confirm what is."""
         self._ordering.start_commit(actions)
         self._followers.let_go(actions)
@@ -369,7 +365,7 @@ class KvMaster(KvRole):
         if self._asked:
             self._answer(actions)
 
-    def _answer(self, actions: list[Action]) -> None:
+    def _answer(self, actions: list[Effect]) -> None:
         """Tell the position to clones for whom all operations before their question are durable."""
         settled = self._ordering.commits.settled
         for clone in [each for each, (_, added) in self._asked.items() if added <= settled]:
@@ -388,7 +384,7 @@ class KvMaster(KvRole):
         part = rows[len(rows) - count :]
         return cmd.HistoryTold(asked.question, cmd.MORE if count < len(rows) else cmd.ALL, cmd.encode_past(part))
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         return self.do(command, ticket, now)
 
     def _plan(self, now: float) -> None:

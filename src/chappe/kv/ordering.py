@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Persist, Report, Resolve
 from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.defaults import DISK_RETRY_S, STORE_ENTRY_BYTES_MAX
@@ -31,8 +31,7 @@ from chappe.errors import (
     WrongRevision,
 )
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Commit, Resolve
-from chappe.kv.backend import HistoryRow, Operation
+from chappe.kv.backend import Commit, HistoryRow, Operation
 from chappe.kv.clone_writes import wrong_revision
 from chappe.kv.engine import Change, Engine, Entry, index_of
 from chappe.kv.entity import NOBODY, Entity
@@ -117,11 +116,11 @@ class Ordering:
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
-    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def do(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         """A write of the master's own; raises StoreError or RecordTooLarge, and then nothing was done."""
         if not _fits(command):
             raise RecordTooLarge(_TOO_LARGE)
-        actions: list[Action] = []
+        actions: list[Effect] = []
         expired = self._due(now)
         try:
             changes, broadcast, result = self._execute(command)
@@ -137,11 +136,11 @@ class Ordering:
         self.start_commit(actions)
         return actions
 
-    def put_alone(self, key: Value, value: Value, now: float) -> list[Action]:
+    def put_alone(self, key: Value, value: Value, now: float) -> list[Effect]:
         """What ``do`` comes to for a put of which nobody is to be told."""
         if not entry_fits(key, value):
             raise RecordTooLarge(_TOO_LARGE)
-        actions: list[Action] = []
+        actions: list[Effect] = []
         self.expire(now, actions)
         change = self._engine.put(key, value)
         self._planned += 1
@@ -150,7 +149,7 @@ class Ordering:
         self._followers.output.pass_over(1)
         return actions
 
-    def do_for(self, writer: Writer, seq: int, command: cmd.Action, now: float, actions: list[Action]) -> None:
+    def do_for(self, writer: Writer, seq: int, command: cmd.Action, now: float, actions: list[Effect]) -> None:
         """The write ``seq`` of a clone; if it cannot be done, that is what the clone will be told."""
         self.expire(now, actions)
         revision = self._planned + 1
@@ -170,7 +169,7 @@ class Ordering:
             self._outcome(done, problem)
         self._finish(done, now, actions)
 
-    def expire(self, now: float, actions: list[Action]) -> None:
+    def expire(self, now: float, actions: list[Effect]) -> None:
         """What is due to expire goes."""
         if self.expire_at == math.inf:
             return
@@ -189,16 +188,17 @@ class Ordering:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def start_commit(self, actions: list[Action]) -> None:
+    def start_commit(self, actions: list[Effect]) -> None:
         """Ask for the next commit, if something waits for one."""
         if self.durable and self.commits.count:
             commit = self.commits.start(self._writers.row)
             if commit is not None:
                 row = None if self._numbers is None else self._numbers.reserve(self._planned)
                 more = [*self._for_history(), *(() if row is None else (row,))]
-                actions.append(Commit(commit.number, (*commit.operations, *more)) if more else commit)
+                job = Commit(commit.number, (*commit.operations, *more)) if more else commit
+                actions.append(Persist(job))
 
-    def committed(self, number: int, now: float, actions: list[Action]) -> None:
+    def committed(self, number: int, now: float, actions: list[Effect]) -> None:
         """A commit is durable."""
         self._history.left(self._leaving)
         self._history.add(self._adding)
@@ -207,7 +207,7 @@ class Ordering:
         self.catch_up()
         self.expire(now, actions)
 
-    def failed(self, number: int, error: StorageError, now: float, actions: list[Action]) -> None:
+    def failed(self, number: int, error: StorageError, now: float, actions: list[Effect]) -> None:
         """A commit was refused: everything that waits is undone and refused."""
         undone = self.commits.failed(number, self._engine)
         if self._numbers is not None:
@@ -222,11 +222,11 @@ class Ordering:
             self._release(Done(done.command, (), (), failure, done.ticket, done.writer, done.seq), now, actions)
         self.catch_up()
 
-    def drop_waiting(self) -> list[Action]:
+    def drop_waiting(self) -> list[Effect]:
         """This is the master no more: what no commit has taken yet is undone."""
         return self._unknown(self.commits.drop_waiting(self._engine))
 
-    def end(self, kept: bool, now: float) -> list[Action]:
+    def end(self, kept: bool, now: float) -> list[Effect]:
         """What the commit under way holds stays, or is undone. Whether the next master has it is not known."""
         dones = self.commits.end(self._engine, kept)
         actions = self._unknown(dones)
@@ -239,7 +239,7 @@ class Ordering:
                     self._writers.apply(done.writer, done.seq)
         return actions
 
-    def _unknown(self, dones: list[Done]) -> list[Action]:
+    def _unknown(self, dones: list[Done]) -> list[Effect]:
         lost = "another master took over before the write was confirmed; read the key to see whether it was done"
         return [Resolve(done.ticket, WriteUnknown(lost)) for done in dones if done.ticket is not None]
 
@@ -313,7 +313,7 @@ class Ordering:
         wall_ns = self._clock.wall_ns()
         return () if due_ns > wall_ns else self._engine.expire(wall_ns)
 
-    def _expired(self, changes: Sequence[Change], now: float, actions: list[Action]) -> None:
+    def _expired(self, changes: Sequence[Change], now: float, actions: list[Effect]) -> None:
         for change in changes:
             command = cmd.Expire(change.key, self._entity)
             revision = self._planned + 1
@@ -327,7 +327,7 @@ class Ordering:
         self._adding = self._history.rows(self.commits.under_way) if self._history.size else []
         return [*self._leaving, *self._adding]
 
-    def _finish(self, done: Done, now: float, actions: list[Action]) -> None:
+    def _finish(self, done: Done, now: float, actions: list[Effect]) -> None:
         """An operation was done in memory; with a backend it is told later.
 
         What it set has the number of the event that tells it, the operation's first. If a commit fails, all that
@@ -346,7 +346,7 @@ class Ordering:
             self._history.add(self._history.rows((done,)))
         self._release(done, now, actions)
 
-    def _release(self, done: Done, now: float, actions: list[Action]) -> None:
+    def _release(self, done: Done, now: float, actions: list[Effect]) -> None:
         if self.notices.wanted:
             for change in done.changes:
                 expiry_ns = getattr(done.command, "expiry_ns", None)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from chappe.core import Effect, Resolve
 from chappe.data.values import Value
 from chappe.defaults import CHANNEL_NACK_S, STORE_HISTORY_ASKS_MAX, STORE_HISTORY_MAX
 from chappe.errors import BufferFull, InvalidData, InvalidOperation, ProtocolError, TimedOut
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve
 from chappe.kv.backend import HistoryRow
 from chappe.kv.clone_writes import Uplink
 from chappe.kv.entity import Entity
@@ -56,7 +56,7 @@ class PastQuestions:
             raise BufferFull(f"{STORE_HISTORY_ASKS_MAX:,} questions for the history of keys wait: ask again later")
         self._asking[ticket] = _Asking(ticket, key, until)
 
-    def ask(self, master: Entity, now: float, actions: list[Action]) -> None:
+    def ask(self, master: Entity, now: float, actions: list[Effect]) -> None:
         """Ask, or ask again, what is not answered."""
         for each in list(self._asking.values()):
             if not master.is_chappe:
@@ -65,7 +65,7 @@ class PastQuestions:
                 self._send(each, master, now, actions)
                 each.pause_s = min(2 * each.pause_s, _PAUSE_MAX_S)
 
-    def handle(self, master: Entity, told: cmd.HistoryTold, now: float, actions: list[Action]) -> None:
+    def handle(self, master: Entity, told: cmd.HistoryTold, now: float, actions: list[Effect]) -> None:
         """The master has answered; raises ProtocolError, and then the question is over, too."""
         asking = next((each for each in self._asking.values() if each.number == told.question), None)
         if asking is None:
@@ -95,22 +95,22 @@ class PastQuestions:
             each.below, each.number, each.again_at, each.pause_s = 0, 0, -math.inf, CHANNEL_NACK_S
             each.found.clear()
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Give up what was not answered in time."""
         for each in [each for each in self._asking.values() if now >= each.until]:
             self._end(each, TimedOut(f"the master of store {self._name!r} did not tell the history in time"), actions)
 
-    def next_timeout(self, connected: bool) -> float:
-        """When ``handle_timeout`` is due, or ``ask`` where a master is followed."""
+    def next_due(self, connected: bool) -> float:
+        """When ``tick`` is due, or ``ask`` where a master is followed."""
         return min([min(each.until, each.again_at) if connected else each.until for each in self._asking.values()])
 
-    def _send(self, asking: _Asking, master: Entity, now: float, actions: list[Action]) -> None:
+    def _send(self, asking: _Asking, master: Entity, now: float, actions: list[Effect]) -> None:
         if not asking.number:
             self._number += 1
             asking.number = self._number
         asking.again_at = now + asking.pause_s
         self._uplink.send(cmd.HistoryAsked(asking.number, asking.key, asking.below), master, actions)
 
-    def _end(self, asking: _Asking, outcome: object, actions: list[Action]) -> None:
+    def _end(self, asking: _Asking, outcome: object, actions: list[Effect]) -> None:
         del self._asking[asking.ticket]
         actions.append(Resolve(asking.ticket, outcome))

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from chappe.core import Effect
 from chappe.defaults import CHANNEL_NACK_S
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
 from chappe.kv.clone_writes import Uplink
 from chappe.kv.entity import Entity
 
@@ -35,7 +35,7 @@ class Questions:
         """The number of the question whose answer covers all that the master has now."""
         return self._asked + 1
 
-    def ask(self, number: int, master: Entity, shown: int, now: float, actions: list[Action]) -> None:
+    def ask(self, number: int, master: Entity, shown: int, now: float, actions: list[Effect]) -> None:
         """Ask the question that a caller waits for, unless one is in flight; ``shown`` is the last event's number."""
         if self.answered >= number:
             return
@@ -50,12 +50,12 @@ class Questions:
             self._probes.append((self._asked, shown))
             self._uplink.send(cmd.MissingEvents((shown,)), master, actions)
 
-    def handle_position(self, number: int) -> None:
+    def take_position(self, number: int) -> None:
         """Take the answer of a master of chappe."""
         if number == self._asked:
             self.answered = number
 
-    def handle_event(self, seq: int) -> None:
+    def take_event(self, seq: int) -> None:
         """Take an original's answer: the event that this clone asked for, or its absence."""
         for place, (number, shown) in enumerate(self._probes):
             if shown == seq:
@@ -69,7 +69,7 @@ class Questions:
         self._ask_at = -math.inf
         self._probes.clear()
 
-    def next_timeout(self, number: int) -> float:
+    def next_due(self, number: int) -> float:
         """Return when ``ask`` is due for a caller that waits for the answer to a question."""
         if self.answered >= number:
             return math.inf

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from chappe.channel import Consume, ConsumerAction, Lost, ToProducer
+from chappe.core import Effect
 from chappe.data.order import same
 from chappe.defaults import (
     CHANNEL_CALM_S,
@@ -21,7 +22,6 @@ from chappe.defaults import (
 )
 from chappe.errors import ProtocolError
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
 from chappe.kv.clone_writes import Uplink
 from chappe.kv.engine import Change, Engine, Staged
 from chappe.kv.entity import Entity
@@ -68,16 +68,16 @@ class Receiving:
         """Whether all entries have come."""
         return self.taken == self.offer.entries
 
-    def begin(self, now: float, actions: list[Action]) -> None:
+    def begin(self, now: float, actions: list[Effect]) -> None:
         """The channel begins behind the snapshot."""
-        begun = self.input.handle_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now)
+        begun = self.input.take_handshake(self.offer.offset, self.offer.ticks * CHANNEL_TICK_S, now)
         self._gather(begun, actions)
 
-    def tell(self, actions: list[Action], again: bool = False) -> None:
+    def tell(self, actions: list[Effect], again: bool = False) -> None:
         """Tell the master how much has come; with ``again`` it is to send what follows again."""
         self._uplink.send(cmd.SnapshotTaken(self.offer.snapshot, self.taken, again), self.master, actions)
 
-    def handle_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
+    def take_piece(self, piece: cmd.SnapshotPiece, now: float) -> bool:
         """Some entries have come; whether they were the next ones. Raises ProtocolError for anything else."""
         if piece.snapshot != self.offer.snapshot or piece.first < self.taken:
             return False
@@ -116,30 +116,30 @@ class Receiving:
         changes += [change for row in self._changed[there:] if (change := engine.erase(row[0])) is not None]
         return changes
 
-    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Action]) -> None:
+    def handle(self, message: cmd.Message, size: int, now: float, actions: list[Effect]) -> None:
         """Something else for the channel has come, of so many bytes. Raises GivenUp."""
         command = message.command
         if isinstance(command, cmd.EVENTS):
             if message.seq >= self.input.next:
                 self._events_bytes += size
-            self._gather(self.input.handle_event(message.seq, command, now), actions)
+            self._gather(self.input.take_event(message.seq, command, now), actions)
         elif isinstance(command, cmd.Several):
             if message.seq + len(command.changes) > self.input.next:
                 self._events_bytes += size
             for seq, change in enumerate(command.changes, message.seq):
-                self._gather(self.input.handle_event(seq, change, now), actions)
+                self._gather(self.input.take_event(seq, change, now), actions)
         elif isinstance(command, cmd.Keepalive):
-            self._gather(self.input.handle_heartbeat(command.seq, now), actions)
+            self._gather(self.input.take_heartbeat(command.seq, now), actions)
         elif isinstance(command, cmd.RetransmitFailed):
             if not command.seq:
                 raise GivenUp("its master does not send it any more")
-            self._gather(self.input.handle_retransmit_failed(command.seq, now), actions)
+            self._gather(self.input.take_retransmit_failed(command.seq, now), actions)
 
     def heard(self, now: float) -> None:
         """The master has said something."""
         self._heard_at = now
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Acknowledge events, and ask again for what does not come. Raises GivenUp."""
         if now >= self._heard_at + MASTER_SILENT_S:
             raise GivenUp(f"nothing was heard of it for {MASTER_SILENT_S:g} s")
@@ -150,11 +150,11 @@ class Receiving:
             self.tell(actions, again=True)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         return min(self._heard_at + MASTER_SILENT_S, self._ask_at, self.input.next_timeout())
 
-    def _gather(self, taken: list[ConsumerAction[cmd.Event]], actions: list[Action]) -> None:
-        said: list[Action] = []
+    def _gather(self, taken: list[ConsumerAction[cmd.Event]], actions: list[Effect]) -> None:
+        said: list[Effect] = []
         for each in taken:
             if isinstance(each, Consume):
                 self.events.append((each.seq, each.payload))

@@ -11,13 +11,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report, Resolve, Send
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.errors import ProtocolError, StaleData
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Resolve, Send
 from chappe.kv.author import Author
 from chappe.kv.backend import HistoryRow
 from chappe.kv.engine import Entry
@@ -52,13 +52,13 @@ class Replica(KvRole):
         self._limits = limits
         self._clone_topic = clone_topic(raw)
         self._master_topic = master_topic(raw)
-        self.hears = {self._master_topic: self._hear_clones, self._clone_topic: self._hear_masters}
+        self.topics = (self._master_topic, self._clone_topic)
         self._own = Author(name, entity, limits, now)
         self._own.writes.pending.revision_of = self._shown_revision
         self._base = 0  # the revision of what was there before the master that is elsewhere
         self._voters = Voters()
         self._looped: deque[tuple[bytes, bytes]] = deque()  # messages to ourselves: topic and payload
-        self._done: list[Action] = []
+        self._done: list[Effect] = []
 
     # -- looks --------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Replica(KvRole):
         """The latest changes of a key that all have, the oldest first. Raises InvalidOperation."""
         return past_rows(self, self.history, key)
 
-    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
         """See ``KvRole``: every server has it."""
         return [Resolve(ticket, tuple([past_change(row) for row in self.past(to_value(key))]))]
 
@@ -149,7 +149,7 @@ class Replica(KvRole):
 
     # -- application --------------------------------------------------------------------------------------------
 
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         self._wake(now)
         if self.leads and self.master is not None:
             self._by_master(self.master.do(command, ticket, now), now)
@@ -165,19 +165,22 @@ class Replica(KvRole):
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
+    def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
         """The network has changed; what that means for the others, they or their chain tell."""
         return []
 
-    def _hear_clones(self, payloads: Iterable[bytes], now: float) -> list[Action]:
-        """Command messages have come on the master's topic."""
+    def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
+        """See ``KvRole``."""
+        return self._hear_clones(messages, now) if topic == self._master_topic else self._hear_masters(messages, now)
+
+    def _hear_clones(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
         self._wake(now)
         taken = list(payloads)
         for payload in taken:
             if not self._serving:
                 self._hear_voter(payload, now)
         if self._serving and self.master is not None:
-            self._by_master(self.master.handle_messages(taken, now), now)
+            self._by_master(self.master.handle_message(self._master_topic, taken, now), now)
         return self._take(now)
 
     def _hear_voter(self, payload: bytes, now: float) -> None:
@@ -190,8 +193,8 @@ class Replica(KvRole):
         if asks_aloud(message):
             self._voters.note(message, payload, now)
 
-    def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Action]:
-        """Command messages have come on the clones' topic: answers to own writes, or what another master says."""
+    def _hear_masters(self, payloads: Iterable[bytes], now: float) -> list[Effect]:
+        """Take answers to own writes, and what another master says."""
         self._wake(now)
         for payload in payloads:
             try:
@@ -202,7 +205,7 @@ class Replica(KvRole):
             if message.receiver == self.entity:
                 self._by_author(self._own.hear(message, now))
             elif self._serving and self.master is not None and not self._knows(message.sender.endpoint):
-                self._done += self.master.handle_masters([payload], now)
+                self._done += self.master.handle_message(self._clone_topic, [payload], now)
         return self._take(now)
 
     @abstractmethod
@@ -219,7 +222,7 @@ class Replica(KvRole):
     def _look(self, now: float) -> None:
         """See what follows from what was done, for own writes too."""
 
-    def _take(self, now: float) -> list[Action]:
+    def _take(self, now: float) -> list[Effect]:
         """All that is to be done, with what follows from it."""
         while True:
             self._look(now)
@@ -237,17 +240,17 @@ class Replica(KvRole):
             if topic == self._clone_topic:
                 self._by_author(self._own.hear(cmd.decode_message(payload), now))
             elif self._serving and self.master is not None:
-                self._by_master(self.master.handle_messages([payload], now), now)
+                self._by_master(self.master.handle_message(self._master_topic, [payload], now), now)
 
     @abstractmethod
-    def _by_master(self, actions: Sequence[Action], now: float) -> None:
+    def _by_master(self, actions: Sequence[Effect], now: float) -> None:
         """Have done what the master here asks for."""
 
-    def _by_author(self, actions: Sequence[Action]) -> None:
+    def _by_author(self, actions: Sequence[Effect]) -> None:
         """Have done what own writes ask for."""
         for each in actions:
-            if isinstance(each, Send) and each.receiver == self.entity.endpoint:
-                self._looped.append((each.topic, each.payload))
+            if isinstance(each, Send) and each.to == self.entity.endpoint:
+                self._looped.append((each.topic, each.message))
             else:
                 self._done.append(each)
 
@@ -258,7 +261,7 @@ class Replica(KvRole):
     def _tell_clones(self, sender: Entity, master: Entity) -> None:
         """They hear no more of this master."""
         body = cmd.encode_command(cmd.MasterSilent(master))
-        self._done.append(Send(self._clone_topic, None, cmd.encode_message(0, sender, NOBODY, body)))
+        self._done.append(Send(None, cmd.encode_message(0, sender, NOBODY, body), self._clone_topic))
 
     def _refused(self, problem: ProtocolError) -> None:
         self._done.append(Report(CommandRefused(self.name, str(problem))))

@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from chappe.channel import ChannelConsumer
-from chappe.core import Clock
+from chappe.compiled import Frozen
+from chappe.core import Clock, Deliver, Effect, Resolve
 from chappe.data.convert import to_value
 from chappe.data.values import Value
 from chappe.defaults import CONFLICTS_MAX, MASTER_CONFLICT_S
 from chappe.errors import InvalidOperation, StaleData, StorageError, TimedOut
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action, Notify, Resolve
-from chappe.kv.backend import HistoryRow
-from chappe.kv.engine import Change, Engine, Entry
+from chappe.kv.backend import Commit, HistoryRow
+from chappe.kv.engine import Change, Engine, Entry, Kind
 from chappe.kv.entity import Entity
 from chappe.kv.history import KeyHistory, no_history
 from chappe.limits import KvLimits
 
-Hear: TypeAlias = Callable[[Iterable[bytes], float], list[Action]]  # command messages, now
+CHAIN: Final = b"chain"  # where the commands of a chain's head are sent, and what it has committed comes from
 Reaches: TypeAlias = Callable[[bytes], bool]  # whether there is a path to an endpoint
 
 
@@ -33,18 +33,41 @@ def new_input(limits: KvLimits, now: float, calm_s: float = 0.0) -> ChannelConsu
     )  # fmt: skip
 
 
+class KeyChange(Frozen, frozen=True):
+    """What those who watch a store are told of a key.
+
+    ``value`` is what it has now and ``before`` what it had, None where there is nothing (``kind`` tells that from a
+    stored none). ``expiry_ns`` is what was asked for with the write. ``publisher`` is who wrote, None if unknown.
+    ``version`` is the engine's number of the change.
+    """
+
+    kind: Kind
+    key: Value
+    value: Value
+    before: Value
+    expiry_ns: int | None
+    publisher: Entity | None
+    version: int
+
+
 class Notices:
-    """Tells watchers of changes, if they are ``wanted``."""
+    """Tells watchers of changes, if they are ``wanted``; ``to`` is their name for the driver."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
+        self.to: int | None = None
 
-    def tell(self, change: Change, expiry_ns: int | None, publisher: Entity | None, actions: list[Action]) -> None:
+    def tell(self, change: Change, expiry_ns: int | None, publisher: Entity | None, actions: list[Effect]) -> None:
         """A key has changed."""
         if self.wanted:
             value = None if change.entry is None else change.entry.value
             before = None if change.before is None else change.before.value
-            actions.append(Notify(change.kind, change.key, value, before, expiry_ns, publisher, change.version))
+            told = KeyChange(change.kind, change.key, value, before, expiry_ns, publisher, change.version)
+            last = actions[-1] if actions else None
+            if isinstance(last, Deliver):
+                last.messages.append(told)
+            else:
+                actions.append(Deliver(self.to, [told]))
 
 
 class Conflicts:
@@ -81,7 +104,7 @@ class KvRole(ABC):
     """
 
     kind: Literal["master", "clone"]
-    hears: dict[bytes, Hear]  # the topics that it subscribes to, and what takes their messages
+    topics: tuple[bytes, ...]  # that it subscribes to
 
     def __init__(
         self, name: str, entity: Entity, notices: Notices, author: Entity, *, clock: Clock,
@@ -102,6 +125,10 @@ class KvRole(ABC):
         return 0.0
 
     # -- looks --------------------------------------------------------------------------------------------------
+
+    def known_as(self, number: int) -> None:
+        """Name it for the driver: watchers' changes are delivered to ``number``."""
+        self._notices.to = number
 
     @property
     def notify(self) -> bool:
@@ -130,7 +157,7 @@ class KvRole(ABC):
         return self.engine.find(key)
 
     @abstractmethod
-    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Action]:
+    def ask_history(self, ticket: int, key: object, timeout_s: float, now: float) -> list[Effect]:
         """Resolve the ticket with the latest changes of a key, a tuple of ``PastChange``, the oldest first.
 
         Raises, or resolves it with, InvalidOperation if the master keeps no history; TimedOut after ``timeout_s``.
@@ -151,7 +178,7 @@ class KvRole(ABC):
         """When ``handle_timeout`` sends what writes wanted to be sent and is held for those that follow."""
         return math.inf
 
-    def let_go(self) -> list[Action]:
+    def let_go(self) -> list[Effect]:
         """Send what is held now."""
         return []
 
@@ -187,14 +214,14 @@ class KvRole(ABC):
     def put(
         self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Set a value; without ``expiry_ns`` it stays for good, whatever the one before had."""
         return self._write(cmd.Put(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
     def put_unique(
         self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Set a value if there is none; the ticket's outcome is whether it did."""
         self._requests += 1
         key, value = to_value(key), to_value(value)
@@ -204,25 +231,25 @@ class KvRole(ABC):
     def put_if(
         self, key: object, value: object, revision: int | None, *, now: float,
         expiry_ns: int | None = None, ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Set a value if nobody has changed it since a revision, None: if there is none. WrongRevision otherwise."""
         command = cmd.PutIf(to_value(key), to_value(value), expiry_ns, revision or 0, self.entity)
         return self._write(command, ticket, now)
 
     def erase_if(
         self, key: object, revision: int, *, now: float, ticket: int | None = None
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Remove a key if nobody has changed it since a revision. WrongRevision otherwise."""
         return self._write(cmd.EraseIf(to_value(key), revision, self.entity), ticket, now)
 
-    def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Action]:
+    def erase(self, key: object, *, now: float, ticket: int | None = None) -> list[Effect]:
         """Remove a key, if it is there."""
         return self._write(cmd.Erase(to_value(key), self.entity), ticket, now)
 
     def add(
         self, key: object, value: object, init: int, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Add to a value, by default the empty one of the type with tag ``init``; a master raises TypeClash."""
         command = cmd.Add(to_value(key), to_value(value), init, expiry_ns, self.entity)
         return self._write(command, ticket, now)
@@ -230,15 +257,15 @@ class KvRole(ABC):
     def subtract(
         self, key: object, value: object, *, now: float, expiry_ns: int | None = None,
         ticket: int | None = None,
-    ) -> list[Action]:  # fmt: skip
+    ) -> list[Effect]:  # fmt: skip
         """Take away from a value; a master raises NoSuchKey or TypeClash."""
         return self._write(cmd.Subtract(to_value(key), to_value(value), expiry_ns, self.entity), ticket, now)
 
-    def clear(self, *, now: float, ticket: int | None = None) -> list[Action]:
+    def clear(self, *, now: float, ticket: int | None = None) -> list[Effect]:
         """Remove everything."""
         return self._write(cmd.Clear(self.entity), ticket, now)
 
-    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Action]:
+    def await_idle(self, ticket: int, timeout_s: float, now: float) -> list[Effect]:
         """Resolve the ticket with None once ``idle``, with TimedOut after ``timeout_s``."""
         if self.idle():
             return [Resolve(ticket, None)]
@@ -249,31 +276,31 @@ class KvRole(ABC):
     # -- world --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin."""
 
-    def leave(self) -> list[Action]:
+    def leave(self) -> list[Effect]:
         """The end: the others notice that a master is gone."""
         return []
 
     @abstractmethod
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
         """An endpoint is out of reach."""
 
-    def handle_network(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Action]:
-        """The network has changed: ``holders`` are all that may have the master."""
+    @abstractmethod
+    def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
+        """Commands have come on one of ``topics``; or what the chain says, where ``topic`` is ``CHAIN``."""
+
+    def handle_subscription(self, holders: frozenset[bytes], reaches: Reaches, now: float) -> list[Effect]:
+        """Subscriptions have changed: ``holders`` are all endpoints that may have the master."""
         return []
 
-    def handle_committed(self, number: int, now: float) -> list[Action]:
-        """A ``Commit`` is durable."""
-        raise AssertionError(f"a {self.kind} asks for no commits")
-
-    def handle_commit_failed(self, number: int, error: StorageError, now: float) -> list[Action]:
-        """A ``Commit`` was refused."""
+    def handle_done(self, job: Commit, error: StorageError | None, now: float) -> list[Effect]:
+        """A commit is durable, or was refused."""
         raise AssertionError(f"a {self.kind} asks for no commits")
 
     @abstractmethod
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
 
     @abstractmethod
@@ -287,14 +314,14 @@ class KvRole(ABC):
     # -- inside -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Action]:
+    def _write(self, command: cmd.Action, ticket: int | None, now: float) -> list[Effect]:
         """A command of its own users."""
 
     def _has_all(self, ticket: int) -> bool:
         """True if an idle role has all that this wait is for."""
         return True
 
-    def _check_idle(self, now: float, actions: list[Action]) -> None:
+    def _check_idle(self, now: float, actions: list[Effect]) -> None:
         if self._waits and self.idle():
             for ticket in [ticket for ticket in self._waits if self._has_all(ticket)]:
                 del self._waits[ticket]

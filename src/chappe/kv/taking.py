@@ -8,11 +8,10 @@ from collections.abc import Collection
 from typing import Final
 
 from chappe.channel import Ack, Consume, ConsumerAction, Lost, Nack, ToProducer
-from chappe.core import Clock, Report
+from chappe.core import Clock, Effect, Report
 from chappe.defaults import CHANNEL_SILENT_S, CHANNEL_TICK_S, STORE_WRITER_FORGET_S
 from chappe.errors import BackendFailure
 from chappe.kv import commands as cmd
-from chappe.kv.actions import Action
 from chappe.kv.entity import NOBODY, Entity
 from chappe.kv.events import CommandRefused
 from chappe.kv.followers import Followers
@@ -62,7 +61,7 @@ class Taking:
 
     # -- what clones say --------------------------------------------------------------------------------------------
 
-    def attach(self, entity: Entity, command: cmd.AttachWriter, now: float, actions: list[Action]) -> None:
+    def attach(self, entity: Entity, command: cmd.AttachWriter, now: float, actions: list[Effect]) -> None:
         """A clone opens its channel, or opens it again: what is done already is not taken again."""
         if entity == NOBODY:
             actions.append(Report(CommandRefused(self._name, "nobody begins to write")))
@@ -79,14 +78,14 @@ class Taking:
         if writer.channel is None:
             writer.channel = new_input(self._limits, now)
             self._writers.attached[entity] = writer
-            taken = writer.channel.handle_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)
+            taken = writer.channel.take_handshake(writer.taken, command.ticks * CHANNEL_TICK_S, now)
         else:
             taken = writer.channel.skip_to(command.offset, now)
         self._take(writer, taken, now, actions)
         self._ordering.catch_up()
         self._writers.due[entity] = None
 
-    def handle(self, entity: Entity, seq: int, command: cmd.Command, now: float, actions: list[Action]) -> None:
+    def handle(self, entity: Entity, seq: int, command: cmd.Command, now: float, actions: list[Effect]) -> None:
         """A clone that writes has said something; a write it says again if there is no room now."""
         writer = self._writers.attached.get(entity)
         if writer is None or writer.channel is None:
@@ -96,13 +95,13 @@ class Taking:
                 return
             if entity.is_chappe:  # an original names an object of another number
                 command = cmd.bound(command, entity)
-            taken = writer.channel.handle_event(seq, command, now)
+            taken = writer.channel.take_event(seq, command, now)
         elif isinstance(command, cmd.Keepalive):  # it hears how far it is done
             writer.heard_ns = self._clock.wall_ns()
             self._writers.due[entity] = None
-            taken = writer.channel.handle_heartbeat(command.seq, now)
+            taken = writer.channel.take_heartbeat(command.seq, now)
         elif isinstance(command, cmd.RetransmitFailed):
-            taken = writer.channel.handle_retransmit_failed(command.seq, now)
+            taken = writer.channel.take_retransmit_failed(command.seq, now)
         else:
             assert isinstance(command, cmd.Settled)
             if writer.settle(command.seq):
@@ -112,7 +111,7 @@ class Taking:
 
     # -- confirming, and time ---------------------------------------------------------------------------------------
 
-    def confirm(self, actions: list[Action]) -> None:
+    def confirm(self, actions: list[Effect]) -> None:
         """Confirm writes, once for all of a writer's that were done meanwhile."""
         for entity in self._writers.due:
             writer = self._writers.known.get(entity)
@@ -121,7 +120,7 @@ class Taking:
                 self._followers.send(entity, cmd.WriterState(applied, self._followers.output.seq, outcomes), actions)
         self._writers.due.clear()
 
-    def handle_timeout(self, now: float, actions: list[Action]) -> None:
+    def tick(self, now: float, actions: list[Effect]) -> None:
         """Acknowledge, ask for what is missing, let go of those that are gone."""
         for writer in list(self._writers.attached.values()):
             if writer.channel is not None:
@@ -135,7 +134,7 @@ class Taking:
             self.forget(now)
 
     def next_timeout(self) -> float:
-        """When ``handle_timeout`` is due."""
+        """When ``tick`` is due."""
         channels = [each.channel.next_timeout() for each in self._writers.attached.values() if each.channel is not None]
         return min(channels, default=math.inf)
 
@@ -147,7 +146,7 @@ class Taking:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _take(self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Action]) -> None:
+    def _take(self, writer: Writer, taken: list[ConsumerAction[cmd.Action]], now: float, actions: list[Effect]) -> None:
         """Do what a writer's channel says; a lost write is passed over: its clone has given it up."""
         while taken:
             lost = False
@@ -162,7 +161,7 @@ class Taking:
                     self._answer(writer, each.message, actions)
             taken = writer.channel.skip_lost(now) if lost and writer.channel is not None else []
 
-    def _answer(self, writer: Writer, message: Ack | Nack, actions: list[Action]) -> None:
+    def _answer(self, writer: Writer, message: Ack | Nack, actions: list[Effect]) -> None:
         chappe = writer.entity.is_chappe
         if isinstance(message, Ack):
             if not chappe:  # those of chappe hear of each commit, and ask if they do not

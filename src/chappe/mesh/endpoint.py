@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from chappe.core import Effect, Flush
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX, MESH_MESSAGE_BYTES_MAX
-from chappe.mesh.actions import Action, Flush
 from chappe.mesh.filters import Filter
 from chappe.mesh.forwarding.group_keys import KeysHere
 from chappe.mesh.links.link import EndpointOptions, PeerInfo
@@ -43,13 +43,13 @@ class EndpointCore(Peerings):
         established = link is not None and link.established_at is not None
         return max(1, self.peer_messages_max // 2) if established else 1
 
-    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_frames(self, conn: int, frames: Sequence[bytes], now: float) -> list[Effect]:
         """Complete bodies of frames came, of at most ``messages_max``; none is larger than ``frame_bytes_max``."""
         link = self.links.get(conn)
         if link is None:
             return []
         link.heard_at = now
-        actions: list[Action] = []
+        actions: list[Effect] = []
         at = 0
         while link.established_at is None and at < len(frames):
             actions += self._greet(link, frames[at], now)
@@ -62,18 +62,18 @@ class EndpointCore(Peerings):
             actions += self._drop_overflowed(now)
         return actions + self._resolve_awaited() + self._say_goodbyes()
 
-    def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Action]:
+    def contain(self, conn: int, defect: Exception, frame: bytes, now: float) -> list[Effect]:
         """What came over a connection met a defect of somebody behind this core: see ``EndpointOptions.contains``."""
         link = self.links.get(conn)
         return [] if link is None else self._contain(link, defect, frame, now)
 
-    def handle_heard(self, conn: int, now: float) -> None:
+    def heard(self, conn: int, now: float) -> None:
         """Bytes came that make no whole frame yet: the peer is alive."""
         link = self.links.get(conn)
         if link is not None:
             link.heard_at = now
 
-    def handle_moved(self, conn: int, now: float) -> None:
+    def moved(self, conn: int, now: float) -> None:
         """A connection took bytes again after it had been full: somebody reads at its other end."""
         link = self.links.get(conn)
         if link is not None:
@@ -90,14 +90,13 @@ class EndpointCore(Peerings):
         """A full subscriber has taken something."""
         self.router.holds.taken(subscriber, now)
 
-    def handle_drained(self, count: int, now: float) -> None:
+    def drained(self, count: int, now: float) -> None:
         """A subscriber for which the driver reads nothing has taken so many messages, and has no room yet."""
         self.heartbeats.drained(count, now)
 
-    def handle_paused(self, on: bool, now: float) -> list[Action]:
+    def pause(self, on: bool, now: float) -> None:
         """The driver reads nothing from links for a while, or reads again: silence then means nothing."""
         self.heartbeats.pause(on, self.links.values(), now)
-        return []
 
     def holds_back(self, conn: int, now: float) -> bool:
         """Whether the driver is to read nothing from a link for now: what it brings goes on to a peer that is full.
@@ -144,7 +143,7 @@ class EndpointCore(Peerings):
         last: bool = False,
         *,
         now: float,
-    ) -> list[Action]:
+    ) -> list[Effect]:
         """Have messages of ``kind`` whose topics start with one of ``topics`` delivered, in addition to others.
 
         With ``times`` others are asked to tell when they published what they send here; with ``last`` those who keep
@@ -158,13 +157,13 @@ class EndpointCore(Peerings):
             self.router.want_last(subscriber)
         return actions
 
-    def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Action]:
+    def unsubscribe(self, subscriber: int, topics: Iterable[bytes] | None, now: float) -> list[Effect]:
         """Take back some topics of a subscriber, or the subscriber with all of them."""
         if topics is None:
             self.router.forget_last(subscriber)
         return self.router.refilter(self.router.subscriptions.remove(subscriber, topics), now)
 
-    def forward(self, topics: Iterable[bytes], now: float) -> list[Action]:
+    def forward(self, topics: Iterable[bytes], now: float) -> list[Effect]:
         """Want topics that nobody here wants, for others: only originals need that.
 
         Raises:
@@ -197,15 +196,15 @@ class EndpointCore(Peerings):
         """
         return self.router.publish_many(messages, now, since)
 
-    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
+    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Effect]:
         """Give a message of data that is published here to our own subscribers too, except for one of them."""
         return self.router.deliver_here(topic, payload, but)
 
-    def deliver_opened(self, messages: Iterable[Message], now: float) -> list[Action]:
+    def deliver_opened(self, messages: Iterable[Message], now: float) -> list[Effect]:
         """Give messages to our subscribers that came before, sealed, and could not be opened then."""
         return self.router.deliver_opened(messages)
 
-    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+    def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
         """There are other keys of groups here, to be handed on; only where there are rules."""
         return self.router.set_keys(here, now)
 
@@ -280,6 +279,6 @@ class EndpointCore(Peerings):
         """Rises whenever the network, or what somebody in it wants, has changed: see ``filters``."""
         return self.router.settled
 
-    def resubscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Action]:
+    def resubscribe(self, subscriber: int, topics: Iterable[bytes], kind: int = DATA, *, now: float) -> list[Effect]:
         """Have a subscriber want exactly these prefixes; others hear of it as one change. Raises as ``subscribe``."""
         return self.router.refilter(self.router.subscriptions.replace(subscriber, topics, kind), now)

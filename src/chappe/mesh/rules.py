@@ -28,6 +28,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from chappe.compiled import Frozen
 from chappe.mesh.filters import Filter
 from chappe.mesh.messages import COMMAND
 from chappe.permissions.decisions import REMEMBERED_MAX, Decisions, Verbs
@@ -56,6 +57,15 @@ _CLONES: Final[Verbs] = (ATTACH_CLONE, ATTACH_MASTER, FORWARD)
 _MASTERS: Final[Verbs] = (ATTACH_MASTER, FORWARD)
 _FORWARDERS: Final[Verbs] = (FORWARD,)
 _ADMINISTRATORS: Final[Verbs] = (ADMINISTER,)
+
+
+class OfferRules(Frozen, frozen=True):
+    """A job for the disk: take what may be newer permissions, which somebody hands on, if the authority signed them.
+
+    It comes to the rules that are in force then, or None if they are not taken.
+    """
+
+    raw: bytes
 
 
 class MeshRules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import selectors
 import socket
-from collections.abc import Callable
+from typing import Protocol
 
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import LOOK_UPS, run_once
@@ -13,20 +13,22 @@ from chappe.system import time
 from chappe.transports.dialling import Attempt
 
 
+class Dialler(Protocol):
+    """A member that dials."""
+
+    def dialled(self, dial: Attempt, sock: socket.socket) -> None:
+        """Take a connection that stands."""
+
+    def not_dialled(self, dial: Attempt) -> None:
+        """A dial came to nothing; its ``reason`` says why."""
+
+
 class Dials:
-    """All is called with the member's lock held.
+    """All is called with the member's lock held."""
 
-    Args:
-        connected: Takes each connection that stands.
-        failed: Is told of each dial that came to nothing; its ``reason`` says why.
-    """
-
-    def __init__(
-        self, turns: Turns, connected: Callable[[Attempt, socket.socket], None], failed: Callable[[Attempt], None]
-    ) -> None:
+    def __init__(self, turns: Turns, dialler: Dialler) -> None:
         self._turns = turns
-        self._connected = connected
-        self._failed = failed
+        self._dialler = dialler
         self.under_way: dict[int, Attempt] = {}  # by number
 
     def begin(self, number: int, host: str, port: int) -> None:
@@ -70,7 +72,7 @@ class Dials:
             self._turns.look_again()
         else:
             self.under_way.pop(dial.number, None)
-            self._failed(dial)
+            self._dialler.not_dialled(dial)
 
     def _writable(self, dial: Attempt, sock: socket.socket) -> None:
         if dial.sock is not sock:
@@ -80,4 +82,4 @@ class Dials:
             self._connect(dial)
         else:
             del self.under_way[dial.number]
-            self._connected(dial, sock)
+            self._dialler.dialled(dial, sock)

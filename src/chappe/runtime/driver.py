@@ -399,7 +399,9 @@ class Driver:
     def flush(self) -> None:
         """Have the core let go of what it gathered, and send it; the lock is held."""
         if not self.still:
-            self.perform(self.core.flush(time.monotonic()))
+            effects = self.core.flush(time.monotonic())
+            if effects:
+                self.perform(effects)
         self.ports.flushed()
 
     # -- the disk --------------------------------------------------------------------------------------
@@ -489,10 +491,15 @@ class Driver:
             except Exception as error:
                 self.refused(error)
                 self._due_from = now + REFUSED_S
-        for task in self._tasks.due(now):
-            self._tasks.set(task, now + task.idle())
-        self.flush()
-        self._look_at = self._tasks.next
+        if now >= self._look_at:
+            for task in self._tasks.due(now):
+                self._tasks.set(task, now + task.idle())
+            self._look_at = self._tasks.next
+        if not self.still:  # as ``flush``
+            effects = self.core.flush(now)
+            if effects:
+                self.perform(effects)
+        self.ports.flushed()
         if now < self._active_until:
             self._look_at = min(self._look_at, now + TICK_S)
         if self._suspects:

@@ -14,7 +14,6 @@ from itertools import takewhile
 from typing import Final, TypeAlias
 
 from chappe.defaults import MIB
-from chappe.kv.actions import Propose
 from chappe.kv.chained.core import Place
 from chappe.kv.chained.fed import Did, Fed, Whole, WholeRows, steps
 from chappe.kv.chained.machine import StoreMachine
@@ -135,10 +134,10 @@ class ChainLink:
 
     # -- to the chain -----------------------------------------------------------------------------------------
 
-    def propose(self, action: Propose) -> None:
+    def propose(self, commands: Sequence[bytes]) -> None:
         """Have the chain do this, if the server is its head; never waits."""
         if self._down is not None:
-            self._down.do(lambda: action.commands, self._propose)
+            self._down.do(lambda: commands, self._propose)
 
     def _propose(self, commands: Sequence[bytes]) -> None:
         server = self._server

@@ -7,8 +7,7 @@ import logging
 import math
 import selectors
 import socket
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from chappe.errors import AddressInUse, UsageError
 from chappe.runtime.turns import Turns
@@ -23,20 +22,24 @@ FULL_S: Final = 1.0  # no room or no descriptor left: listening pauses so long
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+class Listening(Protocol):
+    """A member that listens."""
+
+    def room_for_more(self) -> bool:
+        """Return whether a further connection may be accepted."""
+
+    def accepted(self, sock: socket.socket, address: Any) -> None:
+        """Take a connection; ``address`` is of its other end."""
+
+
 class Listeners:
-    """All but ``listening_socket`` is called with the member's lock held.
+    """All but ``listening_socket`` is called with the member's lock held."""
 
-    Args:
-        room: Whether a further connection may be accepted.
-        accepted: Takes each, with the address of its other end.
-    """
-
-    def __init__(self, turns: Turns, room: Callable[[], bool], accepted: Callable[[socket.socket, Any], None]) -> None:
+    def __init__(self, turns: Turns, member: Listening) -> None:
         self.sockets: list[socket.socket] = []
         self.due = math.inf  # listening pauses until then
         self._turns = turns
-        self._room = room
-        self._accepted = accepted
+        self._member = member
 
     def add(self, sock: socket.socket) -> None:
         """Accept what comes there. Raises TooManyOpenFiles."""
@@ -62,7 +65,7 @@ class Listeners:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPT_MAX):
-            if not self._room():
+            if not self._member.room_for_more():
                 self._pause()
                 return
             try:
@@ -75,7 +78,7 @@ class Listeners:
                     self._pause()
                 return
             sock.setblocking(False)
-            self._accepted(sock, address)
+            self._member.accepted(sock, address)
 
     def _pause(self) -> None:
         if self.due == math.inf:

@@ -14,8 +14,7 @@ import zmq
 from chappe.core import Ask, Close, Deliver, Dial, Effect, Flush, Publish, Reply, Resolve, Send, Subscribe
 from chappe.defaults import MAP_SERVER_FILES
 from chappe.errors import StorageError
-from chappe.kv.actions import Commit
-from chappe.kv.backend import Backend
+from chappe.kv.backend import Backend, Commit
 from chappe.kv.chp.client import MapClientCore, PlainWrite
 from chappe.kv.chp.events import MapServerFull
 from chappe.kv.chp.messages import HUGZ

@@ -29,6 +29,9 @@ class KeysWatch:
         self._here = KeysHere(versions, mine, groups.after)
         return self._here
 
-    def offer(self, group: str, raw: bytes) -> KeysHere | None:
-        """What is here, if these lines, which somebody hands on, are new and the authority's."""
-        return self.look() if self._groups.offer(group, raw) else None
+    def take(self, group: str, raw: bytes) -> bool:
+        """Take lines that somebody hands on, if they are new and the authority's; then ``look``.
+
+        It writes a file, and any thread may call it.
+        """
+        return self._groups.offer(group, raw)

@@ -37,9 +37,12 @@ class RulesWatch:
         self.rules = self._made()
         return self.rules
 
-    def offer(self, raw: bytes) -> MeshRules | None:
-        """The rules, if these permissions, which somebody hands on, are newer and the authority's."""
-        return self.look() if self._permissions.offer(raw) else None
+    def take(self, raw: bytes) -> bool:
+        """Take permissions that somebody hands on, if they are newer and the authority's; then ``look``.
+
+        It writes a file, and any thread may call it.
+        """
+        return self._permissions.offer(raw)
 
     def _made(self) -> MeshRules:
         now, found, raw = _utc(), self._permissions.permissions, self._permissions.raw

@@ -11,8 +11,7 @@ import zmq
 from chappe.core import Effect, Reply
 from chappe.data.binary import encode
 from chappe.errors import ProtocolError, StorageError, StorageFormat
-from chappe.kv.actions import Commit
-from chappe.kv.backend import Backend, Loaded, PutRow
+from chappe.kv.backend import Backend, Commit, Loaded, PutRow
 from chappe.permissions.rules import ATTACH_MASTER
 from chappe.replication.binary_star.messages import decode_claim
 from chappe.replication.binary_star.witness import Grant, PairRecord, WitnessCore

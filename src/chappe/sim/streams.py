@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from chappe.mesh.actions import Close, Dial, Flush
+from chappe.core import Close, Dial, Flush
 from chappe.sim.network import Network
 from chappe.sim.world import Clock
 

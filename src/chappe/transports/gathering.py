@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from chappe.mesh.actions import Flush
+from chappe.core import Flush
 from chappe.system import time
 
 GAP_S: Final = 0.00005  # what follows so soon belongs to a sequence ...
 MANY: Final = 64  # ... of which so many leave together, if there is room for them ...
 LONGEST_S: Final = 0.001  # ... or as many as there are so long after the first
+
+
+class LinkWriter(Protocol):
+    """What writes to sockets."""
+
+    def flush(self, effect: Flush) -> None:
+        """Write to one of them."""
+
+    def look_again_at(self, due: float) -> None:
+        """Call ``WriteGatherer.at_once`` then, monotonic seconds, if its ``due`` still says so."""
 
 
 class WriteGatherer:
@@ -20,24 +30,21 @@ class WriteGatherer:
     Order is the business of the outboxes: whichever call writes to a socket, everything put there before leaves too.
 
     Args:
-        flush: Writes to one socket.
-        look_at: Told when ``at_once`` is to be called, monotonic seconds, if ``due`` still says so then.
+        writer: Has the sockets.
         room: How many messages may wait for a peer; what is gathered is never more.
         clock: Tells the time, monotonic seconds.
     """
 
     def __init__(
         self,
-        flush: Callable[[Flush], None],
-        look_at: Callable[[float], None],
+        writer: LinkWriter,
         room: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.due = math.inf
         self.many = False  # several messages left last: who publishes does well to read what comes back
         self._clock = clock or time.monotonic
-        self._flush = flush
-        self._look_at = look_at
+        self._writer = writer
         self._many = min(MANY, room)
         self._waiting: dict[int, Flush] = {}  # by connection
         self._last: Sequence[Flush] = ()  # added last
@@ -52,7 +59,7 @@ class WriteGatherer:
             if flushes is not self._last:  # as a rule they are those of the message before
                 self._last = flushes
                 for each in flushes:
-                    self._waiting[each.conn] = each
+                    self._waiting[each.link] = each
 
     def soon(self, now: float) -> None:
         """Nobody waits for what was added last: it may leave with what follows."""
@@ -63,7 +70,7 @@ class WriteGatherer:
             self._asked_at = self._clock()  # writing to many peers takes longer than the gap, and is no pause
         elif self.due == math.inf and self._waiting and not self._held:
             self.due = now + LONGEST_S
-            self._look_at(self.due)
+            self._writer.look_again_at(self.due)
 
     def at_once(self) -> None:
         """Write all that was added."""
@@ -75,7 +82,7 @@ class WriteGatherer:
         self._last = ()
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
-            self._flush(each)
+            self._writer.flush(each)
 
     def hold(self) -> None:
         """Write nothing until ``let_go``; the lock is held all the time between."""

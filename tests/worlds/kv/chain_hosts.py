@@ -11,16 +11,20 @@ from tests.worlds.chain.hosts import ServerHost
 from tests.worlds.kv.parts import STORE, Part
 from tests.worlds.maps.lines import Lines
 
-from chappe.core import Report
-from chappe.kv.actions import Propose
+from chappe.core import Report, Send
 from chappe.kv.chained.core import ChainedMaster, Place
 from chappe.kv.chained.fed import Did, Fed, Whole, steps
 from chappe.kv.chained.machine import StoreMachine
 from chappe.kv.engine import index_of
 from chappe.kv.entity import chappe_entity
+from chappe.kv.role import CHAIN
 from chappe.sim.world import World
 
 HOPS_S: Final = (0.0, 0.000_1, 0.01, 0.2)  # from the chain's thread to the endpoint's, and back
+
+
+class ToChain:
+    """Commands of a master for its chain, as what can fail."""
 
 
 class MeshLines(Lines):
@@ -76,7 +80,7 @@ class StoreServer(Part, ServerHost):
             STORE, chappe_entity(self.endpoint, self.life), self.life, now=self.now, clock=self,
             limits=world.kv_limits, part_bytes=world.part_bytes, history=world.history_size,
         )  # fmt: skip
-        self.table |= {**self.role_table(), Propose: self._propose, Report: self._report}
+        self.table |= {**self.role_table(), Report: self._report}
         self.machine.hear(self._fed)
 
     @property
@@ -124,7 +128,7 @@ class StoreServer(Part, ServerHost):
             self._later(partial(self._hand_on, each))
 
     def _hand_on(self, fed: Fed) -> None:
-        self.call_role(self.role.handle_fed, [fed], self.now)
+        self.call_role(self.role.handle_message, CHAIN, [fed], self.now)
 
     def call(self, method: Callable[..., Sequence[Any]], *args: object, **options: object) -> None:
         """Make one call into the server; if it has another place then, that is news."""
@@ -132,7 +136,7 @@ class StoreServer(Part, ServerHost):
         place = Place(self.core.head, self.core.member, self.core.why)
         if self.alive and place != self._place:
             self._place = place
-            self._later(lambda: self.call_role(self.role.handle_place, place, self.now))
+            self._later(lambda: self.call_role(self.role.handle_message, CHAIN, [place], self.now))
 
     def _later(self, news: Callable[[], None]) -> None:
         self._news.append(news)
@@ -146,19 +150,22 @@ class StoreServer(Part, ServerHost):
         while self._news and self.alive:
             self._news.popleft()()
 
-    def _propose(self, action: Propose) -> None:
+    def _publish(self, action: Send) -> None:
+        if action.to != CHAIN:
+            super()._publish(action)
+            return
         self.world.clock.after(self.hop_s / 2, self._proposed, action)
 
-    def _proposed(self, action: Propose) -> None:
+    def _proposed(self, action: Send) -> None:
         if self.alive:
             self.take(lambda: self.call(self._number, action))
         else:
-            self.world.failed[Propose] += 1
+            self.world.failed[ToChain] += 1
 
-    def _number(self, action: Propose) -> list[Any]:
-        taken = [self.core.propose(each) for each in action.commands]
+    def _number(self, action: Send) -> list[Any]:
+        taken = [self.core.propose(each) for each in action.message]
         if not all(taken):
-            self.world.failed[Propose] += 1
+            self.world.failed[ToChain] += 1
         return []
 
 

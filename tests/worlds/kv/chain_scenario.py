@@ -128,7 +128,7 @@ class KvChain(Chains):
         holders = frozenset(each.endpoint for each in self.running())
         for clone in self.alive(CloneHost):
             if not clone.frozen:
-                clone.call(clone.role.handle_network, holders, lambda endpoint: endpoint in holders, clone.now)
+                clone.call(clone.role.handle_subscription, holders, lambda endpoint: endpoint in holders, clone.now)
 
     def heal(self) -> None:
         """Nothing is lost any more, and all hear who is there."""

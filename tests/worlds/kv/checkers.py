@@ -9,10 +9,10 @@ from tests.worlds.kv.hosts import KvHost
 from tests.worlds.kv.rogues import FORGED
 from tests.worlds.kv.world import LISTS, LIVING, PENDING, TEMPORARY, UNIQUE, KvWorld, Operation
 
+from chappe.core import Send
 from chappe.data.binary import decode
 from chappe.data.values import Value
 from chappe.errors import TimedOut
-from chappe.kv.actions import Notify, Send
 from chappe.kv.backend import HistoryRow
 from chappe.kv.commands import (
     EVENTS,
@@ -28,6 +28,7 @@ from chappe.kv.engine import index_of
 from chappe.kv.entity import Entity
 from chappe.kv.events import MasterFound, TwoMasters
 from chappe.kv.history import PastChange, past_change
+from chappe.kv.role import KeyChange
 from chappe.sim.world import Checker
 
 LATE_S = 0.3  # what is due is done by then
@@ -66,7 +67,7 @@ class MastersOrder(Checker[KvWorld]):
         if not states or states[-1] != state:
             states.append(dict(state))
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """A master's changes, as far as they are durable."""
         if host.kind == "master":
             state = self._state(host)
@@ -87,8 +88,8 @@ class MastersOrder(Checker[KvWorld]):
         if host.kind != "master":
             return
         state = self._state(host)
-        message = decode_message(action.payload)
-        if isinstance(message.command, EVENTS) and action.receiver is None:
+        message = decode_message(action.message)
+        if isinstance(message.command, EVENTS) and action.to is None:
             self._record(host.entity, message.seq, state)
         elif isinstance(message.command, Several):
             count = len(message.command.changes)
@@ -141,7 +142,7 @@ class Applied(Checker[KvWorld]):
 
     name = "exactly once"
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """A list with a serial number twice."""
         if action.key in LISTS and isinstance(action.value, tuple) and len(set(action.value)) != len(action.value):
             self.fail(f"{host.name} has a write twice in {action.value}")
@@ -182,7 +183,7 @@ class Names(Checker[KvWorld]):
 
     name = "names"
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """It says what it is."""
         if action.value == FORGED:
             self.fail(f"{host.name} shows under {action.key!r} what was said in another's name")
@@ -237,7 +238,7 @@ class Expiry(Checker[KvWorld]):
         super().__init__(world)
         self.expired: set[Value] = set()
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """Every value of these keys is put once."""
         if action.kind == "expire" and action.key in (*TEMPORARY, *LIVING) and isinstance(action.before, int):
             self._in_time(host, action, self.world.truth.asked[action.before])
@@ -248,7 +249,7 @@ class Expiry(Checker[KvWorld]):
         elif action.kind in ("insert", "update") and host.kind == "master" and action.value in self.expired:
             self.fail(f"{host.name} shows {action.value!r} again, which had expired")
 
-    def _in_time(self, host: KvHost, action: Notify, asked: Operation) -> None:
+    def _in_time(self, host: KvHost, action: KeyChange, asked: Operation) -> None:
         """Nothing expires sooner than its author wanted, unless the time of day was set."""
         early_ns = asked.wall_ns + (asked.expiry_ns or 2**63) - self.world.clock.wall_us * 1000
         if early_ns > 0 and not self.world.clock.wall_jump_us:
@@ -327,7 +328,7 @@ class Freshness(Checker[KvWorld]):
     def on_kv_report(self, host: KvHost, event: object) -> None:
         """A clone has found its master again, and with which word: that tells how far the master is."""
         if isinstance(event, MasterFound) and host.heard is not None:
-            command = decode_message(host.heard.payload).command
+            command = decode_message(host.heard.message).command
             if isinstance(command, Keepalive | WriterState):
                 told = command.seq if isinstance(command, Keepalive) else command.output
                 if host.role.position < told:
@@ -453,7 +454,7 @@ class Histories(Checker[KvWorld]):
         for index, each in found.items():
             told[index] = [each[revision] for revision in sorted(each)][-self.world.history_size :]
 
-    def on_notify(self, host: KvHost, action: Notify) -> None:
+    def on_notify(self, host: KvHost, action: KeyChange) -> None:
         """A master's changes, as far as they are durable."""
         if host.kind == "master":
             kind = action.kind if action.kind in ("erase", "expire") else "put"

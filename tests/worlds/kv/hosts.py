@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -10,16 +11,17 @@ from tests.worlds.backends import SimBackend
 from tests.worlds.kv.world import COUNTERS, LISTS, LIVING, MIXED, TEMPORARY, UNIQUE, KvWorld, Operation
 from tests.worlds.mesh.hosts import EndpointHost
 
-from chappe.core import Clock, Report
+from chappe.core import Clock, Deliver, Effect, Persist, Report, Resolve, Send
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
 from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, StoreError
-from chappe.kv.actions import Action, Commit, Notify, Resolve, Send
+from chappe.kv import events
+from chappe.kv.backend import Commit
 from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
 from chappe.kv.entity import chappe_entity
 from chappe.kv.history import KeyHistory
 from chappe.kv.topics import clone_topic, master_topic
-from chappe.member import KvPart, Serve
+from chappe.member import KvPart, StoreCommit
 from chappe.mesh.endpoint import EndpointOptions
 from chappe.sim.host import Host
 
@@ -43,8 +45,8 @@ OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, R
     (1, "clear", (None,), lambda serial, rng: None, None),
 )
 ANSWERING: Final = (
-    "start", "leave", "handle_messages", "handle_masters", "handle_gone", "handle_network", "handle_timeout",
-    "handle_committed", "handle_commit_failed", "await_ready", "await_idle", "ask_history",
+    "start", "leave", "handle_message", "handle_gone", "handle_subscription", "handle_timeout", "handle_done",
+    "await_ready", "await_idle", "ask_history",
     "put", "put_unique", "erase", "add", "subtract", "clear",
 )  # fmt: skip
 
@@ -65,11 +67,11 @@ class Wrapped:
 class Watched(Wrapped):
     """The core, such that whatever it answers to whomever is told first."""
 
-    def __init__(self, core: Any, tell: Callable[[Sequence[Action]], None]) -> None:
+    def __init__(self, core: Any, tell: Callable[[Sequence[Effect]], None]) -> None:
         super().__init__(core)
 
-        def telling(method: Callable[..., Sequence[Action]]) -> Callable[..., Sequence[Action]]:
-            def call(*arguments: Any, **options: Any) -> Sequence[Action]:
+        def telling(method: Callable[..., Sequence[Effect]]) -> Callable[..., Sequence[Effect]]:
+            def call(*arguments: Any, **options: Any) -> Sequence[Effect]:
                 actions = method(*arguments, **options)
                 tell(actions)
                 return actions
@@ -77,21 +79,16 @@ class Watched(Wrapped):
             return call
 
         self.__dict__ |= {name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)}
-        self.hears = {topic: telling(hear) for topic, hear in core.hears.items()}
 
 
 class FromBefore(Wrapped):
     """A clone as it was before changes came several in one message: it does not say that it takes those."""
 
-    def __init__(self, core: Any) -> None:
-        super().__init__(core)
-        self.hears = dict.fromkeys(core.hears, self.handle_messages)
-
-    def handle_messages(self, payloads: Iterable[bytes], now: float) -> list[Action]:
+    def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
         """See ``KvClone``."""
-        known = [each for each in payloads if not isinstance(_command(each), Several)]
-        actions: list[Action] = self._core.handle_messages(known, now)
-        return [each for each in actions if not isinstance(each, Send) or _command(each.payload) != TAKES_SEVERAL]
+        known = [each for each in messages if not isinstance(_command(each), Several)]
+        actions: list[Effect] = self._core.handle_message(topic, known, now)
+        return [each for each in actions if not isinstance(each, Send) or _command(each.message) != TAKES_SEVERAL]
 
 
 def _command(payload: bytes) -> object:
@@ -158,19 +155,20 @@ class KvHost(Host):
         """What its steady clock shows."""
         return self.world.now
 
-    def _answered(self, actions: Sequence[Action]) -> None:
+    def _answered(self, actions: Sequence[Effect]) -> None:
         """The core has answered this, to whomever."""
         world = self.world
         for action in actions:
             if isinstance(action, Send):
                 if world.telling:
-                    message = decode_message(action.payload)
-                    to = "" if action.receiver else " to all"
+                    message = decode_message(action.message)
+                    to = "" if action.to else " to all"
                     world.trace(self, "sends %d %s%s", message.seq, message.command, to)
                 world.see("on_send", self, action)
-            elif isinstance(action, Notify):
-                world.trace(self, "shows %s %r: %r", action.kind, action.key, action.value)
-                world.see("on_notify", self, action)
+            elif isinstance(action, Deliver):
+                for change in action.messages:
+                    world.trace(self, "shows %s %r: %r", change.kind, change.key, change.value)
+                    world.see("on_notify", self, change)
             elif isinstance(action, Resolve):
                 world.ended(self, action.ticket, action.outcome)
             elif isinstance(action, Report):
@@ -234,29 +232,29 @@ class KvHost(Host):
         """Say goodbye, whatever is under way."""
         raise NotImplementedError
 
-    def committed(self, number: int, error: StorageError | None) -> None:
-        """A commit is durable, or was refused."""
+    def committed(self, job: Any, error: StorageError | None) -> None:
+        """A job is done, or was refused."""
         raise NotImplementedError
 
-    def commit(self, action: Commit) -> None:
+    def _persist(self, action: Persist) -> None:
         """Have the backend do it, in a while."""
-        self.world.clock.after(self.world.commit_s(), self._written, action)
+        self.world.clock.after(self.world.commit_s(), self._written, action.job)
 
-    def _written(self, action: Commit) -> None:
+    def _written(self, job: Any) -> None:
         world = self.world
         if not self.alive:
             return
         assert self.backend is not None
         try:
-            self.backend.commit(action.operations)
+            self.backend.commit((job.commit if isinstance(job, StoreCommit) else job).operations)
         except StorageError as error:
             world.failed[Commit] += 1
-            self.committed(action.number, error)
+            self.committed(job, error)
         else:
             if world.rng.random() < world.dies_after_commit:
                 world.killed(self)
             else:
-                self.committed(action.number, None)
+                self.committed(job, None)
 
 
 class WireHost(KvHost):
@@ -265,7 +263,7 @@ class WireHost(KvHost):
     def __init__(self, world: KvWorld, name: str, backend: SimBackend | None = None) -> None:
         super().__init__(world, name)
         self.take_part(world.rng.randbytes(16), backend)
-        self.table = {Send: self._send, Commit: self.commit, Notify: _told, Resolve: _told, Report: _told}
+        self.table = {Send: self._send, Persist: self._persist, Deliver: _told, Resolve: _told, Report: _told}
 
     def start(self) -> None:
         """Begin."""
@@ -295,14 +293,11 @@ class WireHost(KvHost):
     def hear(self, action: Send) -> None:
         """A message has come, if it still lives."""
         self.heard = action
-        self.call(self.role.hears[action.topic], [action.payload], self.now)
+        self.call(self.role.handle_message, action.topic, [action.message], self.now)
 
-    def committed(self, number: int, error: StorageError | None) -> None:
-        """A commit is durable, or was refused."""
-        if error is None:
-            self.call(self.role.handle_committed, number, self.now)
-        else:
-            self.call(self.role.handle_commit_failed, number, error, self.world.now)
+    def committed(self, job: Any, error: StorageError | None) -> None:
+        """A job is done, or was refused."""
+        self.call(self.role.handle_done, job, error, self.now)
 
     def notice(self, endpoint: bytes) -> None:
         """An endpoint is out of reach."""
@@ -310,10 +305,10 @@ class WireHost(KvHost):
 
     def _send(self, action: Send) -> None:
         for other in self.world.alive(WireHost):
-            if other is self or (action.receiver is not None and action.receiver != other.entity.endpoint):
+            if other is self or (action.to is not None and action.to != other.entity.endpoint):
                 continue
-            if action.topic in other.role.hears:
-                self.world.wire.send(self.name, other.name, other.hear, action, Send, len(action.payload))
+            if action.topic in other.role.topics:
+                self.world.wire.send(self.name, other.name, other.hear, action, Send, len(action.message))
 
 
 class AttachedHost(EndpointHost, KvHost):
@@ -326,7 +321,6 @@ class AttachedHost(EndpointHost, KvHost):
     ) -> None:
         super().__init__(world, name, life, world.rng.randbytes(16), options, world.core)
         self.take_part(self.own_id, backend)
-        self.table |= {Serve: self._serve}
         self.part: KvPart = self.member.attach(self.role, PART)
 
     def start(self) -> None:
@@ -335,24 +329,39 @@ class AttachedHost(EndpointHost, KvHost):
 
     def write(self, method: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> None:
         """Make one call that writes."""
-        self.call(self.part.write, method, arguments, options, self.now)
+        effects = method(*arguments, now=self.part.check(self.now), **options)
+        self.call(partial(self.part.wrote, effects, self.now, expires="expiry_ns" in options))
 
     def ask_role(self, method: Callable[..., Any], *arguments: object) -> None:
         """Make one call that a ``Resolve`` answers."""
-        self.call(self.part.ask, method, arguments, self.now)
+        effects = method(*arguments, now=self.part.time(self.now))
+        self.call(self.part.answered, effects, self.now)
 
     def leave(self) -> None:
         """Say goodbye."""
         self.call(self.part.close, self.now)
 
-    def committed(self, number: int, error: StorageError | None) -> None:
-        """A commit is durable, or was refused."""
-        self.call(self.part.handle_committed, number, error, self.now)
+    def committed(self, job: Any, error: StorageError | None) -> None:
+        """A job is done, or was refused."""
+        self.call(self.member.handle_done, job, error, self.now)
 
-    def _serve(self, action: Serve) -> None:
-        for each in action.actions:
-            if isinstance(each, Commit):
-                self.commit(each)
+    def _persist(self, action: Persist) -> None:
+        KvHost._persist(self, action)
+
+    def _deliver(self, action: Deliver) -> None:
+        if action.to != PART:  # of those who watch the store the world hears when the core answers
+            super()._deliver(action)
+
+    def _next_ticket(self) -> int:
+        return -super()._next_ticket()  # those of the store are above 0
+
+    def _resolve(self, action: Resolve) -> None:
+        if action.ticket < 0:
+            super()._resolve(action)
+
+    def _report(self, action: Report) -> None:
+        if type(action.event).__module__ != events.__name__:
+            super()._report(action)
 
 
 def _told(action: object) -> None:

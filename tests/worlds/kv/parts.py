@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from tests.worlds.clocked import ClockedHost
 
-from chappe.core import Report
+from chappe.core import Deliver, Report, Resolve, Send
 from chappe.data.order import VECTOR
 from chappe.data.scalars import Count
 from chappe.errors import BufferFull, StoreError
-from chappe.kv.actions import Notify, Resolve, Send
 from chappe.kv.clone import KvClone
 from chappe.kv.commands import ChangesOffer, decode_message
 from chappe.kv.engine import index_of
@@ -82,7 +81,7 @@ class Part(Host):
 
     def role_table(self) -> dict[type, Callable[[Any], None]]:
         """What it does with each class of actions."""
-        return {Send: self._publish, Resolve: self._resolve, Notify: self._notify, Report: self._reported}
+        return {Send: self._publish, Resolve: self._resolve, Deliver: self._deliver, Report: self._reported}
 
     def die(self, *, goodbye: bool = False, notice_s: float = 0.0) -> None:
         """Stop; others hear of it, or do not for long."""
@@ -118,14 +117,15 @@ class Part(Host):
         written.outcome, written.told = action.outcome, True
         self.world.trace(self, "is told of %d: %r", action.ticket, action.outcome)
 
-    def _notify(self, action: Notify) -> None:
-        index = index_of(action.key)
-        if self.shown.get(index) != action.before:
-            self.world.fail("watches", f"{self.name} is told {action}, and knew {self.shown.get(index)!r}")
-        if action.kind in ("insert", "update"):
-            self.shown[index] = action.value
-        else:
-            del self.shown[index]
+    def _deliver(self, action: Deliver) -> None:
+        for change in action.messages:
+            index = index_of(change.key)
+            if self.shown.get(index) != change.before:
+                self.world.fail("watches", f"{self.name} is told {change}, and knew {self.shown.get(index)!r}")
+            if change.kind in ("insert", "update"):
+                self.shown[index] = change.value
+            else:
+                del self.shown[index]
 
     def _reported(self, action: Report) -> None:
         self.world.trace(self, "%s", action.event)
@@ -137,22 +137,22 @@ class Part(Host):
     def _publish(self, action: Send) -> None:
         world = self.world
         for other in world.alive(Part):
-            if other is self or action.topic not in other.role.hears:
+            if other is self or action.topic not in other.role.topics:
                 continue
-            if action.receiver is not None and action.receiver != other.endpoint:
+            if action.to is not None and action.to != other.endpoint:
                 continue
             if world.rng.random() < world.loss:
                 world.failed[Send] += 1
                 continue
-            topic, payload, endpoint = action.topic, action.payload, other.endpoint
-            if other.role.kind == "clone" and self.role.kind == "master" and action.receiver is not None:
+            topic, payload, endpoint = action.topic, action.message, other.endpoint
+            if other.role.kind == "clone" and self.role.kind == "master" and action.to is not None:
                 message = decode_message(payload)
                 if isinstance(message.command, ChangesOffer):
                     world.see("on_changes", other, message.sender)
 
             def deliver(host: Any, topic: bytes = topic, payload: bytes = payload, endpoint: bytes = endpoint) -> None:
                 if host.endpoint == endpoint:
-                    host.call_role(host.role.hears[topic], [payload], host.own_time)
+                    host.call_role(host.role.handle_message, topic, [payload], host.own_time)
 
             world.lines.send(self.name, other.name, "mesh", deliver)
 

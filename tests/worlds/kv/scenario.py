@@ -14,7 +14,7 @@ from tests.worlds.mesh.base import PORT
 from tests.worlds.mesh.checkers import Bounds, Patience, Storms
 from tests.worlds.mesh.hosts import EndpointHost
 
-from chappe.kv.actions import Send
+from chappe.core import Send
 from chappe.kv.commands import AckClone, Clear, SnapshotOffer
 from chappe.kv.entity import Entity, chappe_entity
 from chappe.mesh.endpoint import EndpointOptions
@@ -350,4 +350,4 @@ class Kv(KvBase):
         if relays:
             assert isinstance(host, AttachedHost)
             relay = self.rng.choice(relays)
-            relay.ask(relay.core.publish, action.topic, action.payload, COMMAND, host.own_id)
+            relay.ask(relay.core.publish, action.topic, action.message, COMMAND, host.own_id)

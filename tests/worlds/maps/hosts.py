@@ -28,7 +28,7 @@ from chappe.core import (
     Subscribe,
 )
 from chappe.errors import ChappeError, StorageError, StorageFull
-from chappe.kv.actions import Commit
+from chappe.kv.backend import Commit
 from chappe.kv.chp.client import MapClientCore, PlainWrite
 from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer

@@ -11,11 +11,10 @@ from tests.worlds.mesh.filters import as_published, show
 from tests.worlds.mesh.record import Spans
 from tests.worlds.mesh.world import MeshWorld
 
-from chappe.core import Report
+from chappe.core import Close, Deliver, Dial, Flush, Persist, Report, Resolve
 from chappe.defaults import CLOSE_FLUSH_S, HANDSHAKE_FRAME_BYTES_MAX
 from chappe.errors import PeeringError
 from chappe.member import Member
-from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferRules, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import (
     EndpointDiscovered,
@@ -30,6 +29,7 @@ from chappe.mesh.flows import portion
 from chappe.mesh.links.dialling import Retry
 from chappe.mesh.messages import COMMAND, DATA, NOBODY
 from chappe.mesh.places import MessageGaps
+from chappe.mesh.rules import OfferRules
 from chappe.sim.streams import Side
 
 SUBSCRIBER = 1
@@ -88,7 +88,7 @@ class EndpointHost(MeshHost):
             Dial: self._dial,
             Resolve: self._resolve,
             Report: self._report,
-            OfferRules: self._offer_rules,
+            Persist: self._persist,
         }
         if world.charter is not None:
             self.go_by(world.charter.held.get(name, 1))
@@ -107,19 +107,21 @@ class EndpointHost(MeshHost):
 
     def accept(self, side: Side) -> None:
         """A connection came in."""
-        self.ask(self.core.handle_accepted, self._add(side), side.address)
+        self.call(self.member.handle_link, self._add(side), side.address, self.now)
         self._secured(side)
 
     def connected(self, dial: int, side: Side) -> None:
         """A dial succeeded."""
-        self.ask(self.core.handle_dialled, self._add(side), dial, side.address)
+        side.conn = dial
+        self.sides[dial] = side
+        self.call(self.member.handle_link, dial, side.address, self.now)
         self._secured(side)
 
     def _secured(self, side: Side) -> None:
         """Where there are permissions, both know who the other is before anything else is said."""
         if self.world.charter is not None:
             name = side.other.host.name
-            self.core.handle_secured(side.conn, name.encode().ljust(16), self.world.charter.named(name), name)
+            self.core.secured(side.conn, name.encode().ljust(16), self.world.charter.named(name), name)
 
     def go_by(self, number: int) -> None:
         """Another version of the permissions is in force here."""
@@ -127,15 +129,17 @@ class EndpointHost(MeshHost):
         self.world.trace(self, "goes by version %d", number)
         self.ask(self.core.set_rules, self.world.charter.take(self.name, number, self.world.now))
 
-    def _offer_rules(self, action: OfferRules) -> None:
+    def _persist(self, action: Persist) -> None:
+        """Take the authority's files at once."""
         assert self.world.charter is not None
-        number = self.world.charter.read(self.name, action.raw)
+        assert isinstance(action.job, OfferRules)
+        number = self.world.charter.read(self.name, action.job.raw)
         if number is not None:
             self.go_by(number)
 
     def dial_failed(self, dial: int, reason: str) -> None:
         """A dial failed."""
-        self.ask(self.core.handle_dial_failed, dial, reason)
+        self.call(self.member.handle_gone, dial, reason, self.now)
 
     def read(self, side: Side, bodies: list[bytes]) -> None:
         """Frames came; they are handed in so many messages at a time, as the driver does."""
@@ -149,7 +153,7 @@ class EndpointHost(MeshHost):
     def broken(self, side: Side, reason: str) -> None:
         """A connection is gone."""
         if self.sides.pop(side.conn, None) is not None:
-            self.ask(self.core.handle_closed, side.conn, reason)
+            self.call(self.member.handle_gone, side.conn, reason, self.now)
 
     def take(self, conn: int, bytes_max: int) -> list[bytes]:
         """What is to be written."""
@@ -157,7 +161,7 @@ class EndpointHost(MeshHost):
 
     def moved(self, side: Side) -> None:
         """There is room again in a connection that was full."""
-        self.core.handle_moved(side.conn, self.now)
+        self.core.moved(side.conn, self.now)
 
     def reads(self, side: Side) -> bool:
         """Whether it reads from a connection: not while its subscriber is full, or a peer that it passes this on to."""
@@ -173,7 +177,7 @@ class EndpointHost(MeshHost):
     def _look_at_held(self, side: Side) -> None:
         self._held.discard(side)
         if self.alive and not self.frozen:
-            self.core.handle_heard(side.conn, self.now)
+            self.core.heard(side.conn, self.now)
             side.resume()
 
     # -- a slow subscriber ------------------------------------------------------------------------
@@ -202,7 +206,7 @@ class EndpointHost(MeshHost):
         if self._level and int(self.waiting) < int(before):
             self.core.handle_taken(SUBSCRIBER, self.now)
             if self.paused:
-                self.core.handle_drained(int(before) - int(self.waiting), self.now)
+                self.core.drained(int(before) - int(self.waiting), self.now)
             self.arm()
         if 2 * self.waiting <= INBOX_MAX:
             self._fill(0)
@@ -343,46 +347,50 @@ class EndpointHost(MeshHost):
 
     def ask(self, method: Callable[..., Sequence[Any]], *args: object) -> None:
         """Make one call into the core and carry out its answer."""
-        self.call(self.member.call, method, *args, now=self.now)
+
+        def act() -> Sequence[Any]:
+            return self.member.take(method(*args, now=self.now), self.now)
+
+        self.call(act)
 
     def _deliver(self, action: Deliver) -> None:
-        if action.subscriber == LAST:
+        if action.to == LAST:
             for message in action.messages:
                 self.world.see("on_last", self, message)
             return
-        for message in action.messages if action.subscriber == QUICK else ():
+        for message in action.messages if action.to == QUICK else ():
             self.world.see("on_quick", self, message)
-        for message in action.messages if action.subscriber != QUICK else ():
+        for message in action.messages if action.to != QUICK else ():
             self.received += 1
             if self.world.filters and message.kind == DATA:
                 message, wrong = as_published(message)
                 if wrong:
                     self.world.fail("filters", f"{self.life} got {message}, but {wrong}")
-            if (action.subscriber == COMMANDED) != (message.kind == COMMAND):
-                self.world.fail("delivery", f"{self.life} got for {action.subscriber} what is not for it: {message}")
+            if (action.to == COMMANDED) != (message.kind == COMMAND):
+                self.world.fail("delivery", f"{self.life} got for {action.to} what is not for it: {message}")
             self.world.see("on_delivered", self, message)
-            if action.subscriber == SUBSCRIBER:
+            if action.to == SUBSCRIBER:
                 self.gaps.came([message])
                 for gap in self.gaps.take():
                     self.world.see("on_gap", self, gap)
-        if self.sips and action.subscriber == SUBSCRIBER:
+        if self.sips and action.to == SUBSCRIBER:
             self.waiting += len(action.messages)
             self._fill(max(self._level, self._found_level()))
 
     def _flush(self, action: Flush) -> None:
-        side = self.sides.get(action.conn)
+        side = self.sides.get(action.link)
         if side is not None:
             side.write()
 
     def _close(self, action: Close) -> None:
-        self.world.trace(self, "closes %d: %s", action.conn, action.reason)
-        side = self.sides.pop(action.conn, None)
+        self.world.trace(self, "closes %d: %s", action.link, action.reason)
+        side = self.sides.pop(action.link, None)
         if side is not None:
             side.close()
             self.world.clock.after(CLOSE_FLUSH_S, self.world.streams.drop, side)
 
     def _dial(self, action: Dial) -> None:
-        self.world.streams.dial(self, action.dial, (action.host, action.port))
+        self.world.streams.dial(self, action.link, action.address)
 
     def _resolve(self, action: Resolve) -> None:
         if action.ticket in self.resolved:

@@ -81,7 +81,7 @@ class OriginalHost(MeshHost):
             if conn in self.peers:
                 self._take(conn, parse_message(body))
             elif conn in self._handshakes:
-                self._do(conn, self._handshakes[conn].handle_frame(body))
+                self._do(conn, self._handshakes[conn].take(body))
 
     def broken(self, side: Side, reason: str) -> None:
         """A connection is gone."""
@@ -91,7 +91,7 @@ class OriginalHost(MeshHost):
         if conn in self.peers:
             self._lose(conn)
         elif conn in self._handshakes:
-            self._do(conn, self._handshakes[conn].handle_closed(reason))
+            self._do(conn, self._handshakes[conn].end(reason))
 
     def moved(self, side: Side) -> None:
         """There is room again in a connection that was full: that is nothing to an original."""
@@ -148,7 +148,7 @@ class OriginalHost(MeshHost):
                         self.world.clock.after(RETRY_S, self.peer, self._dialled[conn], RETRY_S)
                 case Wake(conns):
                     for each in conns:
-                        self._do(each, self._handshakes[each].handle_woken())
+                        self._do(each, self._handshakes[each].wake())
 
     def _close(self, conn: int) -> None:
         side = self.sides.pop(conn, None)
@@ -163,7 +163,7 @@ class OriginalHost(MeshHost):
         if conn in self._dialled:
             self.peer(self._dialled[conn], RETRY_S)
         for each in woken:
-            self._do(each, self._handshakes[each].handle_woken())
+            self._do(each, self._handshakes[each].wake())
 
     def _take(self, conn: int, message: Message) -> None:
         if message.kind == PING:

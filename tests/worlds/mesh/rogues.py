@@ -90,7 +90,7 @@ class RogueHost(MeshHost):
                 self._put(side.conn, pack_pong(self.own_id, message.sender, message.payload))
 
     def _greet(self, side: Side, body: bytes) -> None:
-        for step in self._shaking[side.conn].handle_frame(body):
+        for step in self._shaking[side.conn].take(body):
             match step:
                 case SendFrame(frame):
                     self._put(side.conn, frame)

@@ -14,8 +14,8 @@ from typing import Final
 
 from tests.worlds.scale.shapes import Edge
 
+from chappe.core import Close, Deliver, Dial, Effect, Flush
 from chappe.defaults import MESH_PORT
-from chappe.mesh.actions import Action, Close, Deliver, Dial, Flush
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.links.dialling import ONCE
 from chappe.mesh.messages import (
@@ -85,6 +85,8 @@ class Network:
         self.written_at = 0.0  # the last frame but those that come with time
         self._settled = [0] * count
         self._ends: list[int] = []  # by connection: whose it is; the other end's number differs in the last bit
+        self._links: list[int] = []  # by end: the number that its endpoint has for the connection
+        self._end_at: dict[tuple[int, int], int] = {}  # by host and that number: the end
         self._open: dict[Edge, int] = {}  # the connection of a link, the dialling end's
         self._way: deque[tuple[float, int, list[bytes]]] = deque()  # what is under way: when it arrives, and where
         self._last: dict[int, tuple[float, list[bytes]]] = {}  # by connection: what was written to it last
@@ -105,7 +107,7 @@ class Network:
         for end in (conn, conn ^ 1):
             host = self._ends[end]
             self._ends[end] = -1
-            self._do(host, self.cores[host].handle_closed(end, "the link was cut", self.now))
+            self._do(host, self.cores[host].handle_gone(self._links[end], "the link was cut", self.now))
 
     def subscribe(self, host: int, topic: bytes) -> None:
         """Want a topic."""
@@ -121,7 +123,7 @@ class Network:
 
     def connections(self, host: int) -> dict[int, bytes]:
         """The connections of an endpoint, each with the id at its other end."""
-        return {conn: self.ids[self._ends[conn ^ 1]] for conn, at in enumerate(self._ends) if at == host}
+        return {self._links[conn]: self.ids[self._ends[conn ^ 1]] for conn, at in enumerate(self._ends) if at == host}
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -174,10 +176,10 @@ class Network:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _do(self, host: int, actions: Iterable[Action]) -> None:
+    def _do(self, host: int, actions: Iterable[Effect]) -> None:
         for action in actions:
             if isinstance(action, Flush):
-                self._write(host, action.conn)
+                self._write(host, self._end_at[host, action.link])
             elif isinstance(action, Deliver):
                 self.delivered[host] += len(action.messages)
             elif isinstance(action, Dial):
@@ -195,7 +197,7 @@ class Network:
             heapq.heappush(self._timers, (due, host))
 
     def _write(self, host: int, conn: int) -> None:
-        frames = self.cores[host].take(conn, _TAKE_BYTES)
+        frames = self.cores[host].take(self._links[conn], _TAKE_BYTES)
         if not frames or self._ends[conn] < 0:
             return
         for frame in frames:
@@ -220,21 +222,23 @@ class Network:
         host = self._ends[end]
         if host < 0:
             return
-        core = self.cores[host]
+        core, link = self.cores[host], self._links[end]
         at = 0
         while at < len(frames):
-            upto = at + core.messages_max(end)
-            self._do(host, core.handle_frames(end, [frame[4:] for frame in frames[at:upto]], when))
+            upto = at + core.messages_max(link)
+            self._do(host, core.handle_frames(link, [frame[4:] for frame in frames[at:upto]], when))
             at = upto
 
     def _answer(self, host: int, dial: Dial) -> None:
         """Somebody who was dialled takes the connection."""
-        other = int(dial.host)
+        other = int(dial.address[0])
         conn = len(self._ends)
         self._ends += [host, other]
         self._open[host, other] = conn
-        self._do(other, self.cores[other].handle_accepted(conn + 1, (str(host), MESH_PORT), self.now))
-        self._do(host, self.cores[host].handle_dialled(conn, dial.dial, (dial.host, dial.port), self.now))
+        self._links += [dial.link, conn + 1]
+        self._end_at[host, dial.link], self._end_at[other, conn + 1] = conn, conn + 1
+        self._do(other, self.cores[other].handle_link(conn + 1, (str(host), MESH_PORT), self.now))
+        self._do(host, self.cores[host].handle_link(dial.link, dial.address, self.now))
 
     def _wake(self, due: float, host: int) -> None:
         if self._armed[host] != due:

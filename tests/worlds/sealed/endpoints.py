@@ -1,4 +1,4 @@
-"""Endpoints that seal and open, as ``api.mesh.hosting`` and ``runtime.mesh_node`` do it, and the world of them."""
+"""Endpoints that seal and open, as ``api.mesh.hosting`` and ``runtime.mesh_ports`` do it, and the world of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tests.worlds.mesh.hosts import ROUNDING_S, EndpointHost
 from tests.worlds.mesh.scenario import Mesh
 from tests.worlds.sealing import MARK, Authority, Machine, Nonces, sign_of
 
-from chappe.core import Report
+from chappe.core import Persist, Report
 from chappe.errors import Sealed
-from chappe.mesh.actions import OfferKeys, OfferRules
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
-from chappe.mesh.forwarding.group_keys import KeysHere
+from chappe.mesh.forwarding.group_keys import KeysHere, OfferKeys
 from chappe.mesh.messages import DATA, NOBODY, Message
 from chappe.mesh.rules import MeshRules
 from chappe.permissions.rules import EVERYBODY, EVERYTHING, Rule
@@ -144,7 +143,6 @@ class SealedEndpoint(EndpointHost):
         self._here: KeysHere | None = None
         super().__init__(world, name, life, own_id, options, make)
         self.core.router.opens = self._open
-        self.table[OfferKeys] = self._offer_keys
         self._note_groups()
         self._say_keys()
 
@@ -162,12 +160,12 @@ class SealedEndpoint(EndpointHost):
         self.machine.offer(b"%d" % number)
         super().go_by(number)
 
-    def _offer_rules(self, action: OfferRules) -> None:
-        super()._offer_rules(action)
-        self._say_keys()
-
-    def _offer_keys(self, action: OfferKeys) -> None:
-        if self.machine.offer_keys(action.group, action.raw):
+    def _persist(self, action: Persist) -> None:
+        if isinstance(action.job, OfferKeys):
+            if self.machine.offer_keys(action.job.group, action.job.raw):
+                self._say_keys()
+        else:
+            super()._persist(action)
             self._say_keys()
 
     def _say_keys(self) -> None:

@@ -7,42 +7,39 @@ its own way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from chappe.api.faces import Closeable, Seconds, Steps, weakly
+from chappe.api.faces import Closeable, Seconds, Steps
 from chappe.api.kv.chained import StoreServer
 from chappe.api.kv.past import DataStoreRevision, revisions_of
 from chappe.api.mesh.arguments import expiry_ns
 from chappe.api.mesh.waiting import Asked, deadline_after, time_left
-from chappe.core import Report
+from chappe.core import Effect, Flush
 from chappe.data.convert import to_python, to_value
 from chappe.data.given import pairs, two
 from chappe.defaults import CLOSE_S
 from chappe.errors import BufferFull, Closed, MemberStopped, StaleData, TimedOut, WriteUnknown
-from chappe.kv.actions import Action, Notify, Resolve
 from chappe.kv.backend import Backend
 from chappe.kv.chained.core import ChainedMaster
 from chappe.kv.clone import KvClone
 from chappe.kv.engine import Engine
 from chappe.kv.events import WriteFailed
 from chappe.kv.master import KvMaster
-from chappe.runtime.kv_node import KvNode
+from chappe.kv.role import KeyChange
+from chappe.runtime.kv_node import CLOSE_S as CLOSE_WRITES_S
 from chappe.system import time
 from chappe.system.forking import own
 
 if TYPE_CHECKING:
     from chappe.api.mesh.hosting import Host
-    from chappe.api.mesh.identity import Own
     from chappe.mesh.events import PeerLost
-    from chappe.sealing.in_mesh import MeshSealing
 
 WAIT_S: Final = 10.0  # a write, or a question to the master, waits this long for its outcome
 MANY: Final = 256  # writes of ``put_many`` made at once
 Core = KvMaster | KvClone | ChainedMaster
-Method = Callable[..., list[Action]]
+Method = Callable[..., list[Effect]]
 Args = tuple[object, ...]
 Items = Mapping[Any, Any] | Iterable[tuple[object, object]]
 
@@ -53,16 +50,8 @@ class Watching(Protocol):
     def close(self) -> None:
         """End it."""
 
-    def notify(self, action: Notify) -> None:
+    def notify(self, change: KeyChange) -> None:
         """A key has changed; the lock is held."""
-
-
-def _require(permitted: Own, sealing: MeshSealing | None, kind: str, name: bytes) -> None:
-    """Raise NotPermitted or Sealed if nothing can be written now."""
-    if kind != "master":
-        permitted.write(name)
-    if sealing is not None:
-        sealing.check(name)
 
 
 class AttachedStore:
@@ -83,30 +72,61 @@ class AttachedStore:
         self._node = endpoint.node
         self._lock = endpoint.node.lock
         self._turns = endpoint.node.turns
-        self._asked: dict[int, Asked] = {}
         self._watches: dict[Watching, None] = {}
         self.proxies: dict[Closeable, None] = {}
-        table: dict[type, Callable[[Any], None]] = {
-            Resolve: weakly(self._resolved),
-            Notify: weakly(self._notified),
-            Report: weakly(self._reported),
-        }
-        require = (
-            None
-            if endpoint.permitted is None
-            else partial(_require, endpoint.permitted, endpoint.node.sealing, core.kind, core.name.encode())
-        )
-        link = None if chain is None else chain.link
-        self.node = KvNode(endpoint.node, core, next(endpoint.numbers), table, backend, require, link)
-        self.part = self.node.part
-
-    def _reported(self, action: Report) -> None:
-        self.endpoint.report(action.event)
+        self.number = next(endpoint.numbers)
+        self.part = endpoint.node.member.attach(core, self.number)
+        self.looked_for = False  # True while the author of a clone's unconfirmed write may poll for it
+        self._held = False  # changes were, when the last write began
+        self._follows = core.kind == "clone"
+        self._backend = backend
 
     def begin(self) -> None:
-        """Take part; the lock is held."""
-        self.node.start()
+        """Take part; the lock is held.
+
+        Raises:
+            UsageError: The endpoint has too many subscriptions to be announced.
+        """
+        node = self._node
+        self.endpoint.hear(self.number, self)
+        if self._backend is not None:
+            node.backends[self.number] = self._backend
+        if self.chain is not None:
+            node.chains[self.number] = self.chain.link
+        try:
+            effects = self.part.start(time.monotonic())
+        except BaseException:
+            self._end_disk(CLOSE_WRITES_S)
+            self._forget()
+            raise
+        self._do(effects)
+        if self.chain is not None:
+            self.chain.link.begin(self._turns.run, self._hear_chain)
+        self._turns.tell()
         self.endpoint.stores[self] = None
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        """Carry out what a call into the part has answered; the lock is held."""
+        self._node.driver.perform(effects)
+        self._turns.look_again_at(self.part.due)
+
+    def _hear_chain(self, news: Sequence[object]) -> None:
+        """What the chain has for this server, in order; the lock is held."""
+        if self.number in self._node.chains:
+            self._do(self.part.hear_chain(news, time.monotonic()))
+            self._node.gatherer.at_once()
+            self._turns.news = True
+
+    def _end_disk(self, timeout_s: float) -> None:
+        """Let go of the backend after what is under way."""
+        if self._backend is not None:
+            self._node.driver.end_disk(self.number, timeout_s, self._backend.close)
+
+    def _forget(self) -> None:
+        self.endpoint.hear(self.number, None)
+        self._node.backends.pop(self.number, None)
+        self._node.chains.pop(self.number, None)
+        self._node.driver.forget_disk(self.number)
 
     def check(self) -> None:
         """Raise Closed if it is, or MemberStopped if its endpoint was stopped; the lock is held."""
@@ -118,14 +138,29 @@ class AttachedStore:
 
     def engine(self) -> Engine:
         """The data, of a master without what has expired by now. Raises what ``unreadable`` tells."""
-        if self.node.looked_for:
-            self.node.catch_up()
+        if self.looked_for:
+            self.catch_up()
         if self.part.entries is None:
             raise self.unreadable()
         if self.core.kind == "master" and time.monotonic() >= self.part.due:
             with self._lock:
-                self.node.do_what_is_due()
+                self._do_what_is_due()
         return self.core.engine
+
+    def catch_up(self) -> None:
+        """Process pending messages before a reader looks for its own unconfirmed write; never waits.
+
+        A polling thread holds the GIL, and the loop's thread would get it only after
+        ``sys.getswitchinterval()``, longer than the whole round trip to a master.
+        """
+        self._turns.serve()
+        with self._lock:
+            self.looked_for = self.core.unconfirmed > 0
+
+    def _do_what_is_due(self) -> None:
+        """Have the core do it now, if it was not done in time: the machine is busy."""
+        if not self.part.closing:
+            self._do(self.part.handle_timeout(time.monotonic()))
 
     def unreadable(self) -> StaleData | MemberStopped | Closed:
         """Why it cannot be read."""
@@ -223,18 +258,21 @@ class AttachedStore:
             options["expiry_ns"] = expiry_ns(expiry_s)
         if not wait or (self.immediate and method != self.core.put_unique):
             with self._lock:
-                self.node.write(method, args, options, False)
+                now = time.monotonic()
+                effects = method(*args, now=self.begin_write(now), **options)
+                self.end_write(effects, now, expires=expiry_s is not None)
                 if found is not None:
                     self._look(args, found)
                 self._turns.tell()
             self._node.keep_up()
             return None
         with self._lock:
-            ticket = next(self.endpoint.numbers)
-            asked = Asked(self._turns, self._asked, ticket)
-            options["ticket"] = ticket
+            asked = Asked(self._turns, self.endpoint.asked, next(self.endpoint.numbers), self)
+            options["ticket"] = asked.ticket
             try:
-                self.node.write(method, args, options, True)
+                now = time.monotonic()
+                effects = method(*args, now=self.begin_write(now), **options)
+                self.end_write(effects, now, expires=expiry_s is not None, hurry=True)
             except BaseException:
                 asked.forget()
                 raise
@@ -242,6 +280,53 @@ class AttachedStore:
                 self._look(args, found)
             self._turns.tell()
         return asked
+
+    def begin_write(self, now: float) -> float:
+        """Look whether the core may be called to write; returns the time that it is to be told. The lock is held.
+
+        Raises:
+            BufferFull: There is no ``room`` at present.
+            NotPermitted: The permissions do not let us write.
+            MemberStopped: A defect has stopped the endpoint.
+        """
+        self._turns.check()
+        endpoint, core = self.endpoint, self.core
+        if endpoint.permitted is not None:
+            name = core.name.encode()
+            if core.kind != "master":
+                endpoint.permitted.write(name)
+            if endpoint.node.sealing is not None:
+                endpoint.node.sealing.check(name)
+        self._held = core.held_until < math.inf
+        return self.part.check(now)
+
+    def end_write(self, effects: Sequence[Effect], now: float, *, expires: bool = False, hurry: bool = False) -> None:
+        """Carry out what a write has answered; without ``hurry`` it may be sent a moment later, with others."""
+        node, part = self._node, self.part
+        due = part.due
+        effects = part.wrote(effects, now, expires=expires)
+        if hurry and self.core.held_until < math.inf:
+            effects = [*effects, *part.let_go(now)]
+        waiting: list[Flush] = []
+        rest: list[Effect] = []
+        for each in effects:
+            if type(each) is Flush:
+                waiting.append(each)
+            else:
+                rest.append(each)
+        if rest:
+            node.driver.perform(rest)
+        if waiting:
+            node.gatherer.add(waiting)
+            if hurry:
+                node.gatherer.at_once()
+            else:
+                node.gatherer.soon(now)
+            node.gatherer.many |= self._held
+        if part.due < due:
+            self._turns.look_again_at(part.due)
+        if not hurry:
+            self.looked_for = self._follows
 
     def _look(self, args: tuple[object, ...], found: list[Any]) -> None:
         if self.core.leads:
@@ -279,8 +364,10 @@ class AttachedStore:
         """``await_idle`` up to the wait; what has expired by now is among what is waited for."""
         with self._lock:
             self.check()
-            self.node.do_what_is_due()
-            return self._ask(self.core.await_idle, timeout)
+            self._do_what_is_due()
+            asked = self.endpoint.question(self)
+            effects = self.core.await_idle(asked.ticket, _or_ever(timeout), self.part.time(time.monotonic()))
+            return self._answering(asked, effects)
 
     def idle_outcome(self, asked: Asked) -> bool:
         """The answer of ``await_idle``, after the wait."""
@@ -294,7 +381,9 @@ class AttachedStore:
         assert isinstance(self.core, KvClone)
         with self._lock:
             self.check()
-            return self._ask(self.core.await_ready, timeout)
+            asked = self.endpoint.question(self)
+            effects = self.core.await_ready(asked.ticket, _or_ever(timeout), self.part.time(time.monotonic()))
+            return self._answering(asked, effects)
 
     def asking_history(self, key: object, timeout: Seconds) -> Steps[list[DataStoreRevision]]:
         """Wait for the history of a key."""
@@ -310,8 +399,14 @@ class AttachedStore:
         """Ask for the history of a key. Raises InvalidOperation if there is none, or BufferFull."""
         with self._lock:
             self.check()
-            self.node.do_what_is_due()
-            return self._ask(self.core.ask_history, timeout, to_value(key))
+            self._do_what_is_due()
+            asked, now = self.endpoint.question(self), self.part.time(time.monotonic())
+            try:
+                effects = self.core.ask_history(asked.ticket, to_value(key), _or_ever(timeout), now)
+            except BaseException:
+                asked.forget()
+                raise
+            return self._answering(asked, effects)
 
     def history_outcome(self, key: object, asked: Asked) -> list[DataStoreRevision]:
         """The answer to ``begin_history``."""
@@ -319,14 +414,10 @@ class AttachedStore:
             raise Closed(f"store {self.name!r} was closed")
         return revisions_of(to_python(to_value(key)), asked.take(""))
 
-    def _ask(self, method: Method, timeout: float | None, *arguments: object) -> Asked:
-        ticket = next(self.endpoint.numbers)
-        asked = Asked(self._turns, self._asked, ticket)
-        try:
-            self.node.ask(method, ticket, *arguments, math.inf if timeout is None else timeout)
-        except BaseException:
-            asked.forget()
-            raise
+    def _answering(self, asked: Asked, effects: Sequence[Effect]) -> Asked:
+        """Carry out what a question has answered."""
+        self._do(self.part.answered(effects, time.monotonic()))
+        self._node.gatherer.at_once()
         return asked
 
     # -- the end --------------------------------------------------------------------------------------
@@ -338,15 +429,16 @@ class AttachedStore:
                 return
             self.closed = True
             watches, proxies = list(self._watches), list(self.proxies)
-        self.node.close(timeout_s)
+        self._leave(timeout_s)
         if self.chain is not None:
             self.chain.close()
         with self._lock:
             unconfirmed = self.core.unconfirmed
             lost = WriteUnknown(f"store {self.name!r} was closed before its master had confirmed the write")
-            if unconfirmed and not self._asked:
+            waiting = [each for each in self.endpoint.asked.values() if each.owner is self]
+            if unconfirmed and not waiting:
                 self.endpoint.report(WriteFailed(self.name, f"{unconfirmed} writes", lost))
-            for asked in list(self._asked.values()):
+            for asked in waiting:
                 asked.answer(lost)
             self._turns.news = True
             self.endpoint.stores.pop(self, None)
@@ -356,6 +448,28 @@ class AttachedStore:
             proxy.close()
         with self._lock:
             self._turns.tell()
+
+    def _leave(self, timeout_s: float) -> None:
+        """Take no more writes, wait until those under way are done, and take part no more; the lock is not held.
+
+        Waits at most ``timeout_s`` each for a clone's writes to be confirmed, if it has a master, and for a backend.
+        """
+        node, turns = self._node, self._turns
+        with self._lock:
+            self.part.closing = True
+        if not turns.closed:
+            turns.wait(lambda: self.core.settled, timeout_s)
+        self._end_disk(timeout_s)
+        with self._lock:
+            effects = self.part.close(time.monotonic())
+            self._forget()
+            node.pause(self.number, False)
+            if not turns.closed and turns.halted is None:
+                node.driver.perform(effects)
+                node.gatherer.at_once()
+                turns.tell()
+        if self.chain is not None:
+            self.chain.link.close()
 
     # -- for watches and proxies ----------------------------------------------------------------------
 
@@ -381,14 +495,15 @@ class AttachedStore:
         """A watch has no room for further changes, or has some again; the lock is held."""
         if not on:
             self._turns.news = True
-        self.node.stop(watch, on)
+        if self.part.handle_full(watch, on):
+            self._node.pause(self.number, on)
 
-    # -- for the node, with the lock held -------------------------------------------------------------
+    def deliver(self, changes: list[KeyChange]) -> None:
+        """Keys have changed; the lock is held."""
+        for change in changes:
+            for watch in list(self._watches):
+                watch.notify(change)
 
-    def _resolved(self, action: Resolve) -> None:
-        if (asked := self._asked.get(action.ticket)) is not None:
-            asked.answer(action.outcome)
 
-    def _notified(self, action: Notify) -> None:
-        for watch in list(self._watches):
-            watch.notify(action)
+def _or_ever(timeout: float | None) -> float:
+    return math.inf if timeout is None else timeout

@@ -16,9 +16,9 @@ from chappe.data.convert import to_value
 from chappe.data.order import COUNT, INTEGER, NONE, REAL, SET, STRING, TABLE, TIMESPAN, TIMESTAMP, VECTOR, sort_key
 from chappe.defaults import SUBSCRIBER_BYTES_MAX, SUBSCRIBER_MESSAGES_MAX
 from chappe.errors import BufferFull, UsageError
+from chappe.system import time
 
 _NUMBERS: Final = frozenset({COUNT, INTEGER, REAL})
-_NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
 class DataStore(Closeable, ReadableStore):
@@ -71,7 +71,9 @@ class DataStore(Closeable, ReadableStore):
         if expiry_s is None and (self._immediate or not wait):
             try:
                 with self._lock:
-                    self.attached.node.write(self.core.put, (key, value), _NO_OPTIONS, False)
+                    now = time.monotonic()
+                    effects = self.core.put(key, value, now=self.attached.begin_write(now))
+                    self.attached.end_write(effects, now)
                     self._turns.tell()
                 self._node.keep_up()
                 return

@@ -35,7 +35,6 @@ class ReadableStore(ABC):
         self.attached = attached
         self.core = attached.core
         self.part = attached.part
-        self._driver = attached.node
         self.name = attached.name
         self.role: Literal["master", "clone"] = self.core.kind
         self._lock = attached.endpoint.node.lock
@@ -80,8 +79,8 @@ class ReadableStore(ABC):
         Raises:
             StaleData: A clone was without its master for too long, or has never had one. So does all reading.
         """
-        if self._driver.looked_for:
-            self._driver.catch_up()
+        if self.attached.looked_for:
+            self.attached.catch_up()
         entries = self.part.entries
         if entries is None:
             raise self.attached.unreadable()

@@ -12,9 +12,9 @@ from chappe.data.convert import to_python, to_value
 from chappe.data.given import as_text
 from chappe.data.values import Value
 from chappe.errors import BufferFull, UsageError
-from chappe.kv.actions import Notify
 from chappe.kv.engine import Change, Entry, index_of
 from chappe.kv.entity import Entity
+from chappe.kv.role import KeyChange
 from chappe.kv.sizes import size_of
 from chappe.mesh.policy import Policy
 
@@ -42,7 +42,7 @@ class DataStoreEvent:
     expiry_s: float | None
     publisher: Entity | None
     version: int
-    typed: Notify | Change = field(repr=False, compare=False)
+    typed: KeyChange | Change = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DataStoreEntry:
     revision: int | None = None
 
 
-def event_of(notify: Notify) -> DataStoreEvent:
+def event_of(notify: KeyChange) -> DataStoreEvent:
     """What a core told, for users."""
     return DataStoreEvent(
         notify.kind,
@@ -123,11 +123,11 @@ class DataStoreWatch(Source[DataStoreEvent]):
 
     # -- for the store, with the lock held --------------------------------------------------------------
 
-    def notify(self, action: Notify) -> None:
+    def notify(self, change: KeyChange) -> None:
         """A key has changed."""
-        if self._overflowed or not self._wanted(action.key):
+        if self._overflowed or not self._wanted(change.key):
             return
-        size = size_of(action.key) + size_of(action.value)
+        size = size_of(change.key) + size_of(change.value)
         if self._full() and self._policy is not Policy.BLOCK:
             whose = f"a watch of store {self._store.name!r}"
             if self._policy is Policy.DROP_OLDEST:
@@ -141,7 +141,7 @@ class DataStoreWatch(Source[DataStoreEvent]):
                 self._node.turns.news = self._node.turns.news or self._overflowed
                 return
             self._report_dropped(self.dropped, whose)
-        self._queue.append((action, size))
+        self._queue.append((change, size))
         self._bytes += size
         if self._policy is Policy.BLOCK and not self._stopping and self._full():
             self._stopping = True
@@ -151,17 +151,17 @@ class DataStoreWatch(Source[DataStoreEvent]):
     def _full(self) -> bool:
         return len(self._queue) >= self._messages_max or self._bytes >= self._bytes_max
 
-    def _take(self, n: int) -> list[Notify]:
-        found: list[Notify] = []
+    def _take(self, n: int) -> list[KeyChange]:
+        found: list[KeyChange] = []
         while self._queue and len(found) < n:
-            action, size = self._queue.popleft()
+            change, size = self._queue.popleft()
             self._bytes -= size
-            found.append(action)
+            found.append(change)
         if self._stopping and 2 * len(self._queue) <= self._messages_max and 2 * self._bytes <= self._bytes_max:
             self._go_on()
         return found
 
-    def _shown(self, found: list[Notify]) -> list[DataStoreEvent]:
+    def _shown(self, found: list[KeyChange]) -> list[DataStoreEvent]:
         return [event_of(each) for each in found]
 
     def _check(self) -> None:

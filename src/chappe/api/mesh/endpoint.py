@@ -225,7 +225,11 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
     def begin_peer(self, host: str, port: int, retry: Retry) -> Asked:
         """``peer`` up to the wait."""
         check_reach(self.security, host)
-        return self._ask(self.core.peer, host, check_port(port), retry)
+        check_port(port)
+        with self._lock:
+            asked = self.question()
+            self.node.do(self.core.peer(host, port, retry, asked.ticket, time.monotonic()))
+            return asked
 
     def peer_nosync(
         self,
@@ -252,7 +256,11 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
 
     def begin_unpeer(self, host: str, port: int) -> Asked:
         """``unpeer`` up to the wait."""
-        return self._ask(self.core.unpeer, host, check_port(port))
+        check_port(port)
+        with self._lock:
+            asked = self.question()
+            self.node.do(self.core.unpeer(host, port, asked.ticket, time.monotonic()))
+            return asked
 
     def unpeer_nosync(self, host: str, port: int) -> None:
         """As ``unpeer``, without waiting."""
@@ -293,7 +301,11 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
 
     def begin_await_peer(self, id: str | UUID, timeout: float | None) -> Asked:
         """``await_peer`` up to the wait."""
-        return self._ask(self.core.await_peer, as_id(id).bytes, timeout)
+        raw = as_id(id).bytes
+        with self._lock:
+            asked = self.question()
+            self.node.do(self.core.await_peer(raw, timeout, asked.ticket, time.monotonic()))
+            return asked
 
     def ping(self, id: str | UUID, timeout: float | None = AWAIT_S) -> float:
         """Have a direct peer answer; returns the seconds that it took, there and back.
@@ -304,7 +316,10 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
             TimedOut: It has not answered yet.
         """
         began = time.monotonic()
-        asked = self._ask(self.core.ping, as_id(id).bytes)
+        raw = as_id(id).bytes
+        with self._lock:
+            asked = self.question()
+            self.node.do(self.core.ping(raw, asked.ticket, time.monotonic()))
         asked.wait(timeout)
         asked.take(f"{id} has not answered yet")
         return time.monotonic() - began
@@ -315,8 +330,10 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
         Between endpoints of chappe that is needed only to keep last values of topics that nobody else wants: they find
         out who wants what.
         """
-        self.check()
-        self.node.call(self.core.forward, [encode_topic(each) for each in topics])
+        raw = [encode_topic(each) for each in topics]
+        with self._lock:
+            self.check()
+            self.node.do(self.core.forward(raw, time.monotonic()))
 
     # -- subscribing ----------------------------------------------------------------------------------
 
@@ -379,7 +396,8 @@ class Endpoint(at_exit.Collectable, Closeable, Host):
                 made = AgedSubscriber(self, number, topics, inbox, messages_max, bytes_max, max_age_s, on_stale, on_gap)
             self._subscribers[number] = made
             encoded = [encode_topic(each) for each in topics]
-            self.node.call(self.core.subscribe, number, encoded, DATA, max_age_s is not None, last)
+            times, now = max_age_s is not None, time.monotonic()
+            self.node.do(self.core.subscribe(number, encoded, DATA, times, last, now=now))
         if callback is not None:
             made.call_back(callback)
         return made

@@ -15,7 +15,7 @@ from chappe.api.mesh.arguments import OnFull, as_id, encode_topic, topics_of
 from chappe.api.mesh.endpoint import Endpoint
 from chappe.api.mesh.identity import Own
 from chappe.api.mesh.subscriber import Subscriber
-from chappe.core import Report
+from chappe.core import Effect, Report, Send
 from chappe.defaults import (
     HEARTBEAT_S,
     PEER_BYTES_MAX,
@@ -25,7 +25,7 @@ from chappe.defaults import (
 )
 from chappe.errors import ChappeError, Closed, NotPermitted, Unreachable, UsageError
 from chappe.gateway.announcement import MARKED
-from chappe.gateway.core import Action, GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
+from chappe.gateway.core import GatewayCore, PublishToSide, SideOptions, SideStatus, SubscribeAtSide
 from chappe.gateway.summary import as_chosen
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.runtime.driver import SYSTEM_CLOCK
@@ -217,13 +217,13 @@ class Gateway(Closeable):
         if not found:
             return
         with self._lock:
-            actions = self._core.handle_messages(side, [each.message for each in found], time.monotonic())
+            actions = self._core.handle_message(side, [each.message for each in found], time.monotonic())
         for action in actions:
-            if isinstance(action, PublishToSide):
-                self._publish(action)
+            if isinstance(action, Send):
+                self._publish(action.to, action.message)
 
-    def _publish(self, action: PublishToSide) -> None:
-        side, messages = action.side, action.messages
+    def _publish(self, side: int, passed: PublishToSide) -> None:
+        messages = passed.messages
         endpoint = self._endpoints[side]
         if endpoint.permitted is not None:
             messages = self._permitted(side, endpoint.permitted, messages)
@@ -236,7 +236,7 @@ class Gateway(Closeable):
                     self._wait_for_room(side, dict.fromkeys(topics_of(chunk)))
             except NotPermitted:
                 pass  # since a moment ago
-        for receiver, payload in action.marked:
+        for receiver, payload in passed.marked:
             try:
                 while endpoint.try_publish(MARKED, payload, receiver) is None:
                     self._wait_for_room(side, (MARKED,), receiver)
@@ -279,17 +279,21 @@ class Gateway(Closeable):
                         continue
                     self._looked[side] = settled
                     filters = endpoint.core.filters()
-                self._do(self._core.handle_network(side, filters, time.monotonic()))
+                self._do(self._core.handle_subscription(side, filters, time.monotonic()))
             if time.monotonic() >= self._core.next_timeout():
                 self._do(self._core.handle_timeout(time.monotonic()))
 
-    def _do(self, actions: Iterable[Action]) -> None:
+    def _do(self, actions: Iterable[Effect]) -> None:
         """Carry out what does not wait for anybody."""
         for action in actions:
-            if isinstance(action, SubscribeAtSide):
-                endpoint = self._endpoints[action.side]
-                number = self._subscribers[action.side].number
-                endpoint.node.call(endpoint.core.resubscribe, number, action.topics)
+            if isinstance(action, Send):
+                assert isinstance(action.message, SubscribeAtSide)
+                endpoint = self._endpoints[action.to]
+                number = self._subscribers[action.to].number
+                with endpoint.node.lock:
+                    if endpoint.node.runs():
+                        effects = endpoint.core.resubscribe(number, action.message.topics, now=time.monotonic())
+                        endpoint.node.do(effects)
             elif isinstance(action, Report):
                 with self._endpoints[0].node.lock:
                     self._endpoints[0].report(action.event)

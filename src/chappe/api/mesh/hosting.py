@@ -11,23 +11,22 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from chappe.api.faces import Closeable, weakly
+from chappe.api.faces import Closeable
 from chappe.api.mesh.arguments import as_id, chunks, encode_topic, encode_value, own_id, topics_of
 from chappe.api.mesh.identity import Own, sealing_of, watch_rules
 from chappe.api.mesh.told import told
 from chappe.api.mesh.waiting import Asked, KeysWait, Waiting
 from chappe.api.taps import MeshTap
-from chappe.core import Report
+from chappe.core import Deliver, Flush
 from chappe.defaults import KIB
 from chappe.errors import Closed, Sealed, Unreachable
 from chappe.member import Record
-from chappe.mesh.actions import Deliver, Flush, Resolve
 from chappe.mesh.endpoint import EndpointCore, EndpointOptions
 from chappe.mesh.events import DefectContained, PeerLost
 from chappe.mesh.filters import Filter, is_local
 from chappe.mesh.messages import DATA, NOBODY
 from chappe.mesh.policy import Policy
-from chappe.runtime.mesh_node import MeshNode
+from chappe.runtime.mesh_ports import MeshPorts
 from chappe.runtime.recorder import Recorder, RecordingOptions
 from chappe.runtime.tap_ports import Feed, TapPorts
 from chappe.security import Keys, Security, check_security
@@ -77,7 +76,7 @@ class Host:
         self.core = EndpointCore(raw_id, options, time.monotonic())
         self.permitted = Own(security, self.core) if isinstance(security, Keys) else None
         self.numbers = count(1)  # of tickets and subscribers
-        self._asked: dict[int, Asked] = {}
+        self.asked: dict[int, Asked] = {}
         self._subscribers: dict[int, Any] = {}
         self.listening: dict[Any, None] = {}  # subscribers to statuses
         self.hooks: Any = None  # functions that are called in order with what is published
@@ -87,11 +86,7 @@ class Host:
         self._rooms: dict[Waiting, None] = {}  # publishers that a descriptor tells whether there is room
         self._threads: list[threading.Thread] = []
         try:
-            perform: dict[type, Callable[[Any], None]] = {
-                Deliver: weakly(self._deliver),
-                Resolve: weakly(self._resolve),
-            }
-            self.node = MeshNode(self.core, made, {**perform, Report: weakly(self._report)}, rules, sealing)
+            self.node = MeshPorts(self.core, self, made, rules, sealing)
         except BaseException:
             if files is not None:
                 files.close()
@@ -180,7 +175,7 @@ class Host:
                 self._tap.published(topic, payload, kind, receiver)
             self.node.send_soon(flushes, now)
             if source is not None:
-                self.node.perform(self.core.deliver_here(topic, plain, source))
+                self.node.driver.perform(self.core.deliver_here(topic, plain, source))
             self._done()
             return reached
 
@@ -230,7 +225,7 @@ class Host:
                     record(topic, payload, DATA)
             if self._tap is not None:
                 self._tap.published_many(chunk)
-            self.node.perform(flushes)
+            self.node.driver.perform(flushes)
             self._done()
             return wanted
 
@@ -296,8 +291,8 @@ class Host:
 
     def forget(self, number: int) -> None:
         """A subscription ends."""
-        if self._subscribers.pop(number, None) is not None:
-            self.node.call(self.core.unsubscribe, number, None)
+        if self._subscribers.pop(number, None) is not None and self.node.runs():
+            self.node.do(self.core.unsubscribe(number, None, time.monotonic()))
 
     def require_subscribe(self, topics: Iterable[bytes]) -> None:
         """Raise NotPermitted if there is nothing in one of these that our identity may have."""
@@ -311,7 +306,7 @@ class Host:
             self.require_subscribe(topics)
             number = next(self.numbers)
             self._subscribers[number] = taker
-            self.node.call(self.core.subscribe, number, topics, kind)
+            self.node.do(self.core.subscribe(number, topics, kind, now=time.monotonic()))
 
     def watch_room(self, waiting: Waiting, on: bool) -> None:
         """Tell a publisher's descriptor whether there is room, or no longer."""
@@ -349,18 +344,16 @@ class Host:
             return
         self._telling = True
         try:
-            for action in self.core.deliver_here(found[0], encode_value(found[1]), 0):
-                if isinstance(action, Deliver):
-                    self._deliver(action)
+            for effect in self.core.deliver_here(found[0], encode_value(found[1]), 0):
+                if isinstance(effect, Deliver):
+                    self.deliver(effect.to, effect.messages)
         finally:
             self._telling = False
 
-    def _ask(self, method: Callable[..., Any], *args: object) -> Asked:
-        with self._lock:
-            self.check()
-            asked = Asked(self._turns, self._asked, ticket := next(self.numbers))
-            self.node.call(method, *args, ticket)
-            return asked
+    def question(self, owner: object = None) -> Asked:
+        """Make one that ``resolve`` answers; the lock is held."""
+        self.check()
+        return Asked(self._turns, self.asked, next(self.numbers), owner)
 
     def _done(self) -> None:
         self._turns.tell()  # publishing brings nothing that is due before a sleeper looks anyway
@@ -373,17 +366,23 @@ class Host:
         self._turns.wait(lambda: self.room(topics, receiver, call))
         self.check()
 
-    def _deliver(self, action: Deliver) -> None:
-        subscriber = self._subscribers.get(action.subscriber)
+    def deliver(self, number: int, found: list[Any]) -> None:
+        """See ``EndpointUsers``."""
+        subscriber = self._subscribers.get(number)
         if subscriber is not None:
-            subscriber.deliver(action.messages)
+            subscriber.deliver(found)
 
-    def _resolve(self, action: Resolve) -> None:
-        if (asked := self._asked.get(action.ticket)) is not None:
-            asked.answer(action.outcome)
+    def resolve(self, ticket: int, outcome: object) -> None:
+        """See ``EndpointUsers``."""
+        if (asked := self.asked.get(ticket)) is not None:
+            asked.answer(outcome)
 
-    def _report(self, action: Report) -> None:
-        self.report(action.event)
+    def hear(self, number: int, store: Any) -> None:
+        """Have a data store's changes handed to its ``deliver``; None: no more. The lock is held."""
+        if store is None:
+            self._subscribers.pop(number, None)
+        else:
+            self._subscribers[number] = store
 
     def feed(self, feed: Feed | None) -> None:
         """See ``Tapped.feed``."""

@@ -14,7 +14,7 @@ from chappe.api.mesh.hosting import Host
 from chappe.api.mesh.waiting import Waiting, deadline_after, time_left
 from chappe.defaults import DROPS_REPORT_S
 from chappe.mesh.events import MessagesDropped
-from chappe.runtime.mesh_node import MeshNode
+from chappe.runtime.mesh_ports import MeshPorts
 from chappe.runtime.turns import Turns
 from chappe.system import time
 from chappe.system.forking import own
@@ -111,7 +111,7 @@ class Queued(Closeable, Generic[Item]):
 class Source(Queued[Item]):
     """What an endpoint, or a store of it, fills until it is closed; what is still there then is dropped."""
 
-    _node: MeshNode
+    _node: MeshPorts
     called_by = "chappe-callback"  # the thread that calls back
     dropped: int
 

@@ -196,14 +196,18 @@ class Subscriber(Source[Received]):
             self._waiting.check()
             raw = [encode_topic(each) for each in topics]
             self._endpoint.require_subscribe(raw)
-            self._node.call(self._endpoint.core.subscribe, self.number, raw, DATA, False, self._last)
+            if self._node.runs():
+                core, now = self._endpoint.core, time.monotonic()
+                self._node.do(core.subscribe(self.number, raw, DATA, False, self._last, now=now))
             self._topics.update(topics)
 
     def remove(self, *topics: str) -> None:
         """Want these prefixes no more; those that are not wanted anyway do not matter."""
         with self._lock:
             self._waiting.check()
-            self._node.call(self._endpoint.core.unsubscribe, self.number, [encode_topic(each) for each in topics])
+            if self._node.runs():
+                raw = [encode_topic(each) for each in topics]
+                self._node.do(self._endpoint.core.unsubscribe(self.number, raw, time.monotonic()))
             self._topics.difference_update(topics)
             if self._gaps is not None:
                 self._gaps.wants(minimal(map(encode_topic, self._topics)))

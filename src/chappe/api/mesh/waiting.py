@@ -133,13 +133,15 @@ class Asked:
 
     Args:
         asked: All that somebody waits for, by ticket; this one is among them until it is answered or forgotten.
+        owner: Who answers the question if it closes first.
     """
 
-    def __init__(self, turns: Turns, asked: dict[int, Asked], ticket: int) -> None:
+    def __init__(self, turns: Turns, asked: dict[int, Asked], ticket: int, owner: object = None) -> None:
         self.outcome: Any = _PENDING
         self._turns = turns
         self._asked = asked
-        self._ticket = ticket
+        self.ticket = ticket
+        self.owner = owner
         self._then: Callable[[], None] | None = None
         asked[ticket] = self
 
@@ -172,7 +174,7 @@ class Asked:
 
     def forget(self) -> None:
         """Nobody will wait for the answer."""
-        self._asked.pop(self._ticket, None)
+        self._asked.pop(self.ticket, None)
 
     def take(self, too_late: str) -> Any:
         """The answer, after a wait.

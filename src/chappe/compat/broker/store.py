@@ -28,10 +28,10 @@ from chappe.data.binary import encode
 from chappe.data.scalars import Count, EnumValue, Timespan
 from chappe.data.values import Value
 from chappe.errors import BufferFull, ChappeError, Closed, StoreError, TimedOut, UsageError
-from chappe.kv.actions import Notify
 from chappe.kv.engine import Engine
 from chappe.kv.kept import Kept
 from chappe.kv.master import KvMaster
+from chappe.kv.role import KeyChange
 from chappe.kv.topics import EVENTS_PREFIX
 from chappe.system.forking import own
 
@@ -215,7 +215,7 @@ def _seconds(expiry: float | None) -> float | None:
     return None if expiry is None else max(float(expiry), MOMENT_S)
 
 
-def encode_event(store: str, change: Notify) -> bytes:
+def encode_event(store: str, change: KeyChange) -> bytes:
     """The bytes of the message for a change."""
     publisher = change.publisher
     who: tuple[Value, ...] = (None, None)
@@ -348,14 +348,12 @@ class Stores:
                 store.watch(callback=partial(self._deliver, topic, name), on_full="block")
 
     def _deliver(self, topic: bytes, name: str, event: DataStoreEvent) -> None:
-        assert isinstance(event.typed, Notify)
+        assert isinstance(event.typed, KeyChange)
         payload = encode_event(name, event.typed)
         node = self._endpoint.node
         with node.lock:
             if not node.turns.closed:
-                node.perform(self._endpoint.core.deliver_here(topic, payload, 0))
-                node.turns.tell()
-                node.turns.look_again()
+                node.do(self._endpoint.core.deliver_here(topic, payload, 0))
 
 
 def _sqlite_options(options: Mapping[str, Value]) -> dict[str, Any]:

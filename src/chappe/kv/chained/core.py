@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from crc32c import crc32c
 
 from chappe.channel import FIRST
-from chappe.core import Clock
+from chappe.core import Clock, Effect, Persist, Report, Send
 from chappe.defaults import CLONE_STALE_S, MASTER_SILENT_S, STAR_HEARTBEAT_S
-from chappe.kv.actions import Action, Commit, Propose
-from chappe.kv.backend import ClearRows, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
-from chappe.kv.chained.fed import Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
+from chappe.kv.backend import ClearRows, Commit, EraseRow, ForgetWriter, HistoryRow, Loaded, PutRow, WriterRow
+from chappe.kv.chained.fed import FED, Did, Fed, Led, Stood, WholeBegins, WholeEnds, WholeRows
 from chappe.kv.chained.messages import PART_BYTES, Lead, Still, encode, parts_of
 from chappe.kv.engine import Change, Staged
 from chappe.kv.entity import NOBODY, Entity, chappe_entity
@@ -37,6 +36,7 @@ from chappe.kv.history import KeyHistory
 from chappe.kv.master import KvMaster
 from chappe.kv.recent import Recent
 from chappe.kv.replica import Replica
+from chappe.kv.role import CHAIN
 from chappe.kv.rows import Row, encode_operation
 from chappe.limits import KV_LIMITS, KvLimits
 
@@ -56,7 +56,8 @@ class Place(NamedTuple):
 
 
 class ChainedMaster(Replica):
-    """See the module. Its methods are called as a master's are, and ``handle_place`` and ``handle_fed`` besides.
+    """See the module. What its chain says comes by ``handle_message`` from ``CHAIN``: a
+    ``Place``, ``Fed``, or an event to be reported.
 
     Args:
         entity: Who this is to the master while that is elsewhere; new in each life.
@@ -147,9 +148,24 @@ class ChainedMaster(Replica):
 
     # -- the chain ----------------------------------------------------------------------------------------------
 
-    def handle_place(self, place: Place, now: float) -> list[Action]:
-        """This server has another place in its chain, or takes part or does not; told of each, in order."""
+    def handle_message(self, topic: bytes, messages: Iterable[Any], now: float) -> list[Effect]:
+        """See ``KvRole``. A whole state of the chain comes first, in steps."""
+        if topic != CHAIN:
+            return super().handle_message(topic, messages, now)
         self._wake(now)
+        for each in messages:
+            if isinstance(each, Place):
+                self._stand(each, now)
+            elif isinstance(each, FED):
+                self._fed_at = now
+                self._feed(each, now)
+            else:
+                self._done.append(Report(each))
+        self._seek()
+        return self._take(now)
+
+    def _stand(self, place: Place, now: float) -> None:
+        """This server has another place in its chain, or takes part or does not."""
         self._place = place
         self._met |= place.member
         if not place.head:
@@ -158,32 +174,26 @@ class ChainedMaster(Replica):
         elif place.why:
             self._doubt(now)
         self._seek()
-        return self._take(now)
 
-    def handle_fed(self, fed: Iterable[Fed], now: float) -> list[Action]:
-        """The chain has committed this, in this order. A whole state comes first, in steps."""
-        self._wake(now)
-        self._fed_at = now
-        for each in fed:
-            match each:
-                case WholeBegins():
-                    self._begin_whole(now)
-                case WholeRows():
-                    self._gather(each)
-                case WholeEnds():
-                    self._become(each)
-                case Led():
-                    self._led(each, now)
-                case Did():
-                    self._did(each, now)
-                case Stood():
-                    if self.active is not None and each == Stood(self.active.entity, self._doubts):
-                        self._doubts = 0
-                        self._answer_voters()
-                case _:
-                    assert_never(each)
-        self._seek()
-        return self._take(now)
+    def _feed(self, fed: Fed, now: float) -> None:
+        """The chain has committed this."""
+        match fed:
+            case WholeBegins():
+                self._begin_whole(now)
+            case WholeRows():
+                self._gather(fed)
+            case WholeEnds():
+                self._become(fed)
+            case Led():
+                self._led(fed, now)
+            case Did():
+                self._did(fed, now)
+            case Stood():
+                if self.active is not None and fed == Stood(self.active.entity, self._doubts):
+                    self._doubts = 0
+                    self._answer_voters()
+            case _:
+                assert_never(fed)
 
     def _begin_whole(self, now: float) -> None:
         """Gather another state beside the present one, which stays until that is complete."""
@@ -242,7 +252,7 @@ class ChainedMaster(Replica):
             self.history.left(operations)
             self.history.add([each for each in operations if isinstance(each, HistoryRow)])
             return
-        actions = active.handle_committed(did.number, now)
+        actions = active.handle_done(Commit(did.number, ()), None, now)
         self._recent.add(did.master, did.event, operations)
         self._by_master(actions, now)
 
@@ -277,7 +287,7 @@ class ChainedMaster(Replica):
         self._terms += 1
         self._asked = chappe_entity(self.entity.endpoint, crc32c(b"%d %d" % (self._life, self._terms)))
         base = max(self._event + _AHEAD, self._clock.wall_ns() // 1000)  # above all revisions that there were
-        self._done.append(Propose((encode(Lead(self._asked, base)),)))
+        self._done.append(Send(CHAIN, (encode(Lead(self._asked, base)),)))
 
     def _lead(self, led: Led, before: Entity | None, now: float) -> None:
         """Be master, with all that the chain has."""
@@ -304,7 +314,7 @@ class ChainedMaster(Replica):
             self._doubts_until = now + DOUBT_S
         self._questions += 1
         self._doubts = self._questions
-        self._done.append(Propose((encode(Still(self.active.entity, self._doubts)),)))
+        self._done.append(Send(CHAIN, (encode(Still(self.active.entity, self._doubts)),)))
 
     def _step_down(self, now: float) -> None:
         """Be master no more: what was not told to anybody is undone, and comes from the chain if that has it."""
@@ -328,11 +338,11 @@ class ChainedMaster(Replica):
 
     # -- world --------------------------------------------------------------------------------------------------
 
-    def start(self, now: float) -> list[Action]:
+    def start(self, now: float) -> list[Effect]:
         """Begin; what the chain has, and where this server is in it, is told next."""
         return self._take(now)
 
-    def leave(self) -> list[Action]:
+    def leave(self) -> list[Effect]:
         """The end: clones look for the next master at once."""
         self._left = True
         self._asked = None
@@ -340,13 +350,13 @@ class ChainedMaster(Replica):
         done, self._done = self._done, []
         return done
 
-    def handle_gone(self, endpoint: bytes, now: float) -> list[Action]:
+    def handle_gone(self, endpoint: bytes, now: float) -> list[Effect]:
         """An endpoint is out of reach."""
         if self.active is not None:
             self._by_master(self.active.handle_gone(endpoint, now), now)
         return self._take(now)
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due."""
         self._wake(now)
         if self._doubts and now >= self._doubts_until:
@@ -395,11 +405,11 @@ class ChainedMaster(Replica):
         found = self._there and (not self._place.why or now < self._fed_at + FED_S)
         self._by_author(self._own.look(master, found, now))
 
-    def _by_master(self, actions: Sequence[Action], now: float) -> None:
+    def _by_master(self, actions: Sequence[Effect], now: float) -> None:
         """What it commits goes to the chain."""
         for each in actions:
-            if isinstance(each, Commit):
-                self._propose(each)
+            if isinstance(each, Persist):
+                self._propose(each.job)
             else:
                 self._by_author((each,))
 
@@ -408,4 +418,4 @@ class ChainedMaster(Replica):
         assert active is not None
         operations = [encode_operation(each) for each in commit.operations]
         commands = parts_of(active.entity, commit.number, active.next_position, operations, self._part_bytes)
-        self._done.append(Propose(tuple(commands)))
+        self._done.append(Send(CHAIN, tuple(commands)))

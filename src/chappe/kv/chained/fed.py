@@ -72,6 +72,7 @@ class Stood(NamedTuple):
 
 
 Fed: TypeAlias = WholeBegins | WholeRows | WholeEnds | Led | Did | Stood
+FED: Final = (WholeBegins, WholeRows, WholeEnds, Led, Did, Stood)
 
 
 def steps(whole: Whole) -> Iterator[Fed]:

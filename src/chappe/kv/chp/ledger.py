@@ -19,8 +19,7 @@ from chappe.core import Clock, Effect, Persist, Publish
 from chappe.data.values import Value
 from chappe.defaults import MAP_BODY_BYTES_MAX, MAP_KEY_BYTES_MAX, MAP_STEP_BYTES_MAX
 from chappe.errors import ProtocolError
-from chappe.kv.actions import Commit
-from chappe.kv.backend import Loaded, WriterRow
+from chappe.kv.backend import Commit, Loaded, WriterRow
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp.recent import RecentUpdates
 from chappe.kv.chp.session_values import SessionValues

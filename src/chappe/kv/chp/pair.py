@@ -23,8 +23,7 @@ from crc32c import crc32c
 from chappe.core import Clock, Deliver, Effect, Persist
 from chappe.defaults import MIB, STAR_HEARTBEAT_S, STAR_ORIGINAL_SILENT_S
 from chappe.errors import ProtocolError, StorageError
-from chappe.kv.actions import Commit
-from chappe.kv.backend import Loaded
+from chappe.kv.backend import Commit, Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.ledger import Ledger

@@ -20,8 +20,7 @@ from typing import Final
 from chappe.core import Clock, Effect, Publish, Report
 from chappe.defaults import MAP_BEAT_CROWDED_S, MAP_BEAT_S, MAP_BEATS_MAX
 from chappe.errors import ProtocolError, StorageError
-from chappe.kv.actions import Commit
-from chappe.kv.backend import Loaded
+from chappe.kv.backend import Commit, Loaded
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
 from chappe.kv.chp.events import MapActive, MapCommitFailed, MapCopied, MapDenied, MapDropped, MapPassive, MapRefused

@@ -106,7 +106,7 @@ class Echoes:
         self._blocked = {each: (min(until, self._from), others) for each, (until, others) in self._blocked.items()}
         self._plan()
 
-    def handle_timeout(self, now: float) -> list[bytes]:
+    def tick(self, now: float) -> list[bytes]:
         """The originals that are to be tried again."""
         return self._unblock([each for each, (until, _) in self._blocked.items() if now >= until])
 

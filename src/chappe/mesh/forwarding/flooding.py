@@ -25,10 +25,9 @@ from math import inf
 from typing import Final
 from zlib import crc32
 
+from chappe.core import Effect
 from chappe.defaults import COMPARE_PAUSE_S, COMPARE_S, ENDPOINTS_MAX, TELL_PAUSE_MAX_S, TTL
 from chappe.errors import ProtocolError
-from chappe.mesh.actions import NOTHING as NOTHING_TO_DO
-from chappe.mesh.actions import Action
 from chappe.mesh.forwarding.judging import Judge
 from chappe.mesh.link_states import Known, Verdict
 from chappe.mesh.links.link import Link
@@ -52,6 +51,9 @@ _SOME: Final = b"\x00"  # only what is listed is asked for
 _NONE: Final = 0, 0
 
 Versions = dict[bytes, tuple[int, int]]  # by endpoint: version and checksum
+
+
+NOTHING_TO_DO: Final[tuple[Effect, ...]] = ()
 
 
 class Flooding:
@@ -136,9 +138,9 @@ class Flooding:
     def _is_believed(self, peer: bytes) -> bool:
         return self._judge.passes_on(self._links[peer])
 
-    def tell(self, now: float) -> list[Action]:
+    def tell(self, now: float) -> list[Effect]:
         """Do what is due: tell our link state if it changed, pass on those that wait, compare with a neighbour."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         state = self._topology.tell(now)
         if state is not None:
             self._told = pack_link_state(self._own, state)
@@ -158,14 +160,14 @@ class Flooding:
             actions += self._catch_up(now)
         return actions
 
-    def hurry(self, now: float) -> list[Action]:
+    def hurry(self, now: float) -> list[Effect]:
         """A message is about to pass: tell all that waits, as others take it only from where they know it to be."""
         self._topology.telling.hurry()
         return [*self._pass_on_held(), *self.tell(now)]
 
-    def reconsider(self, now: float) -> list[Action]:
+    def reconsider(self, now: float) -> list[Effect]:
         """The network changed: take and bring what was in doubt, pass on what others may have forgotten."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for origin, peer in self._topology.reconsider(now):
             actions += self._pass_on(origin, {peer})
         states = self._topology.states
@@ -177,7 +179,7 @@ class Flooding:
 
     # -- what comes -------------------------------------------------------------------------------
 
-    def take(self, link: Link, message: Message, now: float) -> Sequence[Action]:
+    def take(self, link: Link, message: Message, now: float) -> Sequence[Effect]:
         """A link state came, or what link states a neighbour has."""
         if message.kind == LINK_STATES_HAD:
             return self._take_versions(link, message.payload, now)
@@ -203,7 +205,7 @@ class Flooding:
         if not self._forwards:
             # We pass nothing on; but others may know better of an endpoint that was absent.
             return self._send(self._to_its_endpoint(origin), self._but({link.peer_id})) if absent else NOTHING_TO_DO
-        actions: list[Action] = []
+        actions: list[Effect] = []
         known = topology.states.known[origin]
         if origin == link.peer_id and former is not None:
             actions += self._send_missed(link, former.chappe - known.chappe)
@@ -215,7 +217,7 @@ class Flooding:
             return actions
         return actions + self._pass_on(origin, {link.peer_id})
 
-    def _take_old(self, link: Link, origin: bytes, version: int, payload: bytes) -> Sequence[Action]:
+    def _take_old(self, link: Link, origin: bytes, version: int, payload: bytes) -> Sequence[Effect]:
         known = self._topology.states.believed(origin, version, payload)
         if known is None:
             return NOTHING_TO_DO
@@ -227,7 +229,7 @@ class Flooding:
         frame = known.frame if self._forwards or origin == link.peer_id else self._to_its_endpoint(origin)
         return self._send(frame, (link,))
 
-    def _send_missed(self, link: Link, ended: Iterable[bytes]) -> list[Action]:
+    def _send_missed(self, link: Link, ended: Iterable[bytes]) -> list[Effect]:
         """A neighbour lost links: what was told over these alone may not have come."""
         known = self._topology.states.known
         missed = [known[each].frame for each in sorted(ended) if each in known and link.peer_id in known[each].chappe]
@@ -235,7 +237,7 @@ class Flooding:
 
     # -- passing on -------------------------------------------------------------------------------
 
-    def _pass_on(self, origin: bytes, had: set[bytes]) -> list[Action]:
+    def _pass_on(self, origin: bytes, had: set[bytes]) -> list[Effect]:
         """Send a link state to whom it may be new; ``had`` are neighbours that brought it."""
         self.held.pop(origin, None)
         if not self._forwards:
@@ -245,22 +247,22 @@ class Flooding:
         told = {each for each in self._links.keys() & made.chappe if each in known and origin in known[each].chappe}
         return self._send(made.frame, self._but(told | had))
 
-    def _pass_on_held(self) -> list[Action]:
+    def _pass_on_held(self) -> list[Effect]:
         self._held_until = inf
-        actions: dict[Action, None] = {}
+        actions: dict[Effect, None] = {}
         for origin, had in sorted(self.held.items()):
             if origin in self._topology.states.known:
                 actions.update(dict.fromkeys(self._pass_on(origin, had)))
         self.held.clear()
         return list(actions)
 
-    def _bring_doubts(self, now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _bring_doubts(self, now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for made, peer in self._topology.states.to_bring(now):
             actions += self._bring_doubt(peer, made.payload, TTL)
         return actions
 
-    def _bring_doubt(self, source: bytes, payload: bytes, ttl: int) -> Sequence[Action]:
+    def _bring_doubt(self, source: bytes, payload: bytes, ttl: int) -> Sequence[Effect]:
         """Pass a link state on that came from where its endpoint is not: to that endpoint alone, over one way."""
         origin, version = peek_link_state(payload)
         peer = self._topology.towards(origin)
@@ -276,7 +278,7 @@ class Flooding:
     def _but(self, peers: set[bytes]) -> list[Link]:
         return [link for link in self._links.values() if link.chappe and link.peer_id not in peers]
 
-    def _send(self, frame: bytes, links: Sequence[Link]) -> list[Action]:
+    def _send(self, frame: bytes, links: Sequence[Link]) -> list[Effect]:
         for link in links:
             if link.outbox.crowded:
                 self._behind[link.peer_id] = None
@@ -286,7 +288,7 @@ class Flooding:
 
     # -- comparing --------------------------------------------------------------------------------
 
-    def _compare(self, now: float) -> list[Action]:
+    def _compare(self, now: float) -> list[Effect]:
         """Compare with the next neighbour in turn."""
         self._compare_at = inf
         peers = sorted(peer for peer, link in self._links.items() if link.chappe)
@@ -298,7 +300,7 @@ class Flooding:
         self._say_what_we_have(link, now)
         return [link.flush]
 
-    def _catch_up(self, now: float) -> list[Action]:
+    def _catch_up(self, now: float) -> list[Effect]:
         found = [self._links[each] for each in self._behind]
         found = [link for link in found if not link.outbox.crowded]
         for link in found:
@@ -315,7 +317,7 @@ class Flooding:
         payload = scope + b"".join([_HAD.pack(origin, *entry) for origin, entry in versions.items()])
         return pack_message(self._own, NOBODY, LINK_STATES_HAD, TTL, RESERVED_TOPIC, payload)
 
-    def _take_versions(self, link: Link, payload: bytes, now: float) -> Sequence[Action]:
+    def _take_versions(self, link: Link, payload: bytes, now: float) -> Sequence[Effect]:
         """Send what a neighbour lacks, and ask for what we lack."""
         count, rest = divmod(len(payload) - 1, _HAD.size)
         if rest or not 0 <= count <= ENDPOINTS_MAX + 1:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from chappe.compiled import Frozen
+from chappe.core import Effect, Persist
 from chappe.defaults import TTL
 from chappe.errors import ProtocolError
-from chappe.mesh.actions import Action, OfferKeys
 from chappe.mesh.forwarding.handing_on import SAY_S, SEND_S
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import GROUP_KEYS, NOBODY, RESERVED_TOPIC, pack_message
@@ -32,6 +33,16 @@ SENT_BYTES_MAX: Final = 4 << 20  # to one neighbour in a second; it asks again f
 _SAID: Final = 0
 _LINES: Final = 1
 _GROUP: Final = struct.Struct(">QB")
+
+
+class OfferKeys(Frozen, frozen=True):
+    """A job for the disk: take what may be new keys of a group, which somebody hands on, if they are the authority's.
+
+    It comes to what is here then, or None if they are not taken.
+    """
+
+    group: str
+    raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +120,14 @@ class KeysHandingOn:
         self._asked: dict[str, tuple[int, float]] = {}  # which version was asked from, and when; by group
         self._met: dict[int, _Neighbour] = {}  # by connection: those that have permissions
 
-    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+    def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
         """There are others: say so."""
         self._here = here
         self._asked = {group: asked for group, asked in self._asked.items() if group in here.versions}
         self.due = now if here.versions else inf
         return self.say(now)
 
-    def meet(self, link: Link) -> list[Action]:
+    def meet(self, link: Link) -> list[Effect]:
         """A neighbour has said something of permissions, so it knows what keys of groups are."""
         if link.conn in self._met:
             return []
@@ -127,7 +138,7 @@ class KeysHandingOn:
         """A link ended."""
         self._met.pop(link.conn, None)
 
-    def say(self, now: float) -> list[Action]:
+    def say(self, now: float) -> list[Effect]:
         """Say our versions, if it is time."""
         if now < self.due:
             return []
@@ -135,7 +146,7 @@ class KeysHandingOn:
         links = [link for link in self._links.values() if link.conn in self._met]
         return [action for link in links for action in self._say(link)]
 
-    def hear(self, link: Link, payload: bytes, now: float) -> list[Action]:
+    def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
         """A neighbour says its versions, or sends lines."""
         said, here, neighbour = parse_keys(payload), self._here, self._met.get(link.conn)
         if here is None or neighbour is None:
@@ -145,7 +156,7 @@ class KeysHandingOn:
             group, lines = said
             if self._wants(here, group) and neighbour.offers < OFFERS_MAX:
                 neighbour.offers += 1
-                return [OfferKeys(group, lines)]
+                return [Persist(OfferKeys(group, lines))]
             return []
         ours = [(group, version, here.versions[group]) for group, version in said.items() if group in here.versions]
         sent = [self._send(link, neighbour, here, group, their, now) for group, their, our in ours if their < our]
@@ -178,7 +189,7 @@ class KeysHandingOn:
     def _wants(self, here: KeysHere, group: str) -> bool:
         return group in here.versions and (group in here.mine or self._forwards())
 
-    def _say(self, link: Link) -> list[Action]:
+    def _say(self, link: Link) -> list[Effect]:
         here = self._here
         wanted = [] if here is None else [each for each in here.versions.items() if self._wants(here, each[0])]
         if not wanted or link.outbox.crowded:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from chappe.core import Effect, Persist
 from chappe.defaults import TTL
 from chappe.errors import ProtocolError
-from chappe.mesh.actions import Action, OfferRules
 from chappe.mesh.links.link import Link
 from chappe.mesh.messages import NOBODY, PERMISSIONS, RESERVED_TOPIC, pack_message
-from chappe.mesh.rules import MeshRules
+from chappe.mesh.rules import MeshRules, OfferRules
 from chappe.permissions.text import FILE_BYTES_MAX
 
 SAY_S: Final = 5.0  # between two words on the version
@@ -45,7 +45,7 @@ class HandingOn:
         self._sent_at: dict[int, float] = {}  # by connection: a file
         self._offered_at: dict[int, float] = {}
 
-    def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
+    def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
         """Others are in force: say so."""
         self._rules = rules if rules is not None and rules.raw else None
         self.due = inf if self._rules is None else now
@@ -62,7 +62,7 @@ class HandingOn:
         self._sent_at.pop(link.conn, None)
         self._offered_at.pop(link.conn, None)
 
-    def say(self, now: float) -> list[Action]:
+    def say(self, now: float) -> list[Effect]:
         """Say our version, if it is time."""
         rules = self._rules
         if now < self.due or rules is None:
@@ -73,7 +73,7 @@ class HandingOn:
             self._say(link, rules)
         return [link.flush for link in links]
 
-    def hear(self, link: Link, payload: bytes, now: float) -> list[Action]:
+    def hear(self, link: Link, payload: bytes, now: float) -> list[Effect]:
         """A neighbour says its version, or sends its file."""
         if not _VERSION.size <= len(payload) <= _VERSION.size + FILE_BYTES_MAX:
             raise ProtocolError(f"permissions of {len(payload)} bytes are cut off or too large")
@@ -85,7 +85,7 @@ class HandingOn:
         if len(payload) > _VERSION.size:
             if version > ours and now >= self._offered_at.get(conn, -inf) + SEND_S:
                 self._offered_at[conn] = now
-                return [OfferRules(payload[_VERSION.size :])]
+                return [Persist(OfferRules(payload[_VERSION.size :]))]
         elif version > ours and now >= self._asked_at + SEND_S:
             self._asked_at = now
             self._say(link, rules)

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf
 
+from chappe.core import Flush
 from chappe.defaults import (
     KEPT_BYTES_MAX,
     MESH_BATCH_BYTES_MAX,
     MESH_BATCH_MESSAGES_MAX,
     MESH_BATCH_SHARE,
 )
-from chappe.mesh.actions import Flush
 from chappe.mesh.flows import (
     PREFIX,
     Hop,

@@ -16,10 +16,9 @@ from enum import IntEnum
 from math import inf
 from typing import Final, TypeAlias, TypeVar
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.defaults import DROPS_REPORT_S, LOSSES_MAX
 from chappe.errors import ProtocolError
-from chappe.mesh.actions import Action
 from chappe.mesh.events import LostElsewhere, MessagesDropped
 from chappe.mesh.messages import NOBODY
 
@@ -111,7 +110,7 @@ class Drops:
         self.due = self._reported_at + DROPS_REPORT_S
         self._counts[where] = self._counts.get(where, 0) + count
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Report what is due."""
         if now < self.due:
             return []
@@ -162,7 +161,7 @@ class Losses:
 
     def take(
         self, now: float, late: Callable[[], dict[bytes, int]] = dict
-    ) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Action]]:
+    ) -> tuple[list[tuple[Loss, frozenset[bytes]]], list[Effect]]:
         """What is to be told to others now, each with those who miss it, and what to report here.
 
         ``late`` gives the origins whose messages were taken for old ones, and the numbers that they are to go on above.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from chappe.core import Flush
 from chappe.defaults import MESH_TOPIC_BYTES_MAX, ROUTES_BYTES_MAX
-from chappe.mesh.actions import Flush
 from chappe.mesh.filters import LOCAL_PREFIX
 from chappe.mesh.forwarding.branches import Branch
 from chappe.mesh.forwarding.judging import Judge

@@ -15,10 +15,9 @@ from math import inf
 from operator import itemgetter
 from typing import Final
 
-from chappe.core import Report
+from chappe.core import Deliver, Effect, Flush, Report
 from chappe.defaults import LAST_ROOM_S, LOST_AFTER, MESH_MESSAGE_BYTES_MAX, ORDER_BYTES_MAX, TTL
 from chappe.errors import ProtocolError, UsageError
-from chappe.mesh.actions import Action, Deliver, Flush
 from chappe.mesh.events import EndpointDiscovered, EndpointUnreachable, SubscriptionRefused
 from chappe.mesh.filters import LAST_ASK, LAST_TOLD, Filter, matches, minimal
 from chappe.mesh.flows import FLOWS, HEAD_BYTES, KIND_AT, PREFIX, check_size, inner, messages_in, parse_publications
@@ -73,8 +72,8 @@ from chappe.mesh.rules import MeshRules
 from chappe.mesh.subscriptions import Subscriptions
 from chappe.mesh.topology import Topology
 
-Control = Callable[[Link, Message, float], Sequence[Action]]
-Contain = Callable[[Link, Exception, bytes, float], Sequence[Action]]
+Control = Callable[[Link, Message, float], Sequence[Effect]]
+Contain = Callable[[Link, Exception, bytes, float], Sequence[Effect]]
 
 _NOBODY_ELSE: Final[frozenset[bytes]] = frozenset()
 _LARGE: Final = MESH_MESSAGE_BYTES_MAX // 2  # what is larger may be too large
@@ -149,7 +148,7 @@ class Router:
 
     # -- links and subscriptions ------------------------------------------------------------------
 
-    def link_up(self, link: Link, wanted: Filter, announced: Filter, now: float) -> list[Action]:
+    def link_up(self, link: Link, wanted: Filter, announced: Filter, now: float) -> list[Effect]:
         """A link is established; ``wanted`` and ``announced`` are the filters of its handshake."""
         self.links[link.peer_id] = link
         if link.chappe:
@@ -168,7 +167,7 @@ class Router:
             actions.append(link.flush)
         return actions
 
-    def link_down(self, link: Link, discarded: bool, had: bool, now: float) -> tuple[list[Action], int]:
+    def link_down(self, link: Link, discarded: bool, had: bool, now: float) -> tuple[list[Effect], int]:
         """A link ended.
 
         Args:
@@ -207,7 +206,7 @@ class Router:
         """What was refused to neighbours."""
         return self.judge.refusals
 
-    def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
+    def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
         """Other permissions are in force: what may come and go is asked anew, and ways lead over those who may."""
         former, self._refused = self._refused, {} if rules is None else rules.refused(self.subscriptions.filter)
         self.judge.rules = rules
@@ -220,7 +219,7 @@ class Router:
         told = [Report(SubscriptionRefused(topic, *why)) for topic, why in news]
         return [*told, *self.settle(now), *[link.flush for link in self.links.values()]]
 
-    def set_keys(self, here: KeysHere, now: float) -> list[Action]:
+    def set_keys(self, here: KeysHere, now: float) -> list[Effect]:
         """There are other keys of groups here: neighbours may want them."""
         return self.group_keys.set_keys(here, now)
 
@@ -246,7 +245,7 @@ class Router:
         self.trees.flushes.clear()
         return found
 
-    def refilter(self, changed: bool, now: float) -> list[Action]:
+    def refilter(self, changed: bool, now: float) -> list[Effect]:
         """Subscriptions were changed; ``changed`` if what we want of others is another filter now."""
         self.routes.forget()
         if not changed:
@@ -254,7 +253,7 @@ class Router:
         self.topology.set_filter(self.subscriptions.filter, self.subscriptions.asks_times)
         return self.settle(now)
 
-    def settle(self, now: float) -> list[Action]:
+    def settle(self, now: float) -> list[Effect]:
         """Draw the consequences of what changed in the network; tell neighbours what is new."""
         if not self.topology.changed:
             return []
@@ -267,7 +266,7 @@ class Router:
         if linked:
             self.originals.echoes.forget(now)
         self._asking.look()
-        actions: list[Action] = [Report(EndpointDiscovered(each)) for each in discovered]
+        actions: list[Effect] = [Report(EndpointDiscovered(each)) for each in discovered]
         actions += self.flooding.tell(now)
         actions += self.originals.announce()
         actions += self.flooding.reconsider(now)
@@ -305,7 +304,7 @@ class Router:
         elif not route.ready:
             self.routes.make_ready(route, topic)
         place = self._place(route, topic, payload) if kind == DATA and receiver == NOBODY else 0
-        told: Sequence[Action] = ()
+        told: Sequence[Effect] = ()
         if self.topology.telling.tell_at < inf or self.flooding.held:  # others take what they know to be here
             told = self.flooding.hurry(now)
         if route.tree is not None:
@@ -348,15 +347,15 @@ class Router:
         flushes.update(dict.fromkeys(self._flushes()))
         return list(flushes), wanted
 
-    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Action]:
+    def deliver_here(self, topic: bytes, payload: bytes, but: int) -> list[Effect]:
         """See ``EndpointCore.deliver_here``."""
         route = self.routes.of(topic)
         message = Message(topic, payload, sender=self._own, origin=self._own, sequence=self.trees.number)
         return [Deliver(each, [message]) for each in route.data if each != but]
 
-    def deliver_opened(self, messages: Iterable[Message]) -> list[Action]:
+    def deliver_opened(self, messages: Iterable[Message]) -> list[Effect]:
         """See ``EndpointCore.deliver_opened``."""
-        found: list[Action] = []
+        found: list[Effect] = []
         for each in messages:
             route = self.routes.of(each.topic)
             for number in route.data if each.kind == DATA else route.commands:
@@ -378,7 +377,7 @@ class Router:
         route = self.routes.open(topic, receiver)
         if route.tree is not None and self.trees.is_held(route.tree):
             return False
-        return not any(each.conn in self.outboxes.full for each in route.flushes)
+        return not any(each.link in self.outboxes.full for each in route.flushes)
 
     def taken(self, link: Link) -> None:
         """Something of what waited for a link is gone."""
@@ -394,7 +393,7 @@ class Router:
 
     # -- what comes -------------------------------------------------------------------------------
 
-    def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Action]:
+    def handle_frames(self, link: Link, frames: Sequence[bytes], now: float) -> list[Effect]:
         """Frames of an established link."""
         link.received += len(frames)
         turn = Turn(self.opens, self.newest)
@@ -658,11 +657,11 @@ class Router:
         number, place = self.trees.number, self.places.last(topic)
         self.last_values.note(Message(topic, payload, DATA, self._own, NOBODY, 0, self._own, number, None, place))
 
-    def _ask(self, now: float) -> list[Action]:
+    def _ask(self, now: float) -> list[Effect]:
         """Send the questions that are due; what is kept here is told at once."""
         wanting = [each for each, wanted in self.topology.filters().items() if matches(wanted, LAST_ASK)]
         keepers = frozenset([self._own, *filter(self.topology.has_way, wanting)])
-        found: list[Action] = []
+        found: list[Effect] = []
         for subscriber, keeper in self._asking.ask(keepers, now):
             prefixes = self.subscriptions.prefixes(subscriber)
             if keeper != self._own:
@@ -675,7 +674,7 @@ class Router:
                 found += self._deliver_fresh(subscriber, [each for each in values if each.origin != self._own])
         return found
 
-    def _take_last(self, message: Message, now: float) -> list[Action]:
+    def _take_last(self, message: Message, now: float) -> list[Effect]:
         """A question for last values came, or an answer."""
         asker = message.origin
         if message.topic == LAST_ASK:
@@ -725,12 +724,12 @@ class Router:
         if route.tree is not None:
             for each in self.flooding.hurry(now):
                 if isinstance(each, Flush):
-                    self.trees.flushes[each.conn] = each
+                    self.trees.flushes[each.link] = each
             for link in self.trees.peers(route.tree):
                 self.trees.flushes[link.conn] = link.flush
             self.trees.publish(route.tree, DATA, receiver, topic, payload, now, 0)
 
-    def _deliver_fresh(self, subscriber: int, messages: list[Message]) -> list[Action]:
+    def _deliver_fresh(self, subscriber: int, messages: list[Message]) -> list[Effect]:
         newest = self.newest.get(subscriber)
         fresh = messages if newest is None else newest.fresh(messages)
         return [Deliver(subscriber, fresh)] if fresh else []
@@ -741,7 +740,7 @@ class Router:
         if message.kind in (PING, PONG):
             turn.actions += self._control(link, message, now)
         elif not link.chappe:
-            self.originals.handle_control(link, message)
+            self.originals.take_control(link, message)
         elif message.kind in (LINK_STATE, LINK_STATES_HAD):
             turn.actions += self.flooding.take(link, message, now)
             self.trees.number_from(self.topology.telling.numbers_from)
@@ -750,7 +749,7 @@ class Router:
         elif message.kind == GROUP_KEYS:
             turn.actions += self.group_keys.hear(link, message.payload, now)
         else:
-            self.trees.handle_control(link, message, now)
+            self.trees.take_control(link, message, now)
 
     def _take_loss(self, message: Message, now: float) -> None:
         loss = Loss.parse(message.payload)
@@ -761,7 +760,7 @@ class Router:
         if message.receiver == self._own or (self.subscriptions.filter and loss.origin != self._own):
             self.losses.heard(message.origin, loss)
 
-    def _tell_loss(self, loss: Loss, missing: Iterable[bytes]) -> list[Action]:
+    def _tell_loss(self, loss: Loss, missing: Iterable[bytes]) -> list[Effect]:
         """Tell the origin of messages, and those who do not get them."""
         for receivers, receiver in (((loss.origin,), loss.origin), (missing, NOBODY)):
             to = frozenset(receivers) - {self._own, NOBODY}
@@ -770,9 +769,9 @@ class Router:
                 self.trees.tell(tree, receiver, RESERVED_TOPIC, loss.pack())
         return list(self._flushes())
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Try blocked links again; report what was dropped."""
-        self.originals.unblock(self.originals.echoes.handle_timeout(now))
+        self.originals.unblock(self.originals.echoes.tick(now))
         self.outboxes.note_drops()
         if self.holds.due <= now:
             self.trees.hold(now)
@@ -780,7 +779,7 @@ class Router:
             self.trees.confirm()
         if self.trees.order.due <= now:
             self.trees.go_on(now)
-        lasts: list[Action] = []
+        lasts: list[Effect] = []
         if self._asking.due <= now and not self.topology.changed:
             lasts += self._ask(now)
         if self._answer_at <= now:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chappe.mesh.actions import Action, Deliver, Flush
+from chappe.core import Deliver, Effect, Flush
 from chappe.mesh.forwarding.last_values import Newest
 from chappe.mesh.messages import Message
 
@@ -25,7 +25,7 @@ class Turn:
     def __init__(self, opens: Opens | None, newest: dict[int, Newest]) -> None:
         self._opens = opens
         self._newest = newest
-        self.actions: list[Action] = []
+        self.actions: list[Effect] = []
         self.boxes: dict[int, list[Message]] = {}
         self.flushes: dict[int, Flush] = {}
 

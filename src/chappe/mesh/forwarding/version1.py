@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chappe.core import Report
+from chappe.core import Effect, Report
 from chappe.defaults import TTL
 from chappe.errors import ProtocolError, UsageError
-from chappe.mesh.actions import Action
 from chappe.mesh.events import PeerBlocked
 from chappe.mesh.filters import EVERYTHING, NOTHING, Filter, minimal
 from chappe.mesh.forwarding.echoes import Echoes
@@ -63,7 +62,7 @@ class Originals:
         del self.links[link.peer_id]
         self.unblock(self.echoes.link_down(link.peer_id))
 
-    def handle_control(self, link: Link, message: Message) -> None:
+    def take_control(self, link: Link, message: Message) -> None:
         """What it wants has changed, as nothing else is told."""
         if message.kind != ROUTING_UPDATE:
             raise ProtocolError("a message of a kind that originals do not send")
@@ -71,9 +70,9 @@ class Originals:
         if not link.blocked:
             self._topology.set_original_filter(link.peer_id, self._judge.subscribed(link, link.filter))
 
-    def announce(self) -> list[Action]:
+    def announce(self) -> list[Effect]:
         """Tell each what is wanted of it, where that has changed."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for link in self.links.values():
             wanted = NOTHING if link.blocked else self._topology.announcement(link.peer_id)
             if wanted == link.announced:
@@ -120,7 +119,7 @@ class Originals:
                 self._put(link, frame)
         return found
 
-    def block(self, culprit: bytes, other: bytes, now: float) -> list[Action]:
+    def block(self, culprit: bytes, other: bytes, now: float) -> list[Effect]:
         """Nothing is to pass between us and an original for a while, to cut a loop; settle afterwards."""
         link = self.links.get(culprit)
         if link is None or link.blocked:

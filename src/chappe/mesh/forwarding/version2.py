@@ -73,20 +73,20 @@ _NONE: Final[dict[int, Branch]] = {}
 class Trees(Published):
     """All trees that are known here: with those of others, along which something comes."""
 
-    def handle_control(self, link: Link, message: Message, now: float) -> None:
+    def take_control(self, link: Link, message: Message, now: float) -> None:
         """What a neighbour says of trees."""
         if message.kind == CONFIRM:
-            self.handle_confirm(link, message.payload, now)
+            self.take_confirm(link, message.payload, now)
         elif message.kind == HOLD:
-            self.handle_hold(link, message.payload, now)
+            self.take_hold(link, message.payload, now)
         elif message.kind == TREE:
-            self.handle_tree(link, message.payload)
+            self.take_tree(link, message.payload)
         elif message.kind == FORGET:
-            self.handle_forget(link, message.payload)
+            self.take_forget(link, message.payload)
         else:
             raise ProtocolError("a message of a kind that endpoints of chappe do not send")
 
-    def handle_tree(self, link: Link, payload: bytes) -> None:
+    def take_tree(self, link: Link, payload: bytes) -> None:
         """A neighbour tells us our part of a tree; its label may have had another meaning before."""
         origin, above, deliver, waits, hops = parse_tree(payload, self._own)
         former = self._above.get(link.peer_id, _NONE).get(above)
@@ -104,7 +104,7 @@ class Trees(Published):
         self._above.setdefault(link.peer_id, {})[above] = branch
         self._sizes[link.peer_id] = self._sizes.get(link.peer_id, 0) + branch.size
 
-    def handle_forget(self, link: Link, payload: bytes) -> None:
+    def take_forget(self, link: Link, payload: bytes) -> None:
         """A neighbour does not use some trees any more."""
         known = self._above.get(link.peer_id, {})
         for above in parse_forget(payload):
@@ -238,7 +238,7 @@ class Trees(Published):
             return False
         return self._put_batch(link, frame)
 
-    def handle_hold(self, link: Link, payload: bytes, now: float) -> None:
+    def take_hold(self, link: Link, payload: bytes, now: float) -> None:
         """A neighbour holds trees, or lets them go."""
         for label, idle_ms in parse_entries(payload):
             branch = self._labels.get(label)
@@ -253,7 +253,7 @@ class Trees(Published):
             entries.setdefault(branch.upstream, []).append((branch.above, idle_ms))
         self._tell_above(entries, pack_holds)
 
-    def handle_confirm(self, link: Link, payload: bytes, now: float) -> None:
+    def take_confirm(self, link: Link, payload: bytes, now: float) -> None:
         """A neighbour confirms what was sent to it."""
         for label, number in parse_entries(payload):
             branch = self._labels.get(label)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from chappe.core import Report
+from chappe.core import Dial, Effect, Report, Resolve
 from chappe.deadlines import Deadlines
 from chappe.errors import Address, ChappeError, PeeringError
-from chappe.mesh.actions import Action, Dial, Resolve
 
 _STOOD_S: Final = 1.0  # a peering that was lost earlier than this is not dialled again at once
 _STALE_S: Final = 0.5  # first pause while the peer still believes in a connection that is gone; then twice as long
@@ -59,9 +58,9 @@ class Dialling:
         self.targets: dict[Address, Target] = {}
         self._dials: dict[int, Target] = {}
         self.retries: Deadlines[Address] = Deadlines()  # when which target is dialled again
-        self._last_dial = 0
+        self._last_link = 0  # of dials all are below 0, of connections that came in none
 
-    def peer(self, address: Address, retry: Retry, ticket: int) -> list[Action]:
+    def peer(self, address: Address, retry: Retry, ticket: int) -> list[Effect]:
         """Begin to dial. The last call decides on further attempts."""
         target = self.targets.get(address)
         if target is not None:
@@ -86,7 +85,7 @@ class Dialling:
             target.dial = None
         return target
 
-    def stand(self, target: Target, peer_id: bytes, conn: int | None) -> list[Action]:
+    def stand(self, target: Target, peer_id: bytes, conn: int | None) -> list[Effect]:
         """The peering stands, over the connection ``conn`` or over another one."""
         target.conn = conn
         target.peer_id = peer_id
@@ -95,7 +94,7 @@ class Dialling:
         tickets, target.tickets = target.tickets, []
         return [Resolve(ticket, peer_id) for ticket in tickets]
 
-    def failed(self, target: Target, error: PeeringError, final: bool, stale: bool, now: float) -> list[Action]:
+    def failed(self, target: Target, error: PeeringError, final: bool, stale: bool, now: float) -> list[Effect]:
         """An attempt failed; ``final`` if another one would fail too.
 
         ``stale`` if only because the peer has not noticed yet that a former connection is gone: it will soon.
@@ -130,7 +129,7 @@ class Dialling:
         lot = crc32(b"%b %d %d" % (self._endpoint_id, target.address[1], target.failures)) / 2**32
         return pause_s * (1 - lot / 2)
 
-    def lost(self, target: Target, stood_s: float, now: float) -> list[Action]:
+    def lost(self, target: Target, stood_s: float, now: float) -> list[Effect]:
         """The peering ended after ``stood_s`` seconds, not because we wanted it: dial again, if that is wanted."""
         target.conn = None
         target.peer_id = None
@@ -142,7 +141,7 @@ class Dialling:
             return []
         return self._dial(target)
 
-    def remove(self, target: Target, outcome: ChappeError) -> list[Action]:
+    def remove(self, target: Target, outcome: ChappeError) -> list[Effect]:
         """Dial it no more; whoever waits for it gets ``outcome``."""
         self._forget(target)
         if target.dial is not None:
@@ -150,7 +149,7 @@ class Dialling:
         tickets, target.tickets = target.tickets, []
         return [Resolve(each, outcome) for each in tickets]
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Dial whom it is time for."""
         return [action for each in self.retries.due(now) for action in self._dial(self.targets[each])]
 
@@ -158,9 +157,9 @@ class Dialling:
         self.targets.pop(target.address, None)
         self.retries.clear(target.address)
 
-    def _dial(self, target: Target) -> list[Action]:
-        self._last_dial += 1
+    def _dial(self, target: Target) -> list[Effect]:
+        self._last_link -= 1
         self.retries.clear(target.address)
-        target.dial = self._last_dial
-        self._dials[self._last_dial] = target
-        return [Dial(self._last_dial, *target.address)]
+        target.dial = self._last_link
+        self._dials[self._last_link] = target
+        return [Dial(self._last_link, target.address)]

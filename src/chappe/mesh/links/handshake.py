@@ -103,7 +103,7 @@ class Redundant:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Call ``handle_woken`` of the handshakes of these connections, in this order, after what stands before."""
+    """Call ``wake`` of the handshakes of these connections, in this order, after what stands before."""
 
     conns: tuple[int, ...]
 
@@ -153,7 +153,7 @@ class Handshake:
         """The connection is open (and its TLS stands)."""
         return [_send(self._hello() if self.dialled else Probe())]
 
-    def handle_frame(self, body: bytes) -> list[Step]:
+    def take(self, body: bytes) -> list[Step]:
         """A frame came. After the end nothing happens: what follows ESTABLISHED is not for the handshake."""
         if self.state in _FINAL:
             return []
@@ -173,25 +173,25 @@ class Handshake:
             return self._end(Failed(Code.UNEXPECTED_MESSAGE, what))
         return handle(self, greeting)
 
-    def handle_woken(self) -> list[Step]:
+    def wake(self) -> list[Step]:
         """The connection that this one waited for was settled, or failed."""
         if self.state is not State.PAUSED:
             return []
         return self._originate()
 
-    def handle_closed(self, reason: str) -> list[Step]:
+    def end(self, reason: str) -> list[Step]:
         """The connection is gone, or the driver refused what came, for instance a frame that is too large."""
         if self.state in _FINAL:
             return []
         return self._end(Failed(Code.DISCONNECTED, reason))
 
-    def handle_timeout(self, now: float) -> list[Step]:
+    def tick(self, now: float) -> list[Step]:
         """Give up if the time limit has passed."""
-        if now < self.next_timeout():
+        if now < self.due():
             return []
         return self._end(Failed(Code.TIMED_OUT, f"the handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s"))
 
-    def next_timeout(self) -> float:
+    def due(self) -> float:
         """When ``handle_timeout`` wants to be called; infinity after the end."""
         return inf if self.state in _FINAL else self._deadline
 

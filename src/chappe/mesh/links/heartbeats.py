@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from chappe.core import Effect
 from chappe.defaults import CLAIM_S, LOST_AFTER, PROBE_BYTES, PROBES_MAX
-from chappe.mesh.actions import Action
 from chappe.mesh.forwarding.congestion import CLAIM_BYTES, Congestion
 from chappe.mesh.links.clock import TIME, micros
 from chappe.mesh.links.link import Link
@@ -70,9 +70,9 @@ class Heartbeats:
         """There is news for those who wait for us."""
         self.at = min(self.at, now)
 
-    def beat(self, links: Iterable[Link], now: float) -> tuple[list[Action], list[Link]]:
+    def beat(self, links: Iterable[Link], now: float) -> tuple[list[Effect], list[Link]]:
         """Ping whom it is time for; returns what to write, and the links that were silent for too long."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         silent: list[Link] = []
         claim = self._congestion.claim(now)
         self.at = inf

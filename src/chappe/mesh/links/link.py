@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import inf
 from uuid import UUID
 
+from chappe.core import Flush
 from chappe.defaults import HEARTBEAT_S, PEER_BYTES_MAX, PEER_MESSAGES_MAX
 from chappe.errors import Address
 from chappe.limits import MESH_LIMITS, MeshLimits
-from chappe.mesh.actions import Flush
 from chappe.mesh.filters import NOTHING, Filter
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.links.clock import NeighbourClock

@@ -9,11 +9,10 @@ from math import inf
 from typing import Final, Literal
 from uuid import UUID
 
-from chappe.core import Report
+from chappe.core import Close, Effect, Report, Resolve
 from chappe.deadlines import Deadlines
 from chappe.defaults import BINDINGS_MAX, CLOSE_FLUSH_S, DEFECT_FRAME_BYTES, UNPEER_S
 from chappe.errors import Address, Closed, PeerIncompatible, PeerInvalid, PeerUnavailable
-from chappe.mesh.actions import Action, Close, Resolve
 from chappe.mesh.events import DefectContained, PeerAdded, PeerLost, PeerRefused, PeerRemoved, RefusedByPeer
 from chappe.mesh.forwarding.boxes import Outbox
 from chappe.mesh.forwarding.routing import Router
@@ -55,21 +54,19 @@ class Peerings:
 
     # -- connections ------------------------------------------------------------------------------
 
-    def handle_accepted(self, conn: int, address: Address, now: float) -> list[Action]:
-        """A connection came in, and its TLS stands or will."""
-        if self._closed:
-            return [Close(conn, "the endpoint is being closed")]
-        return self._open(conn, address, None, now)
-
-    def handle_dialled(self, conn: int, dial: int, address: Address, now: float) -> list[Action]:
-        """``Dial`` succeeded. ``address`` is what was dialled."""
-        target = self._dialling.answered(dial)
+    def handle_link(self, conn: int, address: Address, now: float) -> list[Effect]:
+        """A connection stands, that came in (0 or more) or was dialled (below 0); its TLS does, or will."""
+        if conn >= 0:
+            if self._closed:
+                return [Close(conn, "the endpoint is being closed")]
+            return self._open(conn, address, None, now)
+        target = self._dialling.answered(conn)
         if target is None:
             return [Close(conn, "nobody wants it any more")]
         target.conn = conn
         return self._open(conn, target.address, target, now)
 
-    def handle_secured(self, conn: int, key: bytes, named: Collection[bytes], identity: str = "") -> None:
+    def secured(self, conn: int, key: bytes, named: Collection[bytes], identity: str = "") -> None:
         """The TLS of a connection stands, and nothing that came over it was handed in yet.
 
         Args:
@@ -81,11 +78,11 @@ class Peerings:
         if link is not None:
             link.key, link.named, link.identity = key, named, identity
 
-    def set_rules(self, rules: MeshRules | None, now: float) -> list[Action]:
+    def set_rules(self, rules: MeshRules | None, now: float) -> list[Effect]:
         """Other permissions are in force, or somebody has expired: cut the links of who may not take part any more."""
         self.router.judge.rules = rules
         self._refused.clear()
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for link in list(self.links.values()) if rules is not None else ():
             why = self._forbidden(link)
             if why and link.established_at is not None and not link.ended:
@@ -111,14 +108,9 @@ class Peerings:
         # dialling again helps once the other is gone
         return Code.LOGIC_ERROR, f"the endpoint id {UUID(bytes=peer_id)} is in the mesh with another key"
 
-    def handle_dial_failed(self, dial: int, reason: str, now: float) -> list[Action]:
-        """``Dial`` failed; ``reason`` is a part of a sentence."""
-        target = self._dialling.answered(dial)
-        return [] if target is None else self._dial_failed(target, None, reason, None, now)
-
     def _dial_failed(
         self, target: Target, code: int | None, reason: str, peer_id: bytes | None, now: float
-    ) -> list[Action]:
+    ) -> list[Effect]:
         host, port = target.address
         kind = _FINAL.get(Code(code)) if code in _FINAL else None
         error = (kind or PeerUnavailable)(f"cannot peer with {host}:{port}: {reason}", target.address, peer_id)
@@ -126,7 +118,7 @@ class Peerings:
             error.coded(Code(code))
         return self._dialling.failed(target, error, kind is not None, code in _STALE, now)
 
-    def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Action]:
+    def _open(self, conn: int, address: Address, target: Target | None, now: float) -> list[Effect]:
         options = self._options
         wanted = self.router.subscriptions.filter
         refusal = partial(self._refusal, conn)
@@ -136,17 +128,17 @@ class Peerings:
         outbox = Outbox(*bounds)
         link = Link(conn, address, target, handshake, outbox, now)
         self.links[conn] = link
-        self._deadlines.set(("greet", conn), handshake.next_timeout())
+        self._deadlines.set(("greet", conn), handshake.due())
         return self._do(link, handshake.start(), now)
 
-    def _greet(self, link: Link, body: bytes, now: float) -> list[Action]:
+    def _greet(self, link: Link, body: bytes, now: float) -> list[Effect]:
         try:
-            return self._do(link, link.handshake.handle_frame(body), now)
+            return self._do(link, link.handshake.take(body), now)
         except Exception as defect:
             return self._contain(link, defect, body, now)
 
-    def _do(self, link: Link, steps: Sequence[Step], now: float, broken: bool = False) -> list[Action]:
-        actions: list[Action] = []
+    def _do(self, link: Link, steps: Sequence[Step], now: float, broken: bool = False) -> list[Effect]:
+        actions: list[Effect] = []
         for step in steps:
             match step:
                 case SendFrame(frame):
@@ -167,7 +159,7 @@ class Peerings:
                     actions += self._wake(conns, now)
         return actions
 
-    def _report_refused(self, link: Link, failed: Failed) -> list[Action]:
+    def _report_refused(self, link: Link, failed: Failed) -> list[Effect]:
         """Whoever was refused will try again; once is enough."""
         peer_id = link.handshake.peer_id
         told = failed.told and link.target is None  # who dialled hears it anyway
@@ -180,15 +172,15 @@ class Peerings:
             return [Report(RefusedByPeer(peer_id, link.address, failed.reason))]
         return [Report(PeerRefused(peer_id, link.address, failed.reason))]
 
-    def _wake(self, conns: Sequence[int], now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _wake(self, conns: Sequence[int], now: float) -> list[Effect]:
+        actions: list[Effect] = []
         for conn in conns:
             link = self.links.get(conn)
             if link is not None and link.established_at is None:
-                actions += self._do(link, link.handshake.handle_woken(), now)
+                actions += self._do(link, link.handshake.wake(), now)
         return actions
 
-    def _forget(self, link: Link, reason: str, now: float, broken: bool) -> list[Action]:
+    def _forget(self, link: Link, reason: str, now: float, broken: bool) -> list[Effect]:
         """The connection is of no further use; ``broken`` if the driver said so."""
         link.ended = True
         self.links.pop(link.conn, None)
@@ -202,7 +194,7 @@ class Peerings:
         self._deadlines.set(("empty", link.conn), now + CLOSE_FLUSH_S)
         return [Close(link.conn, reason)]
 
-    def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Action]:
+    def _redundant(self, target: Target, peer_id: bytes, now: float) -> list[Effect]:
         """Another connection has the peer, or will have it in a moment: then that is what was dialled."""
         conn = self._table.connection(peer_id)
         link = None if conn is None else self.links.get(conn)
@@ -212,7 +204,7 @@ class Peerings:
         target.conn = None
         return [] if link.established_at is None else self._dialling.stand(target, peer_id, None)
 
-    def _established(self, link: Link, step: Established, now: float) -> list[Action]:
+    def _established(self, link: Link, step: Established, now: float) -> list[Effect]:
         self._deadlines.clear(("greet", link.conn))
         peer_id = link.peer_id = step.peer_id
         link.chappe = step.version > 1
@@ -233,17 +225,24 @@ class Peerings:
             actions += self._leave(link, now)
         return actions
 
-    def handle_closed(self, conn: int, reason: str, now: float) -> list[Action]:
-        """A connection is gone: the peer closed it, it broke, or the driver refused what came."""
+    def handle_gone(self, conn: int, reason: str, now: float) -> list[Effect]:
+        """A connection is gone, since the peer closed it, it broke, or the driver refused what came; or a dial failed.
+
+        Args:
+            reason: A part of a sentence.
+        """
         link = self.links.get(conn)
         if link is None:
+            target = self._dialling.answered(conn)
+            if target is not None:
+                return self._dial_failed(target, None, reason, None, now)
             self._closed_at_last(conn)
             return []
         if link.established_at is None:
-            return self._do(link, link.handshake.handle_closed(reason), now, broken=True)
+            return self._do(link, link.handshake.end(reason), now, broken=True)
         return self._end(link, PeerLost, reason, now, broken=True)
 
-    def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Action]:
+    def _end(self, link: Link, ended: Ended, reason: str, now: float, broken: bool = False) -> list[Effect]:
         assert link.established_at is not None
         # After a goodbye what waits is still sent, as long as the connection takes it.
         discarded = broken or link.bye is None
@@ -267,21 +266,21 @@ class Peerings:
             actions += self._dialling.lost(target, now - link.established_at, now)
         return actions + self._wake(woken, now)
 
-    def _contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Action]:
+    def _contain(self, link: Link, defect: Exception, frame: bytes, now: float) -> list[Effect]:
         """What came over a link brought a defect of ours to light: end that link alone, or raise the defect."""
         if not self._options.contains:
             raise defect
-        actions: list[Action] = [Report(DefectContained(link.address, defect, frame[:DEFECT_FRAME_BYTES]))]
+        actions: list[Effect] = [Report(DefectContained(link.address, defect, frame[:DEFECT_FRAME_BYTES]))]
         if link.ended:
             return actions
         why = f"what came from it met a defect of ours ({type(defect).__name__})"
         if link.established_at is None:
-            return actions + self._do(link, link.handshake.handle_closed(why), now)
+            return actions + self._do(link, link.handshake.end(why), now)
         return actions + self._end(link, PeerLost, why, now)
 
     # -- what the application asks for ------------------------------------------------------------
 
-    def peer(self, host: str, port: int, retry: Retry, ticket: int, now: float) -> list[Action]:
+    def peer(self, host: str, port: int, retry: Retry, ticket: int, now: float) -> list[Effect]:
         """Dial until a peering stands, and again whenever it is lost, as ``retry`` says.
 
         Resolves to the peer's id, or to PeerUnavailable, PeerIncompatible, PeerInvalid or Closed. Errors that another
@@ -291,7 +290,7 @@ class Peerings:
             return [Resolve(ticket, Closed("the endpoint was closed"))]
         return self._dialling.peer((host, port), retry, ticket)
 
-    def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Action]:
+    def unpeer(self, host: str, port: int, ticket: int, now: float) -> list[Effect]:
         """End the peering with an address after what was published before has arrived, and dial it no more.
 
         Resolves to True once it ended, ``UNPEER_S`` later at most, or to PeerInvalid (reported too).
@@ -313,7 +312,7 @@ class Peerings:
         begun = None if target.conn is None else self.links.get(target.conn)
         if begun is not None:
             begun.target = None
-            actions += self._do(begun, begun.handshake.handle_closed("dialling was ended by unpeer"), now)
+            actions += self._do(begun, begun.handshake.end("dialling was ended by unpeer"), now)
         return [*actions, Resolve(ticket, True)]
 
     def _linked(self, address: Address) -> Link | None:
@@ -325,7 +324,7 @@ class Peerings:
                 return link
         return None
 
-    def _leave(self, link: Link, now: float) -> list[Action]:
+    def _leave(self, link: Link, now: float) -> list[Effect]:
         """Say goodbye, once what was published before need not wait any longer to keep its order."""
         if link.bye is not None or link.conn in self._leaving:
             return []
@@ -335,7 +334,7 @@ class Peerings:
             return []
         return self._say_goodbyes()
 
-    def _hurry(self, conn: int, now: float) -> Sequence[Action]:
+    def _hurry(self, conn: int, now: float) -> Sequence[Effect]:
         """What was published before a goodbye has waited long enough for its turn, or even for room."""
         last = self._leaving[conn] + 3 * UNPEER_S / 4
         if now >= last:
@@ -343,7 +342,7 @@ class Peerings:
         self._deadlines.set(("order", conn), last)
         return self.router.send_all(now)
 
-    def _say_goodbyes(self) -> list[Action]:
+    def _say_goodbyes(self) -> list[Effect]:
         """To all peers that are left, if nothing waits any more that is to go before."""
         if not self._leaving or self.router.trees.order.waits:
             return []
@@ -358,7 +357,7 @@ class Peerings:
             link.outbox.put_control(pack_ping(self.own_id, link.peer_id, link.bye))
         return [*confirmed, *[link.flush for link, _ in links]]
 
-    def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Action]:
+    def await_peer(self, peer_id: bytes, timeout_s: float | None, ticket: int, now: float) -> list[Effect]:
         """Resolves to True once ``peer_id`` can be reached, over whatever way, and what it wants is known.
 
         To False after ``timeout_s`` or at the end.
@@ -372,7 +371,7 @@ class Peerings:
             self._deadlines.set(("await", ticket), now + timeout_s)
         return []
 
-    def _resolve_awaited(self) -> list[Action]:
+    def _resolve_awaited(self) -> list[Effect]:
         """Tell those who wait for an endpoint that is there now."""
         if not self._awaited:
             return []
@@ -385,7 +384,7 @@ class Peerings:
     def _is_there(self, peer_id: bytes) -> bool:
         return self._table.status(peer_id) is PeerStatus.PEERED or self.router.topology.reaches(peer_id)
 
-    def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Action]:
+    def ping(self, peer_id: bytes, ticket: int, now: float) -> list[Effect]:
         """Resolves to True once the direct peer has answered a ping, or to PeerInvalid or PeerUnavailable."""
         for link in self.links.values():
             if link.established_at is not None and link.peer_id == peer_id:
@@ -407,10 +406,10 @@ class Peerings:
                 found.append(PeerInfo(None, target.address, PeerStatus.CONNECTING, True))
         return found
 
-    def shutdown(self, now: float) -> list[Action]:
+    def shutdown(self, now: float) -> list[Effect]:
         """Say goodbye to all peers; each ``Close`` follows its answer, ``UNPEER_S`` later at most."""
         self._closed = True
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for target in list(self._dialling.targets.values()):
             actions += self._dialling.remove(target, Closed("the endpoint was closed"))
         for ticket in self._awaited:
@@ -420,14 +419,14 @@ class Peerings:
         for link in list(self.links.values()):
             if link.established_at is None:
                 link.target = None
-                actions += self._do(link, link.handshake.handle_closed("the endpoint was closed"), now)
+                actions += self._do(link, link.handshake.end("the endpoint was closed"), now)
             else:
                 actions += self._leave(link, now)
         return actions
 
     # -- signs of life ----------------------------------------------------------------------------
 
-    def _handle_ping(self, link: Link, message: Message, now: float) -> list[Action]:
+    def _handle_ping(self, link: Link, message: Message, now: float) -> list[Effect]:
         if message.kind != PING:
             if link.bye is not None and message.payload == link.bye:
                 link.confirmed = link.outbox.messages
@@ -449,9 +448,9 @@ class Peerings:
             self.router.outboxes.overflowed[link.conn] = link
         return [link.flush]
 
-    def _drop_overflowed(self, now: float) -> list[Action]:
+    def _drop_overflowed(self, now: float) -> list[Effect]:
         """End the links that took so little that nothing more can be kept for them."""
-        actions: list[Action] = []
+        actions: list[Effect] = []
         for link in list(self.router.outboxes.overflowed.values()):
             actions += self._end(link, PeerRemoved, "it took less than was sent", now)
         return actions
@@ -472,7 +471,7 @@ class Peerings:
             self._deadlines.clear(("empty", conn))
             self.router.give_up(self._closing.pop(conn))
 
-    def handle_timeout(self, now: float) -> list[Action]:
+    def handle_timeout(self, now: float) -> list[Effect]:
         """Do what is due at ``now``; called too early it does nothing."""
         actions = self._drop_overflowed(now)
         for what, number in self._deadlines.due(now):
@@ -486,7 +485,7 @@ class Peerings:
             elif number in self.links:
                 link = self.links[number]
                 actions += (
-                    self._do(link, link.handshake.handle_timeout(now), now)
+                    self._do(link, link.handshake.tick(now), now)
                     if what == "greet"
                     else self._end(link, PeerRemoved, "", now)
                 )
@@ -502,7 +501,7 @@ class Peerings:
         retry_at, router_at = self._dialling.retries.next, self.router.next_timeout()
         return min(self._deadlines.next, self.heartbeats.due(), retry_at, router_at)
 
-    def _beat(self, now: float) -> list[Action]:
+    def _beat(self, now: float) -> list[Effect]:
         links = [each for each in self.links.values() if each.established_at is not None]
         actions, silent = self.heartbeats.beat(links, now)
         self.router.outboxes.overflowed.update({each.conn: each for each in links if each.outbox.overflowed})

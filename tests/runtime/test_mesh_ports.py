@@ -13,12 +13,12 @@ from chappe.data.binary import encode
 from chappe.defaults import HANDSHAKE_FRAME_BYTES_MAX
 from chappe.mesh.links.greetings import Hello, OriginatorAck, OriginatorSyn, VersionSelect, pack_greeting
 from chappe.mesh.messages import DATA, NOBODY, pack_message
-from chappe.runtime import mesh_node
+from chappe.runtime import mesh_ports
 
 
 def test_those_who_are_silent_give_way_to_who_comes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_node, "HANDSHAKES_MAX", 4)
-    monkeypatch.setattr(mesh_node, "HANDSHAKE_SPARED_S", 0.0)
+    monkeypatch.setattr(mesh_ports, "HANDSHAKES_MAX", 4)
+    monkeypatch.setattr(mesh_ports, "HANDSHAKE_SPARED_S", 0.0)
     hub = make()
     port = hub.listen()
     with ExitStack() as stack:
@@ -63,10 +63,10 @@ def test_a_large_message_right_behind_the_handshake_arrives(make: Make) -> None:
 
 def test_what_a_full_subscriber_takes_is_told_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint, told = make(), []
-    monkeypatch.setattr(endpoint.core, "handle_drained", lambda count, now: told.append(count))
+    monkeypatch.setattr(endpoint.core, "drained", lambda count, now: told.append(count))
     monkeypatch.setattr(endpoint.node.member, "paused", True)
     for interval, counts in ((0.0, (1, 2)), (math.inf, (3, 4, 5)), (0.0, (6,))):
-        monkeypatch.setattr(mesh_node, "DRAINED_S", interval)
+        monkeypatch.setattr(mesh_ports, "DRAINED_S", interval)
         for count in counts:
             with endpoint.node.lock:
                 endpoint.node.drained(1, count)

@@ -1,8 +1,9 @@
-"""A mesh node: one member's core, an endpoint with its data stores, on its sockets.
+"""An endpoint of the mesh with its data stores: its connections, its files and its users.
 
 Whoever publishes writes to the sockets at once, and whoever waits for messages reads them (``turns``); what a
-socket does not take waits in the core's bounded outboxes. Dialling never blocks. All but what stands
-under "from any thread" runs with the lock held.
+socket does not take waits in the core's bounded outboxes. Dialling never blocks. A durable master's backend commits on
+a lane of its own: one commit is under way while the next one gathers. All but what stands under "from any thread" runs
+with the lock held.
 """
 
 from __future__ import annotations
@@ -11,28 +12,27 @@ import logging
 import math
 import selectors
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from chappe.core import Report
+from chappe.core import Close, Deliver, Dial, Effect, Flush, Report, Resolve, Send
 from chappe.defaults import CLOSE_FLUSH_S, CLOSE_S, HANDSHAKE_FRAME_BYTES_MAX, HANDSHAKE_SPARED_S, HANDSHAKES_MAX
-from chappe.member import Action, Member, Serve
-from chappe.mesh.actions import Action as MeshAction
-from chappe.mesh.actions import Close, Deliver, Dial, Flush, OfferKeys, OfferRules, Resolve
+from chappe.errors import Address
+from chappe.kv.backend import Backend
+from chappe.member import Member, StoreCommit
 from chappe.mesh.endpoint import EndpointCore
 from chappe.mesh.events import EndpointHalted
-from chappe.mesh.forwarding.group_keys import KeysHere
+from chappe.mesh.forwarding.group_keys import OfferKeys
 from chappe.mesh.links.greetings import DropConn, Fault, Hello, VersionSelect, parse_greeting
 from chappe.mesh.messages import COMMAND
-from chappe.mesh.rules import COMMAND_HEAD, MeshRules
+from chappe.mesh.rules import COMMAND_HEAD, MeshRules, OfferRules
 from chappe.runtime.dials import Dials
-from chappe.runtime.driver import SYSTEM_CLOCK
+from chappe.runtime.driver import SYSTEM_CLOCK, Driver, Ports
+from chappe.runtime.kv_node import commit
 from chappe.runtime.listening import Listeners, listening_socket
 from chappe.runtime.mesh_rules import RulesWatch
-from chappe.runtime.turns import Ready, Turns
 from chappe.system import time
-from chappe.system.forking import own
-from chappe.system.limits import need_descriptors
 from chappe.transports.dialling import Attempt
 from chappe.transports.gathering import WriteGatherer
 from chappe.transports.refusals import audited
@@ -51,103 +51,116 @@ _READ: Final = selectors.EVENT_READ
 _WRITE: Final = selectors.EVENT_WRITE
 
 
-class MeshNode:
-    """Runs one endpoint.
+class EndpointUsers(Protocol):
+    """Those who use an endpoint, as its ports know them; all is called with the lock held."""
+
+    def deliver(self, number: int, found: list[Any]) -> None:
+        """Messages have come for a subscriber, or changes for those who watch a data store."""
+
+    def resolve(self, ticket: int, outcome: object) -> None:
+        """A call is over."""
+
+    def report(self, event: object) -> None:
+        """Something happened."""
+
+
+class ChainProposer(Protocol):
+    """What leads to a server of a chain: see ``runtime.kv_chain``."""
+
+    def propose(self, commands: Sequence[bytes]) -> None:
+        """Have the chain do this, if the server is its head; never waits."""
+
+
+class MeshPorts(Ports):
+    """Where an endpoint's effects go.
 
     Args:
+        users: Referred to weakly.
         security: What its connections are made of; None for plain ones.
         rules: Who may do what; None if nobody is asked.
         sealing: Seals and opens what is in sealed topics; None where nobody can.
-        perform: What to do with ``Deliver``, ``Resolve`` and ``Report``; called with the lock held.
     """
+
+    eager: ClassVar[bool] = False
 
     def __init__(
         self,
         core: EndpointCore,
+        users: EndpointUsers,
         security: Contexts | None,
-        perform: dict[type, Callable[[Any], None]],
         rules: RulesWatch | None = None,
         sealing: MeshSealing | None = None,
     ) -> None:
-        own(self)
-        need_descriptors()
-        assert {Deliver, Resolve, Report} <= set(perform)
         self.core = core
         self.member = Member(core, SYSTEM_CLOCK)
         self.member.reporting.tls = security is not None
-        self.served: dict[int, Callable[[Serve], None]] = {}  # who serves data stores of the member, by number
+        Driver(self.member, self, "endpoint")
+        self.turns = self.driver.turns
+        self.lock = self.driver.lock
+        self.backends: dict[int, Backend] = {}  # of data stores, by their numbers
+        self.chains: dict[int, ChainProposer] = {}  # likewise
         self.tapped: Callable[[int, list[bytes]], None] | None = None  # is shown what comes, while somebody looks
         self.alarm_at = math.inf  # then ``alarm`` is called once, for whoever set it
         self.alarm: Callable[[], object] = lambda: None
-        self.turns = Turns(self._handle, self._due, self._halted)
-        self.lock = self.turns.lock
+        self._users = weakref.ref(users)
         self._security = security
         self._bindings = Bindings(frozenset() if security is None else security.ids | {core.own_id})
-        self._perform: dict[type, Callable[[Any], None]] = {
-            Flush: self._flush,
-            Close: self._close_link,
-            Dial: lambda action: self._dials.begin(action.dial, action.host, action.port),
-            Serve: self._serve,
-            OfferRules: self._offer_rules,
-            OfferKeys: self._offer_keys,
-            **perform,
-        }
-        self.gatherer = WriteGatherer(self._flush, self.turns.look_again_at, core.peer_messages_max)
+        self.gatherer = WriteGatherer(self, core.peer_messages_max)
         self._links: dict[int, TcpLink] = {}
         self._closing: dict[int, TcpLink] = {}  # being flushed; the core has forgotten them
         self._young: dict[int, float] = {}  # accepted, not established: since when, the oldest first
         self._held: dict[int, TcpLink] = {}  # not read, as what they bring has nowhere to go ...
         self._held_look_at = math.inf  # ... for now
+        self._holds = core.router.holds
         self._turned = 0  # how often publishers were to wait or to go on, when it was looked last
         self._drained: dict[int, int] = {}  # messages that full subscribers took of which the core has not heard ...
         self._drained_at = -math.inf  # ... since then
         self.unfinished = Unfinished()
-        self._listeners = Listeners(self.turns, self._room_for_more, self._accepted)
-        self._dials = Dials(self.turns, self._dialled, self._not_dialled)
-        self._next_conn = 1
+        self._listeners = Listeners(self.turns, self)
+        self._dials = Dials(self.turns, self)
+        self._last_conn = 0  # of connections that came in
         self._rules = rules
         if rules is not None:
             core.router.refusals.heard = self._refused
-            self._take_rules(rules.rules)
+            self.driver.perform(self._with_rules(rules.rules))
         self.sealing = sealing
         if sealing is not None:
             core.router.opens = sealing.open
             self.member.seals = sealing.seal_commands
             sealing.allows = self._allows
-        self.turns.start()
+        self.driver.start()
 
     # -- from any thread ------------------------------------------------------------------------------
 
-    def call(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> None:
-        """Make one call into the core and carry out its answer; nothing happens on a node that is closed or halted."""
+    def runs(self) -> bool:
+        """Return False on an endpoint that is closed or halted, of which nothing is asked any more.
+
+        Raises:
+            UsageError: In a function that is called while the endpoint is in the middle of something.
+        """
         self.turns.check_caller()
-        with self.lock:
-            if not self.turns.closed and self.turns.halted is None:
-                self.perform(self._ask(method, *args))
-                self.turns.tell()
-                self.turns.look_again()
+        return not self.turns.closed and self.turns.halted is None
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        """Carry out what a call into the endpoint's core has answered; the lock is held."""
+        self.driver.do(self.member.take(effects, time.monotonic()))
+        self.turns.tell()
 
     def advance(self, to_ns: int) -> None:
         """Advance the simulated time of data stores: see ``Member.advance``.
 
         Raises:
-            MemberStopped: A defect has stopped the node.
+            MemberStopped: A defect has stopped the endpoint.
         """
         with self.lock:
             if not self.turns.closed:
                 self.turns.check()
-                self.perform(self.member.advance(to_ns, time.monotonic()))
+                self.driver.do(self.member.advance(to_ns, time.monotonic()))
                 self.turns.tell()
-                self.turns.look_again()
 
-    def _ask(self, method: Callable[..., Sequence[MeshAction]], *args: Any) -> Sequence[Action]:
-        return self.member.call(method, *args, now=time.monotonic())
-
-    def perform(self, actions: Sequence[Action]) -> None:
-        """Carry out actions in order; the lock is held."""
-        table = self._perform
-        for action in actions:
-            table[type(action)](action)
+    def look_again_at(self, due: float) -> None:
+        """See ``LinkWriter``."""
+        self.turns.look_again_at(due)
 
     def send_soon(self, flushes: Sequence[Flush], now: float) -> None:
         """Write a published message to its sockets, perhaps a moment later with others; the lock is held."""
@@ -215,30 +228,94 @@ class MeshNode:
             if self.turns.closed:
                 return
             self._open_no_more()
-        self.call(self.core.shutdown)
+            if self.runs():
+                self.do(self.core.shutdown(time.monotonic()))
         try:
             self.turns.wait(lambda: not self._links and not self._closing, timeout_s)
         finally:
-            self.turns.stop()
-            with self.lock:
-                for link in (*self._links.values(), *self._closing.values()):
-                    link.close()
-                self._links.clear()
-                self._closing.clear()
-                self._dials.close()
-                self.turns.release()
+            self.driver.close()
 
-    def _open_no_more(self) -> None:
-        self._listeners.close()
-        self._dials.close()
+    # -- effects --------------------------------------------------------------------------------------
 
-    def _halted(self, reason: str) -> None:
-        """A defect stopped us; the lock is held. Peers see at once that we are gone, data stores refuse every call."""
+    def flush(self, effect: Flush) -> None:
+        """See ``Ports``."""
+        link = self._links.get(effect.link)
+        if link is not None and not link.writing:
+            try:
+                self._write(link)
+            except LinkLost as error:
+                self._lose(link, str(error))
+
+    def deliver(self, effect: Deliver) -> None:
+        """See ``Ports``."""
+        users = self._users()
+        if users is not None:
+            users.deliver(effect.to, effect.messages)
+
+    def resolve(self, effect: Resolve) -> None:
+        """See ``Ports``."""
+        users = self._users()
+        if users is not None:
+            users.resolve(effect.ticket, effect.outcome)
+
+    def report(self, event: object) -> None:
+        """See ``Ports``."""
+        users = self._users()
+        if users is not None:
+            users.report(event)
+
+    def dial(self, effect: Dial) -> None:
+        """See ``Ports``."""
+        self._dials.begin(effect.link, *effect.address)
+
+    def send(self, effect: Send) -> None:
+        """Commands go to the chain of a data store."""
+        chain = self.chains.get(effect.to)
+        if chain is not None:  # not closed by what was carried out just before
+            chain.propose(effect.message)
+
+    def disk(self, job: object) -> Hashable:
+        """Each data store has its own."""
+        return job.number if isinstance(job, StoreCommit) else None
+
+    def carry_out(self, job: object) -> object:
+        """See ``Ports``."""
+        if isinstance(job, StoreCommit):
+            return commit(self.backends[job.number], job.commit)
+        assert self._rules is not None
+        if isinstance(job, OfferRules):
+            return self._rules.take(job.raw)
+        assert isinstance(job, OfferKeys)
+        return self._rules.keys is not None and self._rules.keys.take(job.group, job.raw)
+
+    def done(self, job: object, outcome: Any, now: float) -> Sequence[Effect]:
+        """See ``Ports``."""
+        if isinstance(job, StoreCommit):
+            self.turns.news = True  # there may be room again
+            return self.member.handle_done(job, outcome, now)
+        if not outcome or self._rules is None:
+            return ()
+        return self._with_rules(self._rules.look()) if isinstance(job, OfferRules) else self._with_keys()
+
+    def release(self) -> None:
+        """See ``Ports``."""
+        for link in (*self._links.values(), *self._closing.values()):
+            link.close()
+        self._links.clear()
+        self._closing.clear()
+        self._open_no_more()
+
+    def halted(self, reason: str) -> None:
+        """Peers see at once that we are gone, data stores refuse every call."""
         self.member.halt()
         for link in (*self._links.values(), *self._closing.values()):
             self._drop(link)
         self._open_no_more()
-        self.perform((Report(EndpointHalted(reason)),))
+        self.report(EndpointHalted(reason))
+
+    def _open_no_more(self) -> None:
+        self._listeners.close()
+        self._dials.close()
 
     # -- reading, with the lock held ------------------------------------------------------------------
 
@@ -266,7 +343,7 @@ class MeshNode:
             for each in self._drained:
                 self.core.handle_taken(each, now)
             if self.member.paused:
-                self.core.handle_drained(sum(self._drained.values()), now)
+                self.core.drained(sum(self._drained.values()), now)
             self._drained.clear()
             self.turns.look_again()
 
@@ -289,7 +366,7 @@ class MeshNode:
 
     def _look_at_held(self, now: float) -> None:
         for link in list(self._held.values()):
-            self.core.handle_heard(link.number, now)  # it cannot be heard, so its silence means nothing
+            self.core.heard(link.number, now)  # it cannot be heard, so its silence means nothing
             if not self.core.holds_back(link.number, now):
                 del self._held[link.number]
                 self.unfinished.begin_again(link, now)
@@ -298,37 +375,29 @@ class MeshNode:
                     self._watch(link)
         self._held_look_at = now + HELD_LOOK_S if self._held else math.inf
 
-    def _handle(self, ready: Ready) -> None:
-        for key, mask in ready:
-            data = key.data
-            if type(data) is TcpLink:
-                if not data.lost:  # by what was handled just before
-                    self._serve_link(data, mask)
-            else:
-                data(mask)
-        now = time.monotonic()
-        if now >= self._own_due():
-            self._own_timeouts(now)
-        if now >= self.member.next_timeout():
-            self.perform(self.member.handle_timeout(now))
-        if self.core.turned != self._turned:
-            self._turned = self.core.turned
+    def flushed(self) -> None:
+        """See ``Ports``."""
+        if self._holds.turned != self._turned:
+            self._turned = self._holds.turned
             self.turns.news = True
 
-    def _serve_link(self, link: TcpLink, mask: int) -> None:
+    def ready(self, what: TcpLink, mask: int) -> None:
+        """See ``Ports``."""
+        if what.lost:  # by what was handled just before
+            return
         try:
             if mask & _READ:
-                if link.closing_at is not None:
-                    link.receive()  # only to notice that it is closed
-                elif self.member.paused and link.established:
-                    link.reading = False
-                    self._watch(link)
+                if what.closing_at is not None:
+                    what.receive()  # only to notice that it is closed
+                elif self.member.paused and what.established:
+                    what.reading = False
+                    self._watch(what)
                 else:
-                    self._read(link)
-            if mask & _WRITE and not link.lost:
-                self._write(link)
+                    self._read(what)
+            if mask & _WRITE and not what.lost:
+                self._write(what)
         except LinkLost as error:
-            self._lose(link, str(error))
+            self._lose(what, str(error))
 
     def _read(self, link: TcpLink) -> None:
         was_handshaking = link.handshaking
@@ -339,17 +408,17 @@ class MeshNode:
                 self._write(link)  # TLS has something to say, and perhaps what waited for it
                 was_handshaking = link.handshaking
                 if link.key is not None and not was_handshaking:
-                    self.core.handle_secured(link.number, link.key, link.named, link.identity)
+                    self.core.secured(link.number, link.key, link.named, link.identity)
             frames = link.frames(self.core.messages_max(link.number))
             if not frames:
-                self.core.handle_heard(link.number, time.monotonic())
+                self.core.heard(link.number, time.monotonic())
             while frames:
                 if not link.established and self._security is not None:
                     self._check_id(link, frames[0])
                 if self.tapped is not None and link.established:
                     self.tapped(link.number, frames)
                 now = time.monotonic()
-                self.perform(self.member.handle_frames(link.number, frames, now))
+                self.driver.perform(self.member.handle_frames(link.number, frames, now))
                 if link.lost or link.closing_at is not None:
                     return
                 if not link.established:
@@ -373,11 +442,6 @@ class MeshNode:
             self._lose(slow, TOO_MUCH)
         if link.begun_at is not None:
             self.turns.look_again_at(link.too_late_at())
-
-    def _serve(self, action: Serve) -> None:
-        serve = self.served.get(action.number)
-        if serve is not None:  # not closed by what was carried out just before
-            serve(action)
 
     def _check_id(self, link: TcpLink, body: bytes) -> None:
         """Raise LinkLost if the peer says that it has an id that is not for its certificate."""
@@ -405,19 +469,11 @@ class MeshNode:
 
     # -- writing --------------------------------------------------------------------------------------
 
-    def _flush(self, action: Flush) -> None:
-        link = self._links.get(action.conn)
-        if link is not None and not link.writing:
-            try:
-                self._write(link)
-            except LinkLost as error:
-                self._lose(link, str(error))
-
     def _write(self, link: TcpLink) -> None:
         before = link.sent_bytes
         waiting = not link.send(self.core.take)
         if link.writing and link.sent_bytes != before:
-            self.core.handle_moved(link.number, time.monotonic())
+            self.core.moved(link.number, time.monotonic())
             self.turns.news = True  # a publisher may have room again, though more waits
         if waiting is not link.writing:
             link.writing = waiting
@@ -441,28 +497,33 @@ class MeshNode:
 
     # -- links come and go ----------------------------------------------------------------------------
 
-    def _room_for_more(self) -> bool:
+    def room_for_more(self) -> bool:
+        """See ``Listening``."""
         return len(self._young) < HANDSHAKES_MAX or self._make_room(time.monotonic())
 
-    def _accepted(self, sock: socket.socket, address: Any) -> None:
-        link = self._add(sock, None)
+    def accepted(self, sock: socket.socket, address: Any) -> None:
+        """See ``Listening``."""
+        self._last_conn += 1
+        link = self._add(sock, self._last_conn, None)
         if link is not None:
             logger.debug("connection %d comes from %s, port %s", link.number, address[0], address[1])
             self._young[link.number] = time.monotonic()
-            self._begin(link, self._ask(self.core.handle_accepted, link.number, (address[0], address[1])))
+            self._begin(link, (address[0], address[1]))
 
-    def _dialled(self, dial: Attempt, sock: socket.socket) -> None:
-        link = self._add(sock, dial.host)
+    def dialled(self, dial: Attempt, sock: socket.socket) -> None:
+        """See ``Dialling``."""
+        link = self._add(sock, dial.number, dial.host)
         if link is None:
             dial.reason = "the connection broke"
-            self._not_dialled(dial)
+            self.not_dialled(dial)
         else:
             logger.debug("connection %d goes to %s, port %s", link.number, dial.host, dial.port)
-            self._begin(link, self._ask(self.core.handle_dialled, link.number, dial.number, (dial.host, dial.port)))
+            self._begin(link, (dial.host, dial.port))
 
-    def _not_dialled(self, dial: Attempt) -> None:
+    def not_dialled(self, dial: Attempt) -> None:
+        """See ``Dialling``."""
         logger.debug("no connection to %s, port %s: %s", dial.host, dial.port, dial.reason)
-        self.perform(self._ask(self.core.handle_dial_failed, dial.number, dial.reason))
+        self.driver.perform(self.member.handle_gone(dial.number, dial.reason, time.monotonic()))
 
     def _make_room(self, now: float) -> bool:
         """Give up the connection that is the longest in its handshake, if that is long for one."""
@@ -472,9 +533,7 @@ class MeshNode:
         self._lose(self._links[number], "its handshake takes long, and others wait")
         return True
 
-    def _add(self, sock: socket.socket, host: str | None) -> TcpLink | None:
-        number = self._next_conn
-        self._next_conn += 1
+    def _add(self, sock: socket.socket, number: int, host: str | None) -> TcpLink | None:
         try:
             link = TcpLink(sock, number, self._security, host)
         except (OSError, ValueError) as error:  # it broke already, or TLS does not take the name of the host
@@ -486,17 +545,19 @@ class MeshNode:
         self._watch(link)
         return link
 
-    def _begin(self, link: TcpLink, actions: Sequence[Action]) -> None:
+    def _begin(self, link: TcpLink, address: Address) -> None:
+        effects = self.member.handle_link(link.number, address, time.monotonic())
         try:
             link.start()
-            self.perform(actions)
+            self.driver.perform(effects)
             if not link.lost:
                 self._write(link)
         except LinkLost as error:
             self._lose(link, str(error))
 
-    def _close_link(self, action: Close) -> None:
-        link = self._links.pop(action.conn, None)
+    def close_link(self, effect: Close) -> None:
+        """See ``Ports``."""
+        link = self._links.pop(effect.link, None)
         if link is None:
             return
         logger.debug("connection %d is closed", link.number)
@@ -518,7 +579,7 @@ class MeshNode:
         logger.debug("connection %d is over: %s", link.number, reason)
         self._drop(link)
         if not told:
-            self.perform(self._ask(self.core.handle_closed, link.number, reason))
+            self.driver.perform(self.member.handle_gone(link.number, reason, time.monotonic()))
 
     def _drop(self, link: TcpLink) -> None:
         if link.lost:
@@ -541,10 +602,8 @@ class MeshNode:
 
     # -- time -----------------------------------------------------------------------------------------
 
-    def _due(self) -> float:
-        return min(self.member.next_timeout(), self._own_due())
-
-    def _own_due(self) -> float:
+    def next_timeout(self) -> float:
+        """See ``Ports``."""
         due = min(self._listeners.due, self._held_look_at, self.gatherer.due, self.alarm_at)
         if self._rules is not None:
             due = min(due, self._rules.due)
@@ -558,7 +617,8 @@ class MeshNode:
             due = min(due, link.closing_at or 0.0)
         return due
 
-    def _own_timeouts(self, now: float) -> None:
+    def handle_timeout(self, now: float) -> None:
+        """See ``Ports``."""
         if now >= self.gatherer.due:
             self.gatherer.at_once()
         if now >= self._listeners.due:
@@ -569,35 +629,27 @@ class MeshNode:
             self.alarm_at = math.inf
             self.alarm()
         if self._rules is not None and now >= self._rules.due:
-            self._look_at_rules(self._rules)
+            self.driver.perform([*self._with_keys(), *self._with_rules(self._rules.look())])
         if self.sealing is not None and now >= self.sealing.due:
-            self.perform(self._ask(self.core.deliver_opened, self.sealing.look()))
-            self.perform([Report(each) for each in self.sealing.untold()])
+            opened = self.core.deliver_opened(self.sealing.look(), now)
+            self.driver.perform(self.member.take(opened, now))
+            self.driver.perform([Report(each) for each in self.sealing.untold()])
         for link in self.unfinished.too_late(now):
             self._lose(link, f"it has begun a message and not finished it in {now - (link.begun_at or now):.0f} s")
         self._dials.handle_timeout(now)
         for link in [each for each in self._closing.values() if now >= (each.closing_at or 0.0)]:
             self._drop(link)
 
-    def _look_at_rules(self, watch: RulesWatch) -> None:
-        if watch.keys is not None:  # before the permissions that need them
-            self._take_keys(watch.keys.look())
-        self._take_rules(watch.look())
+    def _with_rules(self, rules: MeshRules | None) -> list[Effect]:
+        """Go by other permissions, which may name other groups."""
+        if rules is None:
+            return []
+        effects = self.core.set_rules(rules, time.monotonic())
+        return [*self.member.take(effects, time.monotonic()), *self._with_keys()]
 
-    def _offer_rules(self, action: OfferRules) -> None:
-        if self._rules is not None:
-            self._take_rules(self._rules.offer(action.raw))
-
-    def _take_rules(self, rules: MeshRules | None) -> None:
-        if rules is not None:
-            self.perform(self._ask(self.core.set_rules, rules))
-            if self._rules is not None and self._rules.keys is not None:  # they may name other groups
-                self._take_keys(self._rules.keys.look())
-
-    def _offer_keys(self, action: OfferKeys) -> None:
-        if self._rules is not None and self._rules.keys is not None:
-            self._take_keys(self._rules.keys.offer(action.group, action.raw))
-
-    def _take_keys(self, here: KeysHere | None) -> None:
-        if here is not None:
-            self.perform(self._ask(self.core.set_keys, here))
+    def _with_keys(self) -> Sequence[Effect]:
+        """Look whether there are other keys of groups."""
+        here = None if self._rules is None or self._rules.keys is None else self._rules.keys.look()
+        if here is None:
+            return ()
+        return self.member.take(self.core.set_keys(here, time.monotonic()), time.monotonic())
