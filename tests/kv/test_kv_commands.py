@@ -101,7 +101,7 @@ PIECE = cmd.piece(
         cmd.SnapshotTaken(3, 42),
         cmd.SnapshotTaken(3, 40, again=True),
         cmd.MasterSilent(Entity(b"m" * 16, 7)),
-        cmd.TAKES_SEVERAL,
+        cmd.MissingEvents(()),
         cmd.PositionAsked(2**64 - 1),
         cmd.Position(3, 42),
         cmd.Expiring(2**62, cmd.Put("a", 1, SECOND, CLONE)),

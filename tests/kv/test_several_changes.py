@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.daytime import Daytime
-from tests.worlds.kv.hosts import FromBefore
 
 from chappe.core import Effect, Report, Send
 from chappe.defaults import STORE_TOLD_GAP_S, STORE_TOLD_LATER_S
@@ -43,11 +41,15 @@ class Rig:
         self.wait(1.0)
         self.sent.clear()
 
-    def add(self, kind: Callable[[KvClone], Any] | None = None) -> KvClone:
-        """Have one more; ``kind`` makes something else of it."""
+    def say(self, command: cmd.Command) -> None:
+        """Have an original's clone say something to the master."""
+        message = encode_message(0, ORIGINAL, self.master.entity, encode_command(command))
+        self.do(self.master.handle_message(self.master.topics[0], [message], **self.times()))
+
+    def add(self) -> KvClone:
+        """Have one more."""
         entity = chappe_entity(bytes([65 + len(self.clones)]) * 16, 2)
         clone = KvClone("s", entity, now=self.now, clock=self.clock, limits=self.limits)
-        clone = clone if kind is None else kind(clone)
         self.clones.append(clone)
         self.do(clone.start(self.now))
         return clone
@@ -143,28 +145,10 @@ def test_a_message_has_no_more_changes_and_bytes_than_its_bounds() -> None:
     assert rig.alike()
 
 
-def test_while_one_clone_is_of_a_version_before_all_get_one_change_a_message() -> None:
-    rig = Rig()
-    old = rig.add(FromBefore)
-    rig.wait(1.0)
-    rig.sent.clear()
-    rig.put(10)
-    assert rig.lengths() == [1] * 10
-    assert not rig.refused
-    assert rig.alike()
-
-    rig.do(old.leave())
-    rig.clones.remove(old)
-    rig.sent.clear()
-    rig.put(10)
-    rig.wait(0.1)
-    assert rig.lengths() == [10]
-
-
 def test_who_comes_while_changes_are_held_has_them() -> None:
     rig = Rig()
     rig.put(5)
-    rig.add(FromBefore)
+    rig.add()
     rig.wait(1.0)
 
     assert rig.lengths() == [1, 4]
@@ -172,26 +156,23 @@ def test_who_comes_while_changes_are_held_has_them() -> None:
     assert not rig.refused
 
 
-def test_an_original_gets_what_it_always_got() -> None:
+def test_while_one_clone_is_an_originals_all_get_one_change_a_message_as_it_always_did() -> None:
     rig = Rig()
-    greet = encode_command(cmd.MissingEvents((0,)))
-    rig.do(
-        rig.master.handle_message(
-            rig.master.topics[0], [encode_message(0, ORIGINAL, rig.master.entity, greet)], **rig.times()
-        )
-    )
-    says = encode_command(cmd.TAKES_SEVERAL)  # means nothing in the mouth of an original
-    rig.do(
-        rig.master.handle_message(
-            rig.master.topics[0], [encode_message(0, ORIGINAL, rig.master.entity, says)], **rig.times()
-        )
-    )
+    rig.say(cmd.MissingEvents((0,)))
+    rig.say(cmd.MissingEvents(()))  # asks for nothing
     rig.put(5)
-
     assert rig.lengths() == [1] * 5
     assert [each.command for each in rig.sent] == [
         cmd.Put(f"key {number}", 0, None, rig.master.entity) for number in range(5)
     ]
+    assert not rig.refused
+    assert rig.alike()
+
+    rig.say(cmd.Leave(0))
+    rig.sent.clear()
+    rig.put(10)
+    rig.wait(0.1)
+    assert rig.lengths() == [10]
 
 
 def test_what_is_lost_is_asked_for_and_comes_alone() -> None:

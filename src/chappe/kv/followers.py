@@ -78,8 +78,7 @@ class Followers:
         )
         self.base = base
         self._beat_at = now + heartbeat_s
-        self._take_several: set[Entity] = set()  # those that said so
-        self._together = False  # whether all have
+        self._together = False  # whether several changes go in one message: originals do not know such
         self._held: list[bytes] = []  # events that have numbers and were not sent, as they leave together ...
         self._held_from = 0  # the number of the first
         self._held_bytes = 0
@@ -104,10 +103,8 @@ class Followers:
             found.append(f"clones are told: {self.has_clones}, {len(self.output.consumers)} there are")
         if not {*self._originals, *self._snapshots.takers} <= set(self.output.consumers):
             found.append("somebody is known as a clone and is not among them")
-        if self._together is not (self.has_clones and self._take_several >= set(self.output.consumers)):
-            found.append(f"changes go together: {self._together}, {len(self._take_several)} take them")
-        if not self._take_several <= set(self.output.consumers):
-            found.append("somebody takes several changes in one message and is no clone")
+        if self._together is not (self.has_clones and all(clone.is_chappe for clone in self.output.consumers)):
+            found.append(f"changes go together: {self._together}, and {len(self._originals)} clones are originals")
         if self._held and (self.held_until == math.inf or not self._together):
             found.append(f"{len(self._held)} changes are held, until {self.held_until}")
         return found
@@ -187,13 +184,11 @@ class Followers:
         self._apply(self.output.take_ack(clone, seq, now), now, actions)
 
     def take_nack(self, clone: Entity, seqs: tuple[int, ...], now: float, actions: list[Effect]) -> None:
-        """One misses events, or asks for everything, or says that it takes several changes in one message."""
+        """One misses events, or asks for everything."""
         self.let_go(actions)
         if not seqs:
-            if clone.is_chappe and clone in self.output.consumers:
-                self._take_several.add(clone)
-                self._counted()
-        elif seqs[0] != 0:
+            return
+        if seqs[0] != 0:
             self._apply(self.output.take_nack(clone, seqs, now), now, actions)
         elif clone not in self.output.consumers and len(self.output.consumers) >= self._limits.clones_max:
             reason = f"{self._limits.clones_max:,} follow it already"
@@ -307,14 +302,13 @@ class Followers:
         self._snapshots.close(clone)
         self._wholes.close(clone)
         self._originals.discard(clone)
-        self._take_several.discard(clone)
         self._counted()
 
     def _counted(self) -> None:
         """Who follows, or what they take, is another."""
         consumers = self.output.consumers
         self.has_clones = bool(consumers)
-        self._together = self.has_clones and self._take_several.issuperset(consumers)
+        self._together = self.has_clones and not self._originals
         self.output.calm_s = self._heartbeat_s if self._originals else self._calm_s
 
     def _hold(self, event: Event[bytes], actions: list[Effect]) -> None:

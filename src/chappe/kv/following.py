@@ -356,12 +356,6 @@ class Following:
         self._resumed = True
         self._writes.begin(self.master, now, actions)
         self._uplink.send(cmd.CumulativeAck(self._input.next - 1), self.master, actions)
-        self._take_several(self.master, actions)
-
-    def _take_several(self, master: Entity, actions: list[Effect]) -> None:
-        """Say that changes may come several at a time; a master that does not know that takes it for nothing."""
-        if master.is_chappe:
-            self._uplink.send(cmd.TAKES_SEVERAL, master, actions)
 
     def _attach(self, master: Entity, command: cmd.AckClone, now: float, actions: list[Effect]) -> None:
         pairs = command.pairs()
@@ -470,7 +464,6 @@ class Following:
             actions += self._writes.pending.settle(None)[1]  # shown by now
         for seq, event in receiving.events:
             self._do(seq, event, now, actions)
-        self._take_several(master, actions)
         self._writes.begin(master, now, actions)
 
     def _give_up(self, reason: str, now: float, actions: list[Effect]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -14,10 +14,10 @@ from tests.worlds.mesh.hosts import EndpointHost
 from chappe.core import Clock, Deliver, Effect, Persist, Report, Resolve, Send
 from chappe.data.order import SET, STRING, VECTOR
 from chappe.data.scalars import Count
-from chappe.errors import BufferFull, NoMaster, ProtocolError, StorageError, StoreError
+from chappe.errors import BufferFull, NoMaster, StorageError, StoreError
 from chappe.kv import events
 from chappe.kv.backend import Commit
-from chappe.kv.commands import TAKES_SEVERAL, Several, decode_message
+from chappe.kv.commands import decode_message
 from chappe.kv.entity import chappe_entity
 from chappe.kv.history import KeyHistory
 from chappe.kv.topics import clone_topic, master_topic
@@ -29,7 +29,6 @@ STORE: Final = "s"
 PART: Final = 7  # the number of a data store at its member
 MASTER_TOPIC: Final = master_topic(b"s")
 CLONE_TOPIC: Final = clone_topic(b"s")
-OLD: Final = 0.15  # of the clones are of a version before
 # How often, what, on which keys, with which value, and what it is added to where there is nothing.
 OPERATIONS: Final[tuple[tuple[int, str, tuple[str | None, ...], Callable[[int, Random], Any], int | None], ...]] = (
     (35, "add", LISTS, lambda serial, rng: serial, VECTOR),
@@ -81,23 +80,6 @@ class Watched(Wrapped):
         self.__dict__ |= {name: telling(getattr(core, name)) for name in ANSWERING if hasattr(core, name)}
 
 
-class FromBefore(Wrapped):
-    """A clone as it was before changes came several in one message: it does not say that it takes those."""
-
-    def handle_message(self, topic: bytes, messages: Iterable[bytes], now: float) -> list[Effect]:
-        """See ``KvClone``."""
-        known = [each for each in messages if not isinstance(_command(each), Several)]
-        actions: list[Effect] = self._core.handle_message(topic, known, now)
-        return [each for each in actions if not isinstance(each, Send) or _command(each.message) != TAKES_SEVERAL]
-
-
-def _command(payload: bytes) -> object:
-    try:
-        return decode_message(payload).command
-    except ProtocolError:
-        return None
-
-
 class SetBack:
     """A time of day that was set back."""
 
@@ -141,13 +123,11 @@ class KvHost(Host):
             if backend is not None:
                 backend.take(core.reserve())
         else:
-            old = Random(f"old {world.seed} {self.name}").random() < OLD
             core = world.cores.clone(
                 STORE, self.entity, now=now, clock=world.clock, resync_s=rng.choice((0.2, 1.0, 5.0)),
                 stale_s=self.stale_s,
                 mutation_buffer_s=rng.choice((0.0, 2.0, 30.0, 600.0)), limits=world.limits,
             )  # fmt: skip
-            core = FromBefore(core) if old else core
         self.role = Watched(core, self._answered)
 
     @property

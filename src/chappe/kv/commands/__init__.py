@@ -43,9 +43,8 @@ kind name               fields
 From 128 on they never reach an original, but for 134: they are sent to one receiver, whose entity has chappe's mark, or
 to all while no clone is an original's. An original drops that one, as every command that it does not know.
 
-Several are events one after the other, of which the message has the number of the first. A master sends them while all
-its clones have said that they take them, by a MissingEvents of no number, which nobody else ever answered to; an event
-that is asked for again comes alone.
+Several are events one after the other, of which the message has the number of the first. A master sends them while no
+clone is an original's; an event that is asked for again comes alone.
 
 A row is key, value, u64 revision, and a byte 0, or a byte 1 and i64 nanoseconds since 1970 at which it expires. The
 revision of an entry is the number of the event that set it, and ``base`` for what was there before this master. A
@@ -86,7 +85,6 @@ from chappe.kv.commands.messages import (
     MORE,
     NO_HISTORY,
     NOT_INSERTED,
-    TAKES_SEVERAL,
     AckClone,
     Action,
     Add,
@@ -151,7 +149,6 @@ __all__ = [
     "NOT_INSERTED",
     "NO_HISTORY",
     "SEVERAL",
-    "TAKES_SEVERAL",
     "AckClone",
     "Action",
     "Add",

@@ -308,9 +308,6 @@ ACTIONS: Final = (Put, PutUnique, PutUniqueResult, Erase, Expire, Add, Subtract,
 EVENTS: Final = (*ACTIONS, Expiring)  # what a master tells
 
 
-TAKES_SEVERAL: Final = MissingEvents(())  # a clone to its master
-
-
 class Message(Frozen, frozen=True):
     """A command with where it comes from and whom it is for; ``seq`` is 0 unless it is an action, or several."""
 
