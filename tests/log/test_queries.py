@@ -11,7 +11,6 @@ from chappe.data.topic import decode_topic
 from chappe.defaults import ATTEMPTS_MAX
 from chappe.errors import ProtocolError
 from chappe.log.queries import (
-    FIRST_FORMAT,
     FORMAT,
     UNKNOWN,
     Answer,
@@ -247,10 +246,9 @@ def test_what_the_first_format_wrote_is_understood_and_what_is_written_begins_as
 
 
 def test_stores_say_the_format_of_what_they_answer() -> None:
-    assert heads_answer([], 0, 10, 1).format == FORMAT
-    found = decode_answer(bytes.fromhex("94a5686561647390" + "03" + "c2"))
+    found = decode_answer(encode_query(heads_answer([], 0, 10, 1)))
     assert isinstance(found, HeadsAnswer)
-    assert found.format == FIRST_FORMAT
+    assert found.format == FORMAT
 
 
 def test_a_question_that_only_newer_stores_know_is_answered_in_a_sentence() -> None:

@@ -129,7 +129,7 @@ HOSTILE_NAMES = [HOSTILE, "", "x" * (LABEL_MAX + 1), "a\nb", "\x1b[2J", "\u202ex
 def test_names_that_are_no_labels_are_passed_over() -> None:
     names = [("a", each) for each in HOSTILE_NAMES] + [("a", "boiler 3")]
 
-    found = parse_report(msgspec.msgpack.encode((2, (), (), (), 0, False, names)))
+    found = parse_report(msgspec.msgpack.encode((1, (), (), (), 0, False, names, ())))
 
     assert found.names == (("a", "boiler 3"),)
 
@@ -139,7 +139,7 @@ def test_a_report_with_more_than_may_be_in_it_is_cut() -> None:
     carries, names = [each[0] for each in many], [(each[0], "x") for each in many]
     positions = [(b"t", b"p%d" % number, 1) for number in range(POSITIONS_MAX - 5)]
     readers = [(f"a{number}", "i", b"", 2, positions) for number in range(READERS_MAX + 5)]
-    body = msgspec.msgpack.encode((2, carries, many, [(*each, 1) for each in many], 0, False, names, readers))
+    body = msgspec.msgpack.encode((1, carries, many, [(*each, 1) for each in many], 0, False, names, readers))
 
     found = parse_report(body)
 
@@ -166,12 +166,6 @@ def test_a_report_with_something_changed_in_it_is_a_report_or_refused(data: st.D
         return
     assert all(is_label(label) for _, label in found.names)
     assert all(offset >= 0 for each in found.readers for offset in each.committed().values())
-
-
-def test_a_node_of_before_there_were_names_is_understood() -> None:
-    found = parse_report(msgspec.msgpack.encode((1, ("a",), (), (), 3, True)))
-
-    assert (found.carries, found.names, found.readers) == (("a",), (), ())
 
 
 def test_an_answer_goes_to_who_asked_under_the_number_of_the_question() -> None:
@@ -226,10 +220,10 @@ def test_what_is_no_report_of_what_passes_is_refused(body: bytes) -> None:
         (1, (), (), (("a", 1, 1, -1),), 0, False),
         (1, (), (), (), -1, False),
         (1, (5,), (), (), 0, False),
-        (2, (), (), (), 0, False, (("a", 5),)),
-        (2, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t", b"p", -1),)),)),
-        (2, (), (), (), 0, False, (), (("a", "i" * 101, b"", 0, ()),)),
-        (2, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t" * 256, b"p", 1),)),)),
+        (1, (), (), (), 0, False, (("a", 5),), ()),
+        (1, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t", b"p", -1),)),)),
+        (1, (), (), (), 0, False, (), (("a", "i" * 101, b"", 0, ()),)),
+        (1, (), (), (), 0, False, (), (("a", "i", b"", 0, ((b"t" * 256, b"p", 1),)),)),
         (1, (), (), ()),
     ],
 )

@@ -157,8 +157,6 @@ class DashboardChanges:
         client = StoreClient(endpoint, ANSWER_S, self._security)
         try:
             answer, _ = client.ask(request)
-        except TimedOut as error:
-            raise TimedOut(f"{error}, or is too old to forget records") from None
         finally:
             client.close()
         return answer.records if isinstance(answer, TrimAnswer) else 0

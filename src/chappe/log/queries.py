@@ -29,9 +29,8 @@ from chappe.errors import ProtocolError
 from chappe.log.storage import Hole, PartitionInfo
 
 # Of questions and answers. Whoever reads a message passes over what a newer format has at its end, and takes what an
-# older one lacks for its default; a question of a kind that is not known is answered as UNKNOWN. Format 2 has TRIM.
-FIRST_FORMAT: Final = 1
-FORMAT: Final = 2
+# older one lacks for its default; a question of a kind that is not known is answered as UNKNOWN.
+FORMAT: Final = 1
 
 # What a message may hold; anything else does not decode.
 Name = Annotated[bytes, msgspec.Meta(max_length=TOPIC_BYTES_MAX)]
@@ -176,7 +175,7 @@ class HeadsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="heads"):
     more: bool
     scrubbed_us: Offset = 0  # when the store had last read and checked all that it keeps, since 1970; 0: never
     refusals: list[tuple[Text, Text, Offset]] = []  # identity, verb and how often: to who may administer, if since is 0
-    format: Offset = FIRST_FORMAT  # of the store that answers: one of before there were formats does not say it
+    format: Offset = FORMAT  # of the store that answers
     retention: list[tuple[Text, float | None, int | None, int | None]] | None = None  # to whom and when as refusals:
     # pattern, age in seconds, bytes, records, in their order; None: it is not said
     name: Text = ""  # of the store, for people, if since is 0

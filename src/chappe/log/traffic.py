@@ -34,7 +34,7 @@ from chappe.log.messages import Ack, AskTraffic, Head, Message, RecordMessage, T
 from chappe.log.queries import Name, Offset
 from chappe.log.sources import Key
 
-FORMAT: Final = 2  # 1 has neither names nor readers
+FORMAT: Final = 1
 ANSWERS_MAX: Final = 20  # a second; further questions are not answered
 SENDERS_MAX: Final = 10_000  # addresses that are counted apart; beyond them all are counted anew, from 0
 ROWS_MAX: Final = 1_000  # addresses of each kind in an answer: those with the most bytes, and the first that it carries
@@ -91,8 +91,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     answered: tuple[tuple[str, int, int, int], ...]
     waiting: int
     full: bool
-    names: tuple[tuple[str, str], ...] = ()
-    readers: tuple[Reading, ...] = ()
+    names: tuple[tuple[str, str], ...]
+    readers: tuple[Reading, ...]
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Report)
