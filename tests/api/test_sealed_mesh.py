@@ -341,13 +341,13 @@ def test_a_publisher_waits_for_keys_that_come_after_the_permissions(
         else:
             ann.publish(TOPIC, 2)
 
-    asked, wants = threading.Event(), HeldGroups.belongs
+    asked, wants = threading.Event(), HeldGroups.within
 
-    def belongs(held: HeldGroups, group: Group) -> bool:
+    def within(held: HeldGroups, group: Group) -> bool:
         asked.set()
         return wants(held, group)
 
-    monkeypatch.setattr(HeldGroups, "belongs", belongs)
+    monkeypatch.setattr(HeldGroups, "within", within)
     publishing = threading.Thread(target=publish)
     publishing.start()
     assert asked.wait(PATIENCE_S)

@@ -113,13 +113,13 @@ def tapped(patch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 def asks_for_keys(patch: pytest.MonkeyPatch) -> threading.Event:
     """Is set once somebody asks whether keys that are not there may come."""
     asked = threading.Event()
-    real = HeldGroups.belongs
+    real = HeldGroups.within
 
-    def belongs(self: HeldGroups, group: Group) -> bool:
+    def within(self: HeldGroups, group: Group) -> bool:
         asked.set()
         return real(self, group)
 
-    patch.setattr(HeldGroups, "belongs", belongs)
+    patch.setattr(HeldGroups, "within", within)
     return asked
 
 

@@ -14,7 +14,7 @@ MAY = {"hub": STORE, "sensor": PRODUCE, "reader": CONSUME, "idle": PUBLISH}
 
 def guard(refused: list[Refusal]) -> Guard:
     far = NOW + timedelta(days=100)
-    identities = {each: Identity(each, "member", each.encode(), None, far) for each in MAY}
+    identities = {each: Identity(each, "member", each.encode(), None, far, b"") for each in MAY}
     rules = tuple(Rule(True, frozenset([MAY[each]]), frozenset(), frozenset([each]), ("*",)) for each in MAY)
     decisions = Decisions(Permissions(1, NOW, far, identities, rules, {}), NOW)
     return Guard(lambda: decisions, refused.append)

@@ -32,7 +32,7 @@ def identity(
     """One of them."""
     curve = name.encode().ljust(32, b"\0")
     id = None if endpoint is None else UUID(bytes=endpoint)
-    return Identity(name, role, curve, id, expires, NOW if revoked else None)
+    return Identity(name, role, curve, id, expires, b"", NOW if revoked else None)
 
 
 def permissions(

@@ -2695,8 +2695,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "who-has-left-is-of-the-group",
         "sealed",
         "sealing/held.py",
-        "        return who is not None and group.has(who)\n\n    def belongs",
-        "        return who is not None\n\n    def belongs",
+        "        return who is not None and group.has(who)\n\n    def refusal",
+        "        return who is not None\n\n    def refusal",
         "nobody seals who is not of the group",
     ),
     Plant(

@@ -23,7 +23,7 @@ def rule(effect: str, *topics: str, verbs: str = "produce", roles: str = "", nam
 
 def identity(name: str, role: str = "producer", *, days: float = 30, revoked: bool = False) -> Identity:
     revoked_at = NOW if revoked else None
-    return Identity(name, role, name.encode().ljust(32, b"."), None, NOW + days * DAY, revoked_at, (name,), 7)
+    return Identity(name, role, name.encode().ljust(32, b"."), None, NOW + days * DAY, b"", revoked_at, (name,), 7)
 
 
 def permissions(*rules: Rule, identities: tuple[Identity, ...] = ()) -> Permissions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
@@ -17,6 +18,7 @@ from chappe.permissions.rules import Identity, Permissions
 
 THEN: Final = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 CURVE: Final = bytes(range(32))
+POINT: Final = bytes(range(33))
 HEAD: Final = "version = 3\nissued = 2026-01-01T00:00:00Z\nexpires = 2036-01-01T00:00:00Z\n"
 ANN: Final = f"""
 [identities.ann]
@@ -25,6 +27,7 @@ curve = "{texts.z85(CURVE)}"
 endpoint = "232fd6cb-865e-4ddc-b930-ea5d72e3f2e3"
 hosts = ["10.0.0.5"]
 expires = 2030-01-02T03:04:05Z
+signs = "{b64encode(POINT).decode()}"
 """
 RULE: Final = '[[rules]]\nallow = ["produce"]\nroles = ["producer"]\ntopics = ["orders/*", "bills"]\n'
 WHOLE: Final = HEAD + ANN + "\n# who may write\n" + RULE
@@ -48,9 +51,9 @@ def test_what_is_written_is_understood() -> None:
 
     assert (found.version, found.issued.year, found.expires.year) == (3, 2026, 2036)
     id = UUID("232fd6cb-865e-4ddc-b930-ea5d72e3f2e3")
-    assert found.identities == {"ann": Identity("ann", "producer", CURVE, id, THEN, None, ("10.0.0.5",), 5)}
+    assert found.identities == {"ann": Identity("ann", "producer", CURVE, id, THEN, POINT, None, ("10.0.0.5",), 5)}
     (rule,) = found.rules
-    assert (rule.allow, rule.line, rule.topics) == (True, 13, ("orders/*", "bills"))
+    assert (rule.allow, rule.line, rule.topics) == (True, 14, ("orders/*", "bills"))
     assert found.by_curve[CURVE].name == "ann"
 
 
@@ -100,10 +103,12 @@ def test_a_signature_of_the_text_alone_is_none() -> None:
         (HEAD.replace("T00:00:00Z", "T00:00:00", 1), "timezone"),
         (HEAD + "wrong = 1", "unknown field `wrong`"),
         (HEAD + ANN.replace("role", "rule"), "unknown field `rule`"),
+        (HEAD + ANN.replace("signs", "# signs"), "missing required field `signs`"),
+        (HEAD + ANN.replace(b64encode(POINT).decode(), "AAAA"), "length >= 33"),
         (HEAD + ANN.replace("producer", "a b"), "line 5: 'a b' is no name for a role"),
         (HEAD + ANN.replace(".ann]", '."../ann"]'), "line 5: '../ann' is no name"),
         (HEAD + ANN.replace('curve = "', 'curve = "~'), "line 5: the curve of ann"),
-        (HEAD + ANN + ANN.replace(".ann", ".bob"), "line 12: bob and .* the same curve key|ann and bob"),
+        (HEAD + ANN + ANN.replace(".ann", ".bob"), "line 13: bob and .* the same curve key|ann and bob"),
         (HEAD + RULE.replace("produce", "eat", 1), "line 4: there is no verb 'eat'"),
         (HEAD + RULE + 'deny = ["consume"]', "line 4: a rule has either allow or deny"),
         (HEAD + RULE.replace('allow = ["produce"]\n', ""), "line 4: a rule has either allow or deny"),
@@ -143,11 +148,11 @@ def test_lines_in_any_order_are_understood_or_refused(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["ann", "a.b", "1-2_3", "x" * 64])
 def test_an_identity_is_written_and_read(name: str) -> None:
-    made = Identity(name, "producer", CURVE, None, THEN, None, ("a", "::1"))
+    made = Identity(name, "producer", CURVE, None, THEN, POINT, None, ("a", "::1"))
 
     found = parse(texts.with_identity(HEAD + RULE, made))
 
-    assert found.identities[name] == Identity(name, "producer", CURVE, None, THEN, None, ("a", "::1"), 9)
+    assert found.identities[name] == Identity(name, "producer", CURVE, None, THEN, POINT, None, ("a", "::1"), 9)
     assert found.rules == parse(HEAD + RULE).rules
 
 

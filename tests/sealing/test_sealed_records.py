@@ -201,14 +201,6 @@ def test_who_has_left_seals_with_its_old_keys_for_a_day_at_most() -> None:
     assert "when epoch 1 was not in use" in outcome.reason
 
 
-def test_a_stranger_or_one_without_a_key_to_sign_with_is_refused() -> None:
-    group = Group()
-    raw = group.sealed()
-    group.identities["ann"] = replace(group.identities["ann"], signs=b"")
-    outcome = group.opened(raw)
-    assert outcome == SealRefused("the permissions have no key by which ann signs")
-
-
 def test_a_sender_that_only_newer_files_have_is_waited_for_and_a_stranger_is_not() -> None:
     group = Group()
     old, known = group.keys, dict(group.identities)

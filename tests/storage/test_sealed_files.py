@@ -243,18 +243,6 @@ def test_what_makes_no_group_is_one_sentence(home: Path) -> None:
         permissions.seal(home, "yard", ["x*y"], roles=["member"])
 
 
-def test_an_identity_of_before_says_by_which_key_it_signs_once_a_group_is_made(tmp_path: Path) -> None:
-    home = tmp_path / "keys"
-    permissions.init(home)
-    permissions.add(home, "ann", "member")
-    path = permissions_file(home)
-    kept = [line for line in path.read_text().splitlines() if not line.startswith("signs")]
-    path.write_text("\n".join(kept))
-    assert permissions.sign(path).identities["ann"].signs == b""
-    permissions.seal(home, "ward", ["patients/*"], names=["ann"])
-    assert Member(home, "ann").refusal == ""
-
-
 def test_secrets_of_a_group_are_in_no_file(home: Path) -> None:
     ring = Member(home, "ann").groups.ring("ward")
     assert ring is not None

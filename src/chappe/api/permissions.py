@@ -139,7 +139,7 @@ def add(
         uuid = uuid4() if endpoint == "new" else None if endpoint is None else UUID(str(endpoint))
         make_certificate(home, name, hosts=hosts, id=uuid, days=days, passphrase=passphrase)
         public, point = curve_public(home, name, passphrase), certificate_point(home, name)
-        made = Identity(name, role, public, uuid, certificate_end(home, name), hosts=tuple(hosts), signs=point)
+        made = Identity(name, role, public, uuid, certificate_end(home, name), signs=point, hosts=tuple(hosts))
         try:
             change(lambda text: texts.with_identity(text, made))
         except BaseException:
@@ -199,15 +199,7 @@ def seal(
     with _changed(home) as change:
         if any(each.name == group for each in change.before[0].sealed):
             raise UsageError(f"there is a group {group} already: change it in {permissions_file(home)}, and sign that")
-        unsigned = [each.name for each in change.before[0].identities.values() if not each.signs]
-
-        def edit(text: str) -> str:
-            for name in unsigned:  # made before identities said by which key they sign
-                if certificate_file(home, name).exists():
-                    text = texts.with_line(text, name, "signs", certificate_point(home, name))
-            return texts.with_group(text, made)
-
-        found = Keepers(home, change(edit)).read(group)
+        found = Keepers(home, change(lambda text: texts.with_group(text, made))).read(group)
     assert found is not None
     return found
 

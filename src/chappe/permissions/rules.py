@@ -53,8 +53,7 @@ class Identity:
         endpoint: The id that its certificate names; None if it names none.
         revoked: When it was revoked; from then on it may nothing, whatever the hour.
         hosts: By which others dial it.
-        signs: The public key of its certificate, by which it signs what it seals: a point of P-256 in 33 bytes, or
-            nothing if the file does not say it.
+        signs: The public key of its certificate, by which it signs what it seals: a point of P-256 in 33 bytes.
         line: Where the file has it; 0 if that is not known.
     """
 
@@ -63,10 +62,10 @@ class Identity:
     curve: bytes
     endpoint: UUID | None
     expires: datetime
+    signs: bytes
     revoked: datetime | None = None
     hosts: tuple[str, ...] = ()
     line: int = 0
-    signs: bytes = b""
 
     def refusal(self, now: datetime) -> str:
         """Why it may nothing at all any more; empty if it may."""

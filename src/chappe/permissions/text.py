@@ -86,10 +86,10 @@ class _IdentitySection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     role: str
     curve: str
     expires: _Moment
+    signs: Annotated[bytes, msgspec.Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)]
     endpoint: UUID | None = None
     revoked: _Moment | None = None
     hosts: Annotated[list[str], msgspec.Meta(max_length=LISTED_MAX)] = []
-    signs: Annotated[bytes, msgspec.Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)] = b""
 
 
 class _RuleSection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -142,9 +142,12 @@ def split(raw: bytes, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, bytes | N
     if found is None:
         return raw, None
     try:
-        return raw[:at], b64decode(found[1], validate=True)
+        signature = b64decode(found[1], validate=True)
     except binascii.Error:
-        return raw[:at], b""  # which is nobody's
+        signature = b""
+    if b64encode(signature) != found[1]:  # the bits of its last character that carry nothing are zero
+        signature = b""  # which is nobody's
+    return raw[:at], signature
 
 
 def signed(body: bytes, sign: Callable[[bytes], bytes], context: bytes = CONTEXT) -> bytes:
@@ -214,7 +217,7 @@ def with_identity(text: str, identity: Identity) -> str:
         f"curve = {quoted(z85(identity.curve), bare=False)}",
         *([f'endpoint = "{identity.endpoint}"'] if identity.endpoint is not None else []),
         *([f"hosts = [{', '.join(quoted(each, bare=False) for each in identity.hosts)}]"] if identity.hosts else []),
-        *([f'signs = "{b64encode(identity.signs).decode()}"'] if identity.signs else []),
+        f'signs = "{b64encode(identity.signs).decode()}"',
         f"expires = {moment(identity.expires)}",
         "",
     ]
@@ -279,7 +282,7 @@ def _identity(name: str, each: _IdentitySection, line: int) -> Identity:
         raise ConfigError(f"{_at(line)}the curve of {name} is no public key: 40 characters of Z85") from None
     revoked = None if each.revoked is None else _utc(each.revoked)
     return Identity(
-        name, each.role, curve, each.endpoint, _utc(each.expires), revoked, tuple(each.hosts), line, each.signs
+        name, each.role, curve, each.endpoint, _utc(each.expires), each.signs, revoked, tuple(each.hosts), line
     )
 
 

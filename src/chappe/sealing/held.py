@@ -76,10 +76,6 @@ class HeldGroups:
         who = self.permissions.identities.get(self.name)
         return who is not None and group.has(who)
 
-    def belongs(self, group: Group) -> bool:
-        """True if the identity is of a group, and can sign."""
-        return self.within(group) and bool(self.permissions.identities[self.name].signs)
-
     def refusal(self, group: Group) -> str:
         """Why nothing can be sealed for a group now; empty if it can.
 
@@ -88,8 +84,6 @@ class HeldGroups:
         path, ring = self.where(group.name), self._rings.get(group.name)
         if not self.within(group):
             return f"{self.name} is not of the group {group.name}"
-        if not self.belongs(group):
-            return f"the permissions do not say by which key {self.name} signs: `chappe keys renew {self.name}` adds it"
         if ring is None:
             return f"{path} is not there, or not usable: it has not been handed on yet, or has to be copied"
         identities = self.permissions.identities

@@ -46,7 +46,7 @@ class RecordSealing:
     def may_come(self, topic: str) -> bool:
         """True if it is keys alone that are missing, or too old: others may hand on newer ones."""
         group = self._held.group(topic)
-        return group is not None and self._held.belongs(group)
+        return group is not None and self._held.within(group)
 
     def check(self, topic: str) -> str:
         """Why records of a topic must be sealed, and cannot be; empty if they can, or need not.

@@ -126,7 +126,7 @@ class MeshSealing:
             what = "topic" if store is None else "data store"
             name = (store or topic).decode("utf-8", "backslashreplace")
             error = Sealed(f"{what} {name!r} is sealed for {group.name}, and nothing was sent: {secret}")
-            error.passing = self._held.belongs(group)
+            error.passing = self._held.within(group)
             raise error
         return secret
 

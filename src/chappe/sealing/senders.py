@@ -140,8 +140,6 @@ class SealChecks:
                 return KeysLacking(late)
             stranger = f"the permissions here do not have {frame.sender}, who is said to have sealed them"
             return KeysLacking(stranger) if ring.keys.has(frame.sender, frame.epoch) else SealRefused(stranger)
-        if not who.signs:
-            return SealRefused(f"the permissions have no key by which {frame.sender} signs")
         bound = bound_to(place, frame.head)
         if not self._verifier(who.signs)(frame.signature, self._purpose.to_sign(bound, frame.content)):
             return SealRefused(f"they are not as {frame.sender} has signed them, for {self._purpose.where}")

@@ -229,7 +229,7 @@ class Rules(Log):
 def _permissions(rules: tuple[Rule, ...], revoked: set[str] = frozenset()) -> Permissions:  # type: ignore[assignment]
     far = NOW + timedelta(days=100)
     identities = {
-        name: Identity(name, name.rstrip("0123456789"), name.encode(), None, far, NOW if name in revoked else None)
+        name: Identity(name, name.rstrip("0123456789"), name.encode(), None, far, b"", NOW if name in revoked else None)
         for name in (*HONEST, FORGER, READER, THIEF)
     }
     return Permissions(1, NOW - timedelta(days=1), far, identities, rules, {})

@@ -130,7 +130,7 @@ class Charter:
         for name in map("e{}".format, range(MANY)):
             id = self.id_of(name)
             curve = name.encode().ljust(32, b"\0")
-            identities[name] = Identity(name, "member", curve, None if id is None else UUID(bytes=id), END)
+            identities[name] = Identity(name, "member", curve, None if id is None else UUID(bytes=id), END, b"")
         rules = tuple(
             [
                 Rule(allows, frozenset((verb,)), frozenset(), frozenset((name,)), (pattern,))
