@@ -35,16 +35,11 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
 
 # To be renamed; a name goes from here when one class has it.
 LEFT: Final = """
-    Address Ask Chain ChainServer Change Changes Child Claim Clock Close Columns Core Deliver Dial Driver Elsewhere
-    Encoder End Entry Feed Flush Gap Group Held Host Identity IdentityRolledBack Inbox Judge Keeper Keeping Kept
-    Known Lag Leaving Lines Link Load Loaded Log Machine Manifest Member Memory Network Node Opened Order
-    OrderedStore Outcome Pace Part Pending Persist Piece Pipeline Place Player Problem Progress Publish Publisher
-    Query Read Reader Reading Recent Recorder Refusal Refused Replica Reply Report Resolve Rest Role Router Row Rows
-    Run Running Send Server Side Snapshot Source Span Staged State Status Streams Subscribe Subscriber Subscriptions
-    Table Target Task Tell Teller Told TooLarge TopicWriter Traffic Unread View Waiting Wanted Watch Watching Whole
-    Why Wire World Write Writer WritesRefused _Asking _Benchmark _Change _Content _Entry _File _Full _Group _Head
-    _Identity _Kept _Listening _Made _Map _Part _Place _Reader _Rows _Run _Shown _Singles _Sink _State _Stream
-    _Taker _Topic _Waiting _Watch _Writer _Written
+    Ask Chain ChainServer Claim Clock Close Deliver Dial Dialling Driver Elsewhere End Flush Gap Host
+    IdentityRolledBack Inbox Judge Kept Known Leaving Link Log Machine Member Network Observer OrderedStore Pace
+    Persist Progress Publish Publisher Read Recorder Refusal Replica Reply Report Resolve Role Router Send Server
+    Side Source State Status Subscribe Subscriber Subscriptions Task TooLarge Waiting Why World Writer WritesRefused
+    _Asking _Change _Entry _File _Full _Kept _Listening _Part _Place _Singles _Sink _State _Topic
 """
 
 
