@@ -79,7 +79,9 @@ class RealFaults(Schedule):
     def leave(self) -> None:
         """Members say goodbye, and come back later."""
         place = self._place()
-        if place is not None:
+        if place is not None and len(place.residents) > 1 and self.rng.random() < 0.5:
+            place.leave_one(self.rng.choice(place.residents))
+        elif place is not None:
             place.leave()
             self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0, 6.0)), place.restart)
 
@@ -184,14 +186,22 @@ class RealFaults(Schedule):
 
     def broken_disk(self) -> None:
         """Some writes, syncs and reads of a disk fail for a while."""
-        self._refuse(self.rng.choice((0.05, 0.3)), errno.EIO)
+        place = self._refuse(self.rng.choice((0.05, 0.3)), errno.EIO)
+        if self.rng.random() < 0.5:
+            self.world.clock.after(self.rng.uniform(0.3, 6.0), self._lose_power, place)
 
-    def _refuse(self, share: float, error: int) -> None:
+    def _lose_power(self, place: Place) -> None:
+        if self.on:
+            place.kill(power_cut=True)
+            self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0)), place.restart)
+
+    def _refuse(self, share: float, error: int) -> Place:
         place = self.rng.choice(self.world.places)
         disk = self.world.stage.disk(place.name)
         self.world.trace(None, "the disk of %s refuses %d %%: %s", place.name, 100 * share, errno.errorcode[error])
         disk.refuse(share, error)
         self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), disk.refuse, 0.0)
+        return place
 
     def slow_disk(self) -> None:
         """A disk takes long for a while."""
@@ -213,7 +223,6 @@ class RealFaults(Schedule):
         for key, ever in resident.disk.ever.items():
             alone = [at for at, flag in enumerate(ever) if flag and not any(each.holds(key, at) for each in others)]
             world.truth.of(key).lost.update(alone)
-        resident.disk.ever.clear()
         resident.disk.parts.clear()
 
     def clock_jump(self) -> None:

@@ -71,7 +71,10 @@ class Life(Host):
     def leave(self) -> None:
         """Close it as a user does."""
         self.alive = False
-        self.face.close()
+        try:
+            self.face.close()
+        except (TimedOut, StorageError) as error:  # a producer says what is left
+            self.world.trace(self, "closes, and says: %s", error)
 
 
 class StoreLife(Life, StoreSubject):
@@ -128,6 +131,19 @@ class ProducerLife(Life, ProducerSubject):
                 world.fail("identity", f"{self.name} goes on at {at}, others have its records before {max(held, had)}")
             del sent.records[at:]
         resident.unsure, resident.lost_power = [], False
+
+    def look(self) -> None:
+        """See what it reports; a power cut may take what its journal had not synced."""
+        if (journal := self.face._writers[self.core.topic]._journal) is not None:
+            sent = self.world.truth.of(self.key)
+            for first, next_ in journal.lost:
+                safe = max(sent.acknowledged, self.resident.synced)
+                if not self.resident.power_cuts or first < safe:
+                    self.world.fail(
+                        "identity", f"{self.name} takes {first} to {next_ - 1} for damaged, {safe} are safe"
+                    )
+                sent.lost.update(range(first, next_))
+        super().look()
 
     def _work(self) -> None:
         world = self.world
@@ -253,6 +269,9 @@ class ConsumerLife(Life, ConsumerSubject):
             self._commit()
 
     def _commit(self) -> None:
+        for key, at in self.face.position().items():
+            if at > self.positions.get(key, 0):
+                self.world.fail("position", f"{self.name} is at {key} {at}, it has got {self.positions.get(key, 0)}")
         try:
             self.face.commit()
         except StorageError as error:
@@ -348,11 +367,16 @@ class ProducerResident(Resident):
         self.min_acks = min_acks
         self.lasting = lasting
         self.lost_power = False
+        self.power_cuts = 0
+        self.synced = 0  # what was published before its machine lost power, and so was in its journal
         self.unsure: list[tuple[bytes | None, bytes | None]] = []
 
     def ended(self, *, power_cut: bool, killed: bool) -> None:
         """A producer without an identity takes with it what was not acknowledged."""
         self.lost_power = self.lost_power or power_cut
+        self.power_cuts += power_cut
+        if power_cut and self.now is not None:
+            self.synced = self.now.core.published
         if not self.lasting and self.now is not None:
             self.world.truth.of(self.now.key).gone = True
 
@@ -420,6 +444,15 @@ class Place:
                 each.leave()
         for resident in self.residents:
             resident.ended(power_cut=False, killed=False)
+
+    def leave_one(self, resident: Resident) -> None:
+        """Close one of those that share a node, and begin it again."""
+        if self.up and not self.paused and resident.now is not None and resident.now.alive:
+            self.world.trace(resident.now, "leaves the others")
+            with self.world.stage.on(self.name):
+                resident.now.leave()
+            resident.ended(power_cut=False, killed=False)
+            self.world.clock.after(RETRY_S, resident.begin)
 
     def restart(self) -> None:
         """Let everybody live there again."""
