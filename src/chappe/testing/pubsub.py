@@ -188,8 +188,9 @@ class _Publishing(_Socket):
             self.arrived([(b"\1" if on else b"\0") + prefix])
 
     def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
-        if link.publisher is not self:  # else it has dialled again before this was noticed
-            self.listeners.pop(link, None)
+        if link.publisher is self:
+            return  # it has dialled again, and subscribed, before this was noticed
+        self.listeners.pop(link, None)
         for prefix in dict.fromkeys(asked):
             self.on_subscription(link, prefix, False)
         if link.closed:
