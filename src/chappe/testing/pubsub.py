@@ -188,8 +188,8 @@ class _Publishing(_Socket):
             self.arrived([(b"\1" if on else b"\0") + prefix])
 
     def on_listener_gone(self, link: Link, asked: list[bytes]) -> None:
-        if link.publisher is self:
-            return  # it has dialled again, and subscribed, before this was noticed
+        if self.closed or link.publisher is self:
+            return  # it has dialled again, and subscribed, before this was noticed; perhaps at who came after us
         self.listeners.pop(link, None)
         for prefix in dict.fromkeys(asked):
             self.on_subscription(link, prefix, False)
