@@ -15,7 +15,6 @@ from chappe.api.log.inbox import Inbox
 from chappe.api.log.topic_writers import TopicWriter
 from chappe.errors import StorageError
 from chappe.runtime import log_seats
-from chappe.runtime.log_node import Node
 from chappe.runtime.log_seats import Seat
 from chappe.runtime.store_node import StoreNode
 from chappe.runtime.turns import Turns
@@ -23,6 +22,7 @@ from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
 from chappe.storage.journal import Journal
 from chappe.storage.segments.appender import Appender
+from chappe.system import time
 from chappe.testing.disk import DiskOps
 from chappe.transports.publishing import PublishingSocket
 
@@ -55,12 +55,6 @@ def test_a_world_without_faults_is_settled_at_once() -> None:
 # -- faults below the cores ---------------------------------------------------------------------------------------
 
 
-def looks_only_when_something_comes(patch: Patch) -> None:
-    """The loop is not told that something is due earlier."""
-    patch.setattr(Turns, "look_again_at", lambda turns, at: None)
-    patch.setattr(Turns, "look_again", lambda turns: None)
-
-
 def forgets_who_is_due(patch: Patch) -> None:
     """What was due while something else was handled is forgotten."""
     look = Turns.look
@@ -71,23 +65,13 @@ def forgets_who_is_due(patch: Patch) -> None:
     patch.setattr(Turns, "look", forgets)
 
 
-def never_resumes(patch: Patch) -> None:
-    """A store that had enough to write takes nothing any more."""
-    patch.setattr(Node, "resume", lambda node: None)
-
-
 def acknowledges_before_the_disk(patch: Patch) -> None:
     """A store tells its core at once that everything is written."""
-    write = StoreNode._write
-
-    def early(node: StoreNode, work: Any) -> Any:
-        node.node.run(lambda: node.node.perform(node.core.handle_written(node.turns_now())))
-        return write(node, work)
 
     def do(node: StoreNode, job: Callable[[], Any]) -> None:
         if isinstance(job, partial) and job.func == node._write:
             node._disk.do(job, lambda tell: node.storage.publish(tell.args[0]) if tell.func == node._written else None)
-            node.node.perform(node.core.handle_written(0.0))
+            node.node.perform(node.core.handle_written(time.monotonic()))
         elif not node._closing.is_set():
             node._disk.do(job, node._ended)
 
@@ -112,18 +96,6 @@ def takes_a_failed_sync_for_good(patch: Patch) -> None:
     patch.setattr(DiskOps, "fdatasync", careless)
 
 
-def writes_out_of_order(patch: Patch) -> None:
-    """A lane does the job that came last first."""
-
-    def step(lane: Lane) -> bool:
-        work, done = lane._jobs.pop()
-        lane._run(work, done)
-        lane._scheduled = bool(lane._jobs)
-        return lane._scheduled
-
-    patch.setattr(Lane, "step", step)
-
-
 def loses_a_job(patch: Patch) -> None:
     """A lane forgets the result of a job that ends while another one waits."""
     run = Lane._run
@@ -132,6 +104,24 @@ def loses_a_job(patch: Patch) -> None:
         run(lane, work, None if lane._jobs and done is not None else done)
 
     patch.setattr(Lane, "_run", forgetful)
+
+
+def counts_a_refused_write(patch: Patch) -> None:
+    """A write that the disk refuses counts as done."""
+
+    def failed(node: StoreNode, reason: str, now: float) -> Any:
+        return node._after(node.core.handle_written, now)
+
+    patch.setattr(StoreNode, "_failed", failed)
+
+
+def shows_nothing(patch: Patch) -> None:
+    """What is written is acknowledged, and nobody can read it."""
+
+    def written(node: StoreNode, found: object, now: float) -> Any:
+        return node._after(node.core.handle_written, now)
+
+    patch.setattr(StoreNode, "_written", written)
 
 
 def tells_another_seat(patch: Patch) -> None:
@@ -213,14 +203,13 @@ def takes_back_nothing(patch: Patch) -> None:
 
 
 FAULTS = (
-    looks_only_when_something_comes,
     forgets_who_is_due,
-    never_resumes,
     acknowledges_before_the_disk,
     does_not_sync,
     takes_a_failed_sync_for_good,
-    writes_out_of_order,
     loses_a_job,
+    counts_a_refused_write,
+    shows_nothing,
     tells_another_seat,
     closes_the_node_of_others,
     believes_a_refusing_journal,

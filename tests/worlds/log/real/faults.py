@@ -34,7 +34,7 @@ class RealFaults(Schedule):
             (2, self.hold_link), (3, self.cut), (2, self.cut_one_way), (2, self.cut_from_tower), (1, self.tower_crash),
             (1, self.bad_queries), (1, self.lose_messages), (2, self.disk_full), (1, self.bad_disk),
             (1, self.broken_disk), (2, self.slow_disk), (1, self.lose_disk), (1, self.clock_jump),
-            (1, self.change_topics),
+            (1, self.change_topics), (2, self.leave_others),
         )  # fmt: skip
 
     def plan(self, until: float) -> None:
@@ -79,11 +79,16 @@ class RealFaults(Schedule):
     def leave(self) -> None:
         """Members say goodbye, and come back later."""
         place = self._place()
-        if place is not None and len(place.residents) > 1 and self.rng.random() < 0.5:
-            place.leave_one(self.rng.choice(place.residents))
-        elif place is not None:
+        if place is not None:
             place.leave()
             self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0, 6.0)), place.restart)
+
+    def leave_others(self) -> None:
+        """One of those that share a node leaves it, and comes back."""
+        shared = [each for each in self.world.places if len(each.residents) > 1]
+        if shared:
+            place = self.rng.choice(shared)
+            place.leave_one(self.rng.choice(place.residents))
 
     def stall(self) -> None:
         """A host stands still for a while."""
@@ -186,22 +191,22 @@ class RealFaults(Schedule):
 
     def broken_disk(self) -> None:
         """Some writes, syncs and reads of a disk fail for a while."""
-        place = self._refuse(self.rng.choice((0.05, 0.3)), errno.EIO)
-        if self.rng.random() < 0.5:
-            self.world.clock.after(self.rng.uniform(0.3, 6.0), self._lose_power, place)
+        self._refuse(self.rng.choice((0.05, 0.3)), errno.EIO)
 
-    def _lose_power(self, place: Place) -> None:
+    def _die(self, place: Place) -> None:
+        """Die while, or soon after, the disk refuses."""
         if self.on:
-            place.kill(power_cut=True)
+            place.kill(power_cut=self.rng.random() < POWER_CUTS)
             self.world.clock.after(self.rng.choice((0.05, 1.0, 3.0)), place.restart)
 
-    def _refuse(self, share: float, error: int) -> Place:
+    def _refuse(self, share: float, error: int) -> None:
         place = self.rng.choice(self.world.places)
         disk = self.world.stage.disk(place.name)
         self.world.trace(None, "the disk of %s refuses %d %%: %s", place.name, 100 * share, errno.errorcode[error])
         disk.refuse(share, error)
         self.world.clock.after(self.rng.choice((0.3, 2.0, 6.0)), disk.refuse, 0.0)
-        return place
+        if self.rng.random() < 0.5:
+            self.world.clock.after(self.rng.uniform(0.1, 6.0), self._die, place)
 
     def slow_disk(self) -> None:
         """A disk takes long for a while."""

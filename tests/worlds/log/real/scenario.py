@@ -94,7 +94,7 @@ class RealLog(WatchedLog):
     def _place(self, name: str, kind: type[Resident]) -> Place:
         """A host of its own, or that of others of its kind, with which it shares a node then."""
         shared = [each for each in self.places if each.residents and isinstance(each.residents[0], kind) and each.up]
-        if kind is not StoreResident and shared and self.rng.random() < 0.25:
+        if kind is not StoreResident and shared and self.rng.random() < 0.4:
             return self.rng.choice(shared)
         place = Place(self, name)
         self.stage.disk(name).slow(self.usual_disk_s)
