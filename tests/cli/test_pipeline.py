@@ -201,7 +201,7 @@ def test_what_a_pipeline_ended_with_is_kept_until_it_is_started_again(
 ) -> None:
     path = tmp_path / "p.toml"
     path.write_text(TEXT)
-    monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: Failed())
+    monkeypatch.setattr(pipeline_run, "RunningPipeline", lambda *_, **__: Failed())
     states = States(tmp_path / "states")
     this = pipeline_run.PipelineRun(read_pipeline(path), "", None, False, None, None, True, states)
 
@@ -221,7 +221,7 @@ def test_signals_are_heard_wherever_python_is(
     path = tmp_path / "p.toml"
     path.write_text(TEXT)
     hung = Hung()
-    monkeypatch.setattr(pipeline_run, "Running", lambda *_, **__: hung)
+    monkeypatch.setattr(pipeline_run, "RunningPipeline", lambda *_, **__: hung)
     states = States(tmp_path / "states")
     this = pipeline_run.PipelineRun(read_pipeline(path), "", None, False, None, None, True, states)
     before = signal.getsignal(signal.SIGTERM)
