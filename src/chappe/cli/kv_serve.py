@@ -92,7 +92,7 @@ def serve(
             facts |= {"chain": chained["chain"].name, "name": name, "directory": str(chained["directory"])}
         title = f"{what} of store {store} at {', '.join(facts['listen'])}"
         started.note(f"data store {store}", *(f"endpoint {each}" for each in facts["listen"]))
-        display = _MasterDisplay(endpoint, statuses, as_json, title)
+        display = _MasterDisplay(endpoint, statuses, title, as_json)
         display.master = master
         show(display, facts, f"{title}, {many(entries, 'entry', 'entries')}")
         display.tell_all()

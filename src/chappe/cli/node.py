@@ -138,11 +138,11 @@ def node(
         statuses = endpoint.statuses()
         facts: dict[str, Any] = {"id": endpoint.id, "listen": mesh.listen(endpoint, heard)}
         title = f"node {endpoint.id} at {', '.join(facts['listen'])}"
-        display = _NodeDisplay(endpoint, statuses, as_json)
+        server = None
         if web is not None:
             from chappe.web.server import WebSocketServer
 
-            display.server = server = stack.enter_context(WebSocketServer(endpoint, **web))
+            server = stack.enter_context(WebSocketServer(endpoint, **web))
             facts["websocket"] = server.url
             title += f", {server.url}"
         if at_tap is not None:
@@ -155,7 +155,8 @@ def node(
             facts["dashboard"] = stack.enter_context(dashboard.beside(look, *peer, *_trust(said, trust).arguments))
             title += f", dashboard at {facts['dashboard']}"
         started.note(*(f"endpoint {each}" for each in facts["listen"]))
-        display.title = title
+        display = _NodeDisplay(endpoint, statuses, title, as_json)
+        display.server = server
         show(display, facts, title)
     stopped(as_json, "node")
 

@@ -65,7 +65,7 @@ class PeerRates:
 class PeersDisplay(Display):
     """The peers of an endpoint, and in ``more`` what else its command shows."""
 
-    def __init__(self, endpoint: Endpoint, statuses: Any, as_json: bool, title: str = "") -> None:
+    def __init__(self, endpoint: Endpoint, statuses: Any, title: str, as_json: bool) -> None:
         super().__init__(title, as_json)
         self._statuses = statuses
         self._notices = mesh.PeerNotices(come_and_go=True, quiet=as_json)
