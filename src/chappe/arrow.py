@@ -129,7 +129,7 @@ def pyarrow() -> Any:
 
 
 def from_arrow(data: object, now_us: Callable[[], int]) -> Iterator[BatchRows]:
-    """See ``arrow_rows.read``; raises UsageError also if pyarrow or numpy is not installed."""
+    """Read Arrow data with ``arrow_rows.read``; raises UsageError also if pyarrow or numpy is not installed."""
     pyarrow()
     try:
         from chappe.arrow_rows import read

@@ -88,7 +88,7 @@ class BatchRows:
 
 
 def read(data: object, now_us: Callable[[], int]) -> Iterator[BatchRows]:
-    """What somebody wants to send. Its schema is checked at once, the rest as it is asked for.
+    """Read Arrow data to be sent. Its schema is checked at once, the rest as it is asked for.
 
     Args:
         data: As ``Producer.send_arrow`` says.

@@ -90,7 +90,7 @@ def render(nodes: Sequence[BenchmarkNode]) -> str:
 
 
 def neighbours(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
-    """Who is peered with whom, whoever dials."""
+    """Return the peers of each node, whoever dials."""
     found: dict[str, set[str]] = {node.name: set() for node in nodes}
     for node in nodes:
         for peer in node.peers:

@@ -24,7 +24,7 @@ TEXT_BYTES_MAX: Final = 64 << 20
 
 @dataclass(slots=True)
 class Recording:
-    """What one folder says; ``published`` counts its messages by topic."""
+    """The content of one folder; ``published`` counts its messages by topic."""
 
     name: str
     id: str
@@ -100,7 +100,7 @@ def _join(
     names: dict[str, str],
     warn: Callable[[str], None],
 ) -> None:
-    """Who dials whom, and the addresses."""
+    """Decide who dials whom, and the addresses."""
     linked: set[frozenset[str]] = set()
     for name, each in recordings.items():
         strangers = [peer for peer in each.peers if peer not in names]

@@ -51,7 +51,7 @@ class LinkTraffic:
 
 
 def messages_of(file: str | None, count: int | None) -> Messages:
-    """What a recording says, cut or repeated to ``count``. Raises InvalidData."""
+    """Read the messages of a recording, cut or repeated to ``count``. Raises InvalidData."""
     if file is None:
         return []
     with open(file, "rb") as opened:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 @dataclass(slots=True)
 class NodeOutcome:
-    """Of one node. Times are seconds since the start; None: it never came so far."""
+    """The outcome of one node. Times are seconds since the start; None: it never came so far."""
 
     name: str
     to_send: int
@@ -59,7 +59,7 @@ class NodeOutcome:
 
 @dataclass(slots=True)
 class BenchmarkReport:
-    """Of all nodes. ``samples`` are how many messages each had received, at seconds since the start."""
+    """The outcome of all nodes; ``samples`` are how many messages each had received, at seconds since the start."""
 
     nodes: list[NodeOutcome]
     reason: str = ""  # why it ended before all was done
@@ -80,7 +80,7 @@ class BenchmarkReport:
         return by_step([*before_end, (end, node.received)], steps, seconds)
 
     def troubles(self) -> list[str]:
-        """What is missing, one sentence each."""
+        """Name what is missing, one sentence each."""
         found = [self.reason] if self.reason else []
         for each in self.nodes:
             if each.ended:

@@ -39,7 +39,7 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class ConfigAddress(str):
-    """What stood between angle brackets."""
+    """A text between angle brackets."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class _ConfigToken(NamedTuple):
 
 
 def parse(text: str, name: str) -> ConfigSection:
-    """What a file says; ``name`` is the file, for errors. Raises ConfigError."""
+    """Parse a file; ``name`` is the file, for errors. Raises ConfigError."""
     return _SectionReader(text, name).read_section(1, 0)
 
 

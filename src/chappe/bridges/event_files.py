@@ -155,7 +155,7 @@ class EventFiles(MeshRecording):
 
 
 def folder_of(event: str | None) -> str:
-    """What the folder of an event is called: its name, with all but letters, digits and ``_.-~`` as ``%NN``.
+    """Name the folder of an event: its name, with all but letters, digits and ``_.-~`` as ``%NN``.
 
     A name that begins with a dot or an underscore, which readers pass over, has that as ``%NN`` too; one that is long
     is cut, and has a part of its hash instead.

@@ -92,7 +92,7 @@ def unpack(batch: Batch, start: int, end: int, not_before: int) -> tuple[Played,
 
 
 def recorded(batch: Batch) -> list[bool]:
-    """Of each record of a batch, whether it was recorded from the mesh; none at all is an empty list."""
+    """Say for each record of a batch whether it was recorded from the mesh; an empty list if none was."""
     headers = batch.raw_headers()
     if headers is None or batch.keys() is None:
         return []

@@ -49,7 +49,7 @@ class StoreRow(NamedTuple):
 
 
 class StoreEntry(NamedTuple):
-    """What a record says of a key; ``value`` has no meaning where it is gone."""
+    """A record read as an entry; ``value`` has no meaning where it is gone."""
 
     key: Value
     value: Value
@@ -84,7 +84,7 @@ def _headers(row: StoreRow) -> Headers:
 
 
 def entry_of(key: bytes, value: bytes | None, headers: Iterable[tuple[str, bytes]]) -> StoreEntry:
-    """What a record says; raises InvalidData for one that is damaged."""
+    """Read a record as an entry; raises InvalidData for one that is damaged."""
     found = dict(headers)
     version = _number(found.get(VERSION))
     if version is None:

@@ -201,7 +201,6 @@ class _PartitionReader:
 
     @property
     def last_time(self) -> int:
-        """Of the messages that were read."""
         return self._block.times[-1]
 
     def fill(self) -> bool:

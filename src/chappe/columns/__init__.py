@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def reader() -> Reader:
-    """What makes columns of topics and payloads; raises UsageError if Arrow or numpy is not installed."""
+    """Return the function that makes columns of topics and payloads; raises UsageError without Arrow or numpy."""
     pyarrow()
     try:
         from chappe.columns.events import read

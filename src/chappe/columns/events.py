@@ -48,7 +48,7 @@ _TIMED_BYTES: Final = len(_TIMED) + 8
 
 @dataclass(slots=True)
 class EventColumns:
-    """What messages became.
+    """The columns of messages.
 
     Args:
         batches: One for each event and types of its arguments, by their first row; rows are in the order of messages.
@@ -82,7 +82,6 @@ class _ColumnPart(NamedTuple):
 
     @property
     def types(self) -> list[pa.DataType]:
-        """Of the arguments."""
         return [each.type for each in self.args]
 
 
@@ -171,7 +170,7 @@ class _Reading:
     # -- many at once -----------------------------------------------------------------------------
 
     def _passes(self) -> tuple[list[_ColumnPart], Places]:
-        """What can be decoded many at a time, and the rows that are left."""
+        """Decode many rows at a time; return the columns, and the rows that are left."""
         parts: list[_ColumnPart] = []
         large = self._ends - self._starts > VALUE_ELEMENTS_MAX  # its elements are to be counted
         left, later = np.flatnonzero(~large), [np.flatnonzero(large)]
@@ -398,7 +397,7 @@ def _likely(raw: bytes) -> Places | None:
 
 
 def _begins(wire: EventBytes, starts: Places, prefix: bytes, any_at: int = -1) -> NDArray[np.bool_]:
-    """Whether these bytes are at these places, where the one at ``any_at`` may be another."""
+    """Test for these bytes at each of the places; the one at ``any_at`` may be any other."""
     found = np.ones(len(starts), np.bool_)
     for at in range(0, len(prefix), 8):
         word = prefix[at : at + 8]

@@ -100,7 +100,7 @@ def _mixed(inner: Iterable[Shape | None]) -> Shape | None:
 
 
 def listed(shape: Shape) -> Shape | type[Apart] | None:
-    """Of a vector's shape that of the elements of the list that it is; ``Apart`` if it is a struct."""
+    """The shape of the elements, of a vector that is a list; ``Apart`` if it is a struct."""
     try:
         return common(shape.inner)
     except Apart:
@@ -172,7 +172,7 @@ def as_text(value: Value) -> str:
 
 
 def _converter(shape: Shape | None) -> Callable[[Any], Any]:
-    """What makes of a value the Python object that Arrow takes for it."""
+    """Return the function from values to the Python objects that Arrow takes for them."""
     if shape is None:
         return lambda value: None
     make = _OBJECTS.get(shape.tag)

@@ -363,7 +363,7 @@ class EventBytes:
         refuse(run.rows[1:], inside & ~rising)
 
     def _rising(self, tag: int, at: Places) -> NDArray[np.bool_] | None:
-        """Whether each of these contents comes behind the one before it; None where that is not found out here."""
+        """Test that each of these contents is greater than the one before it; None where that is not found out here."""
         if tag in (order.COUNT, order.INTEGER, order.TIMESTAMP, order.TIMESPAN):
             numbers = self._u64(at)
             if tag != order.COUNT:

@@ -63,7 +63,7 @@ class Edge(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """What is drawn; ``left_out`` is how many edges are not."""
+    """A drawing of the map; ``left_out`` edges are not in it."""
 
     nodes: tuple[MapNode, ...]
     edges: tuple[Edge, ...]
@@ -93,7 +93,7 @@ def draw(members: Sequence[ObservedMember], links: Sequence[ObservedLink], singl
 
 
 def _group(member: ObservedMember) -> tuple[str, str]:
-    """What is alike: the kind, and the host."""
+    """Return the key by which members are alike: the kind, and the host."""
     host = member.address.removeprefix("tcp://").rpartition(":")[0]
     return member.kind, host
 

@@ -19,7 +19,7 @@ TELLS_MAX: Final = 20  # problems of one kind; further ones are one sentence
 
 
 def problems_of(parts: Sequence[ObservedPart], topics: Iterable[ObservedTopic]) -> list[HealthProblem]:
-    """Of the whole picture; ``topics`` are the ones that changed last."""
+    """Find the problems of the whole picture; ``topics`` are the ones that changed last."""
     found: list[HealthProblem] = []
     found += _few(_lagging(topics), "readers are far behind", "look at the topics by lag")
     names = {each.id: f"{each.kind} {each.name}" for part in parts for each in part.members}

@@ -143,7 +143,7 @@ class TimeSeries:
         return found
 
     def _place(self, span: LineSpan) -> int:
-        """Of the tier whose steps are those of a span, or the next finer ones."""
+        """Find the tier whose steps are those of a span, or the next finer ones."""
         return sum(each.step_s <= span.step_s for each in self._coarser)
 
     def _steps(self, now: float, span: LineSpan) -> list[float]:

@@ -40,7 +40,7 @@ class Family(NamedTuple):
 
 
 def of_pipelines(pipelines: Iterable[ObservedPipeline]) -> Iterator[Family]:
-    """What pipelines tell of their queries."""
+    """Return the numbers of pipelines and their queries."""
     found = list(pipelines)
     up = [((each.name,), float(each.stage == "running")) for each in found]
     yield Family("chappe_pipeline_up", "1 while the queries run", "gauge", ("pipeline",), up)

@@ -44,7 +44,7 @@ GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for 
 
 
 class Observer:
-    """What is known, from look to look; not for use by two threads at once. ``now`` is monotonic seconds.
+    """Merges looks into one picture; not for use by two threads at once. ``now`` is monotonic seconds.
 
     Args:
         sources: Names of the sources that will look; a snapshot names those that it still waits for.

@@ -149,7 +149,7 @@ class ObservedTopic(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Of the reader that is furthest behind."""
+        """The lag of the reader that is furthest behind."""
         return max((each.lag for each in self.readers), default=0)
 
 
@@ -223,7 +223,7 @@ class ObservedPipeline(msgspec.Struct, frozen=True):
 
 
 class HealthProblem(msgspec.Struct, frozen=True):
-    """What is wrong, in a sentence, and what mends it. ``key`` is the same as long as it is the same problem."""
+    """A problem, in a sentence, and its remedy. ``key`` stays the same as long as it is the same problem."""
 
     key: str
     level: Level
@@ -249,7 +249,7 @@ class StatusChange(msgspec.Struct, frozen=True):
 
 
 class ObservedPart(msgspec.Struct, frozen=True):
-    """What one look of one source saw.
+    """The picture of one source at one look.
 
     ``topics`` are those that changed since its last look, ``gone`` those that are no more; all else is whole. ``notes``
     say what was sampled or left out, in sentences; for ``waited_s`` of the look nothing was done, as somebody did not

@@ -54,7 +54,7 @@ class Decisions:
         return found
 
     def scopes(self, who: str, verbs: Verbs, prefix: str) -> tuple[Scope, ...]:
-        """Of all topics that begin so, those with which somebody may do one of these.
+        """Narrow the topics that begin so to those with which somebody may do one of these.
 
         Each scope is allowed as a whole: where a rule denies some topics of a prefix, it is left out, as nobody can
         subscribe to all but these. ``(prefix, False)`` alone: all of it.

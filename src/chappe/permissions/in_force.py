@@ -16,7 +16,7 @@ USELESS_MAX: Final = 1_000  # texts that are remembered, as they will be handed 
 
 
 class InForce:
-    """What counts now.
+    """The permissions that count now.
 
     Attributes:
         permissions, raw: What the file says, and the file itself, which may be handed on.

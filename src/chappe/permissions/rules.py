@@ -150,7 +150,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a file says.
+    """The content of a file of permissions.
 
     Attributes:
         version: Grows with each file that is signed; of two the higher counts.
@@ -185,7 +185,7 @@ class Permissions:
         return self.refusal(now) or found.refusal(now) or found
 
     def decide(self, name: str, verb: str, topic: str, now: datetime, *, subtree: bool = False) -> Decision:
-        """Whether an identity may do this with a topic, or if ``subtree`` with all topics that begin so."""
+        """Decide whether an identity may do this with a topic, or if ``subtree`` with all topics that begin so."""
         identity = self.identities.get(name)
         if identity is None:
             return Decision(False, f"there is no identity {name}")
@@ -220,7 +220,7 @@ class Permissions:
         return found
 
     def server(self, verb: str, host: str, now: datetime, name: str = "") -> Identity | str:
-        """Who is to be dialled at a host: ``name``, or the only one that may do this; else why nobody is."""
+        """Return the member to dial at a host: ``name``, or the only one allowed; else the reason for none."""
         if name:
             found = self.identities.get(name)
             if found is None:

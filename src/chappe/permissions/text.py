@@ -117,7 +117,7 @@ class _PermissionsFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def verified(raw: bytes, check: Check) -> Permissions:
-    """What a file says, if the authority has signed it.
+    """Read a file, if the authority has signed it.
 
     Raises:
         ConfigError: It has not, or the file is too large or malformed. The text lacks the file's name.
@@ -134,7 +134,7 @@ def verified(raw: bytes, check: Check) -> Permissions:
 
 
 def split(raw: bytes, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, bytes | None]:
-    """What is signed, and the signature; None if there is none. Raises ConfigError."""
+    """Return the signed part, and the signature; None if there is none. Raises ConfigError."""
     if len(raw) > bytes_max:
         raise ConfigError(f"it is larger than {bytes_max} bytes")
     at = raw.rfind(b"\n", 0, max(0, len(raw) - 1)) + 1
@@ -157,7 +157,7 @@ def signed(body: bytes, sign: Callable[[bytes], bytes], context: bytes = CONTEXT
 
 
 def parse(body: bytes) -> Permissions:
-    """What the text says. Raises ConfigError, which names the line."""
+    """Parse the text. Raises ConfigError, which names the line."""
     if len(body) > FILE_BYTES_MAX:
         raise ConfigError(f"it is larger than {FILE_BYTES_MAX} bytes")
     try:
@@ -261,12 +261,12 @@ def reissued(text: str, version: int, issued: datetime) -> str:
 
 
 def moment(when: datetime) -> str:
-    """As TOML has it, in whole seconds."""
+    """Format a time for TOML, in whole seconds."""
     return f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
 def quoted(text: str, bare: bool = True) -> str:
-    """As TOML has it; without quotes if it may stand so as a key."""
+    """Quote a text for TOML; without quotes if it may stand so as a key."""
     return text if bare and re.fullmatch(r"[A-Za-z0-9_-]+", text) else msgspec.json.encode(text).decode()
 
 
@@ -353,7 +353,7 @@ def _five(number: int) -> str:
 
 
 def unz85(text: str) -> bytes:
-    """What ``z85`` wrote; raises ValueError."""
+    """Decode a key that ``z85`` wrote; raises ValueError."""
     if len(text) != KEY_BYTES * 5 // 4 or not all(each in _VALUE for each in text):
         raise ValueError("no key")
     key = b""

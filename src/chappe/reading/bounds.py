@@ -124,7 +124,7 @@ Bound: TypeAlias = str | Offsets | Moment  # EARLIEST, LATEST, offsets or a mome
 
 @dataclass(frozen=True, slots=True)
 class TopicRead(Manner):
-    """What to read, and from whom.
+    """The topics to read, between which bounds, and from which stores.
 
     Args:
         selection: Topics or partitions.
@@ -143,7 +143,7 @@ class TopicRead(Manner):
         return StoresView(self.selection, self.stores, self.towers, security=self.security)
 
     def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
-        """What reads ``shared``; without batches that lie wholly outside of ``since`` <= timestamp <= ``until``."""
+        """Make a task for ``shared``; it skips batches wholly outside of ``since`` <= timestamp <= ``until``."""
         return Task(shared, since, until, **{each.name: getattr(self, each.name) for each in fields(Manner)})
 
 

@@ -94,7 +94,7 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Task(Manner):
-    """What one task reads.
+    """The ranges that one task reads.
 
     Args:
         ranges: Read in this order.
@@ -210,7 +210,7 @@ class _Sent(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """What all stores said to one question that none could answer."""
+    """The answers of all stores to one question that none could answer."""
 
     lost_to: list[int]  # the first offset after the loss that a store may have
     waiting: list[str]  # stores that did not answer

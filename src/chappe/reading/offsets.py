@@ -256,7 +256,7 @@ def ranges(
     *,
     first: bool = True,
 ) -> list[Range]:
-    """What lies between two offsets, in the order of topics and partitions.
+    """Return the ranges between two offsets, in the order of topics and partitions.
 
     ``everyone`` are the stores to ask for a partition that none of them has told of. ``keys`` are those that may
     differ, where the caller knows. If the start is not the ``first`` one of a query, a partition that is missing in it

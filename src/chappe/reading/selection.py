@@ -222,7 +222,7 @@ class Selection:
         return (topic, partition) in self.partitions if self.partitions is not None else self.has_topic(topic)
 
     def missing(self, topics: Collection[str]) -> str | None:
-        """What is wanted and is none of ``topics``, as the end of a sentence; None if there is something of everything.
+        """Name the topics that are wanted and not in ``topics``, as the end of a sentence; None if nothing is missing.
 
         Of a prefix nothing is ever missing. ``topics`` are some that are selected.
         """

@@ -125,7 +125,7 @@ def reached(
     stores: str | Sequence[str] | None,
     security: LogSecurity,
 ) -> TopicRead:
-    """What arguments of users name: topics, and the stores or the tower that has them. Raises UsageError."""
+    """Read the arguments of users: topics, and the stores or the tower that has them. Raises UsageError."""
     if tower is not None and stores is not None:
         raise UsageError("give `tower` or `stores`, not both")
     topics = [topic] if isinstance(topic, str) else list(several(topic, "topics"))
@@ -179,7 +179,7 @@ def _columns(columns: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def _converter(as_: Frame) -> Any:
-    """What makes of a table what is wanted; looked up before anything is read."""
+    """Return the function that converts a table; looked up before anything is read."""
     schema()
     if as_ == "pandas":
         try:

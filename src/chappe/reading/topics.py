@@ -20,7 +20,7 @@ COLUMNS: Final = ("topic", "partitions", "records", "bytes", "oldest", "newest",
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """What all stores that answered have of one topic together; where they hold different parts, at most so much.
+    """One topic over all stores that answered; where they hold different parts, the numbers are upper bounds.
 
     Args:
         topic: Its name.
@@ -99,7 +99,7 @@ def list_topics(
     stores: str | Sequence[str] | None = None,
     security: LogSecurity = None,
 ) -> TopicList:
-    """What the stores that answer have of topics now; no records are read.
+    """List the topics of the stores that answer; no records are read.
 
     Args:
         topic: As of ``read_topic``; all by default. A topic that no store has is left out.
@@ -118,7 +118,7 @@ def list_topics(
 
 
 def summaries(known: Mapping[Key, KnownPartition]) -> Iterator[TopicSummary]:
-    """Of each topic, by name."""
+    """Summarise topics by name."""
     by_topic: Any = itemgetter(0)
     for topic, keys in groupby(sorted(known), by_topic):
         yield TopicSummary.of(topic, [known[key] for key in keys])

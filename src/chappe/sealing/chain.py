@@ -69,7 +69,7 @@ class KeyChain:
         return self._written(0, len(self._lines))
 
     def after(self, version: int) -> bytes:
-        """What comes after a version, to be handed on; not all of it if it is much. Empty if there is nothing."""
+        """Return the lines after a version, to be handed on; not all if they are many. Empty if there are none."""
         begin = end = max(version - self._first, 0)
         size = 0
         while end < min(len(self._lines), begin + HANDED_MAX):

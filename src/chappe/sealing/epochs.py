@@ -59,7 +59,7 @@ Change: TypeAlias = Epoch | Given
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """What all changes together say; of two states the one with the higher version, after more changes, counts."""
+    """The keys of a group after all changes; of two states the one with the higher version counts."""
 
     group: str
     authority: bytes
@@ -124,7 +124,7 @@ def next_secret(secret: bytes, group: str, epoch: Epoch) -> bytes:
 
 
 def wrapping(private: bytes, public: bytes, group: str, number: int, salt: bytes, name: str) -> Cipher | None:
-    """What a secret is wrapped with for one member, in one epoch; it serves for one text."""
+    """Return the cipher that wraps a secret for one member, in one epoch; it serves for one text."""
     common = shared_secret(private, public)
     if common is None:
         return None
@@ -133,7 +133,7 @@ def wrapping(private: bytes, public: bytes, group: str, number: int, salt: bytes
 
 
 def lasting_wrapping(secret: bytes, group: str, number: int) -> Cipher:
-    """What the group's lasting secret is wrapped with in one epoch; it serves for one text."""
+    """Return the cipher that wraps the group's lasting secret in one epoch; it serves for one text."""
     return Cipher(derived(secret, b"chappe sealed lasting wrap 1", group.encode(), number.to_bytes(4)))
 
 
@@ -152,7 +152,7 @@ class GroupAuthority:
 
     @property
     def public(self) -> bytes:
-        """What members need to find what was wrapped for them."""
+        """The public key by which members unwrap what was wrapped for them."""
         return public_of(self._private)
 
     def changed(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch | None:
@@ -173,7 +173,7 @@ class GroupAuthority:
         return self._whole(keys.group, made, secret, new)
 
     def rotated(self, keys: GroupKeys, members: Mapping[str, bytes], salt: bytes, now: datetime) -> Epoch:
-        """As ``changed``, and a fresh epoch in any case."""
+        """Make the next epoch like ``changed``, and a fresh one in any case."""
         made, number = _moment(now), 1
         if keys.epochs:
             made, number = max(made, keys.newest.made), keys.newest.number + 1
@@ -181,7 +181,7 @@ class GroupAuthority:
         return self._whole(keys.group, Epoch(number, made, True, salt, {}), secret, members)
 
     def given(self, keys: GroupKeys, name: str, curve: bytes, since: int) -> Given | None:
-        """What was sealed since an epoch for a member of the newest one; None if it has all of it."""
+        """Wrap the secrets since an epoch for a member of the newest one; None if it has all of them."""
         found: dict[int, bytes] = {}
         for each in keys.epochs:
             if each.number >= since and not keys.has(name, each.number) and (each.fresh or each.number == since):
@@ -191,7 +191,7 @@ class GroupAuthority:
         return Given(name, found) if found else None
 
     def secret(self, keys: GroupKeys, number: int) -> bytes:
-        """Of an epoch that is known."""
+        """Find the secret of an epoch that is known."""
         passed = []
         epoch = keys.epoch(number)
         while epoch is not None and not epoch.fresh:

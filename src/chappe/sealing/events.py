@@ -23,7 +23,7 @@ VALUES_BYTES_MAX: Final = 1 << 16  # ... or so many bytes of them, and at least 
 
 
 def wrap(raw: bytes) -> bytes:
-    """What was sealed, as the payload of a message."""
+    """Wrap sealed bytes as the payload of a message."""
     text = binascii.b2a_base64(raw, newline=False)
     return b"".join((BEGIN, pack_varbyte(len(text)), text))
 
@@ -34,7 +34,7 @@ def is_sealed(payload: bytes) -> bool:
 
 
 def unwrap(payload: bytes) -> bytes:
-    """What was sealed. Raises ProtocolError."""
+    """Return the sealed bytes of a payload. Raises ProtocolError."""
     size, at = parse_varbyte(payload, len(BEGIN))
     if at + size != len(payload):
         raise ProtocolError("a sealed message that is cut off, or has something behind it")

@@ -76,7 +76,7 @@ def encode_head(
     size: int,
     place: int | None = None,
 ) -> bytes:
-    """What is bound; ``size`` is that of the encrypted content. With a ``place`` offsets are given later."""
+    """Encode the bound part; ``size`` is that of the encrypted content. With a ``place`` offsets are given later."""
     names = group.encode(), sender.encode()
     lengths = [len(each) for each in names]
     where = span.base if place is None else place
@@ -93,7 +93,7 @@ def encode(head: bytes, signature: bytes, content: bytes) -> tuple[bytes, ...]:
 
 
 def decode(raw: bytes | memoryview) -> RecordFrame:
-    """What bytes say that may come from anybody. Raises ProtocolError."""
+    """Decode bytes that may come from anybody. Raises ProtocolError."""
     view = memoryview(raw)
     if not HEAD.size <= len(view) <= BATCH_BYTES_MAX:
         raise ProtocolError(f"a sealed batch of {len(view)} bytes")

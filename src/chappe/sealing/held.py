@@ -13,7 +13,7 @@ TOPICS_MAX: Final = 10_000  # of which it is remembered for whom they are sealed
 
 
 class HeldGroups:
-    """Of one identity; for one thread at a time.
+    """The groups of one identity; for one thread at a time.
 
     Args:
         name: The identity's.
@@ -68,7 +68,7 @@ class HeldGroups:
         return self._groups[topic]
 
     def ring(self, group: str) -> Ring | None:
-        """What the identity has of a group; None if it knows no keys of it."""
+        """Return the identity's keys of a group; None if it knows none."""
         return self._rings.get(group)
 
     def within(self, group: Group) -> bool:

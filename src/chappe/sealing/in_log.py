@@ -24,7 +24,7 @@ PASSED_EPOCHS_MAX: Final = 16  # ... in the newest of the epochs that were passe
 
 
 class RecordSealing:
-    """Of one producer, or of one attempt of a task that writes.
+    """Seals the records of one producer, or of one attempt of a task that writes.
 
     Args:
         partition: What it writes to, where nothing else is said.
@@ -98,7 +98,7 @@ class RecordOpening:
         self._seen = held.changes  # of what is held, when it was looked at what was passed over
 
     def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
-        """What can be read of a batch."""
+        """Open a batch, as far as it can be read."""
         held, sealed = self._held, batch.sealed
         group = held.group(topic)
         if group is None:

@@ -33,7 +33,7 @@ _EARLY_US: Final = int(EARLY.total_seconds() * 1_000_000)
 
 
 class MeshSealing:
-    """Of one endpoint.
+    """Seals and opens the messages of one endpoint.
 
     Args:
         look: Has ``held`` take what is new; called with the time at most every ``LOOK_S``.
@@ -89,7 +89,7 @@ class MeshSealing:
             self._secret(group, master_topic(store))
 
     def seal_commands(self, topic: bytes, payloads: list[bytes], receiver: bytes) -> list[bytes]:
-        """What a data store says, several together; none if it cannot be sealed now: whoever misses it asks again."""
+        """Seal commands of a data store; return none if they cannot be sealed now: clones that miss one ask again."""
         group = self._group(topic)
         if group is None:
             return payloads
@@ -139,7 +139,7 @@ class MeshSealing:
     # -- opening --------------------------------------------------------------------------------------
 
     def open(self, messages: list[Message]) -> list[Message]:
-        """What of these is for us to read, in its order: those of plain topics as they are."""
+        """Open the messages that are for us, in their order; those of plain topics stay as they are."""
         topic = messages[0].topic
         group = self._group(topic)
         if group is None and not any(is_sealed(each.payload) for each in messages):
@@ -172,7 +172,7 @@ class MeshSealing:
         return found
 
     def untold(self) -> list[MessagesRefused]:
-        """What was refused and is to be told: once for each ``look``."""
+        """Return the refusals that are to be told: once for each ``look``."""
         untold, self._untold = self._untold, {}
         return [MessagesRefused(topic, count, reason) for topic, (count, reason) in untold.items()]
 

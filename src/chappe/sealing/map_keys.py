@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class KeyCipher:
-    """Of one map.
+    """Seals and opens the keys of one map.
 
     Args:
         lasting: The group's secret that lasts.
@@ -32,7 +32,7 @@ class KeyCipher:
         self._plain: dict[bytes, bytes | None] = {}
 
     def seal(self, key: bytes) -> bytes:
-        """What stands for a key, or for how keys begin: the same each time."""
+        """Return the sealed form of a key, or of how keys begin: the same each time."""
         found = self._sealed.get(key)
         if found is None:
             parts = key.split(b"/")

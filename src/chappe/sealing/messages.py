@@ -47,7 +47,7 @@ class MessageFrame(SealedFrame):
 
 @dataclass(frozen=True, slots=True)
 class OpenedContent:
-    """What a message says, and how it was sealed."""
+    """The content of a message, and how it was sealed."""
 
     content: bytes
     frame: MessageFrame
@@ -57,7 +57,7 @@ MessageOutcome: TypeAlias = OpenedContent | SealRefused | KeysLacking
 
 
 def decode(raw: bytes) -> MessageFrame:
-    """What bytes say that may come from anybody. Raises ProtocolError."""
+    """Decode bytes that may come from anybody. Raises ProtocolError."""
     if not HEAD.size <= len(raw) <= MESH_MESSAGE_BYTES_MAX:
         raise ProtocolError(f"a sealed message of {len(raw)} bytes")
     version, group_size, sender_size, kind, epoch, number, sealed_at, salt = HEAD.unpack_from(raw)
@@ -100,7 +100,7 @@ class MessageOpener:
     def open(
         self, raw: bytes, kind: int, place: Sequence[bytes], ring: Ring, identities: Mapping[str, Identity]
     ) -> MessageOutcome:
-        """What a message says.
+        """Open a message.
 
         Args:
             raw: As the module describes it.
@@ -128,7 +128,7 @@ class _Life:
 
 
 class Lives:
-    """What came of each life of a sender last for a group: numbers only rise, as messages of one publisher keep order.
+    """The last message of each sender's life in a group: numbers only rise, as one publisher's messages keep order.
 
     Lives of before this began are not remembered, and of many the one that was heard of the longest ago is forgotten.
     So what was sealed before that is refused where its life is not known.

@@ -43,7 +43,7 @@ class Cipher:
         return self._aead.encrypt(number.to_bytes(NONCE_BYTES), text, beside)
 
     def open(self, number: int, sealed: bytes | memoryview, beside: bytes) -> bytes | None:
-        """What was sealed; None if anything is other than it was."""
+        """Return the sealed text; None if anything is other than it was."""
         try:
             return self._aead.decrypt(number.to_bytes(NONCE_BYTES), sealed, beside)
         except InvalidTag:
@@ -69,7 +69,7 @@ class SteadyCipher:
         return self._siv.encrypt(text, list(beside))
 
     def open(self, sealed: bytes, *beside: bytes) -> bytes | None:
-        """What was sealed; None if anything is other than it was."""
+        """Return the sealed text; None if anything is other than it was."""
         if len(sealed) <= TAG_BYTES:
             return None
         try:
@@ -90,7 +90,7 @@ def digest(text: bytes | memoryview) -> bytes:
 
 
 def shared_secret(private: bytes, public: bytes) -> bytes | None:
-    """What the holders of two X25519 keys have in common; None with a key that has nothing in common with any."""
+    """Return the common secret of two X25519 keys; None with a key that has nothing in common with any."""
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -108,7 +108,7 @@ def point_of(key: ec.EllipticCurvePublicKey) -> bytes:
 
 
 def signer(key: ec.EllipticCurvePrivateKey) -> Sign:
-    """What signs with a key on P-256."""
+    """Return the function that signs with a key on P-256."""
 
     def sign(text: bytes) -> bytes:
         first, second = decode_dss_signature(key.sign(text, ec.ECDSA(hashes.SHA256())))

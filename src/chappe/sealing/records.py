@@ -27,7 +27,7 @@ RECORDS: Final = Purpose(b"chappe sealed sender 1", b"chappe sealed records 1\n"
 
 @dataclass(frozen=True, slots=True)
 class OpenedRecords:
-    """What was sealed, and by whom."""
+    """The content of a sealed batch, and its sender."""
 
     content: bytes
     sender: str
@@ -95,7 +95,7 @@ class Opener:
         ring: Ring,
         identities: Mapping[str, Identity],
     ) -> Outcome:
-        """What was sealed.
+        """Open a batch.
 
         Args:
             raw: As ``frames`` describes it.

@@ -14,7 +14,7 @@ EARLY: Final = timedelta(hours=1)  # not all clocks agree
 
 @dataclass(frozen=True, slots=True)
 class EpochSecret:
-    """What one epoch's keys come from."""
+    """The secret that the keys of one epoch are derived from."""
 
     group: str
     number: int
@@ -22,7 +22,7 @@ class EpochSecret:
 
 
 class Ring:
-    """Of one member.
+    """The secrets of one member.
 
     Args:
         name: The member's.
@@ -40,11 +40,11 @@ class Ring:
 
     @property
     def newest(self) -> EpochSecret | None:
-        """What to seal with now; None if the member is none any more, or not yet."""
+        """The secret to seal with now; None if the member is none any more, or not yet."""
         return self.secret(self.keys.newest.number)
 
     def secret(self, number: int) -> EpochSecret | None:
-        """Of one epoch; None if it was not given to the member."""
+        """Find the secret of one epoch; None if it was not given to the member."""
         if number not in self._secrets:
             epoch = self.keys.epoch(number)
             raw = None if epoch is None else self._find(epoch)

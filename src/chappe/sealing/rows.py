@@ -61,11 +61,11 @@ class RowCipher:
         self._values = SteadyCipher.of(key, b"chappe sealed store values 1")
 
     def seal_key(self, key: bytes) -> bytes:
-        """What stands for a key: the same each time."""
+        """Return the sealed form of a key: the same each time."""
         return self._keys.seal(key)
 
     def seal_value(self, sealed_key: bytes, value: bytes, expires_ns: int | None, nonce: bytes) -> bytes:
-        """What stands for its value; ``nonce`` is ``NONCE_BYTES`` random bytes."""
+        """Return the sealed form of its value; ``nonce`` is ``NONCE_BYTES`` random bytes."""
         return nonce + self._values.seal(value, sealed_key, _expiry(expires_ns), nonce)
 
     def seal_past(self, sealed_key: bytes, body: bytes, revision: int, nonce: bytes) -> bytes:

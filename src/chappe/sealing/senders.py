@@ -27,7 +27,7 @@ _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What keeps the keys and signatures of one kind of seal apart from all others."""
+    """Keeps the keys and signatures of one kind of seal apart from all others."""
 
     key: bytes
     signed: bytes  # begins what a sender signs

@@ -72,7 +72,7 @@ class KeyShelf:
         return self._chains[group].raw()
 
     def after(self, group: str, version: int) -> bytes:
-        """What has been added since, to be handed on; empty if there is nothing."""
+        """Return the lines added since a version, to be handed on; empty if there are none."""
         chain = self._chains.get(group)
         return b"" if chain is None else chain.after(version)
 

@@ -105,7 +105,7 @@ def settle(place: ChainPlace, sink: Sink, batch: int, origins: Sequence[Origin] 
 
 
 def begin(place: ChainPlace, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-    """As ``settle``, for a streaming query; see ``home.begin``."""
+    """Settle the home of a streaming query; see ``home.begin``."""
     home = settle(place, sink, batch, origins, again)
     refuse_older(home, batch)
     return home
@@ -117,7 +117,7 @@ class _UnderWay(NamedTuple):
 
 
 class ChainStaging:
-    """As ``sink.Staging``, at a chain.
+    """Stages the pieces of one attempt of one task at a chain, like ``sink.Staging`` at a store.
 
     Every method raises TimedOut or NoChain if the chain does not answer for ``patience_s``, Fenced if another run took
     over, StorageFull if queries have staged too much, RecordTooLarge for a row beyond 4 MiB, UsageError for a topic
@@ -214,7 +214,7 @@ def _forget(place: ChainPlace, drops: Sequence[DropRows]) -> None:
 
 
 def _ask(place: ChainPlace, command: SinkCommand | Create) -> Answer:
-    """What the chain answers; nobody who asks twice has anything done twice."""
+    """Ask the chain, again and again; a command that is repeated is done once."""
     deadline = time.monotonic() + place.patience_s
     while True:
         try:

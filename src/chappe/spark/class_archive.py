@@ -97,7 +97,7 @@ def _run(command: list[str], folder: str) -> str:
 
 
 def _build(java: JavaFound) -> str:
-    """What tells one build of Java from another under the same path."""
+    """Return a text that differs between builds of Java under the same path."""
     binary = (java.home / "bin" / "java").resolve()
     for place in (java.home, binary.parent.parent):
         release = place / "release"

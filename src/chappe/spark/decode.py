@@ -124,7 +124,7 @@ def parsed(df: DataFrame, schema: t.StructType | str) -> t.StructType:
 
 
 def sampled(df: DataFrame, sample: DataFrame | int, caller: str) -> DataFrame:
-    """What is looked at for a schema. Raises UsageError for a stream, in the name of the function ``caller``."""
+    """Return the rows that give a schema. Raises UsageError for a stream, in the name of the function ``caller``."""
     source = df.limit(sample) if isinstance(sample, int) else sample
     if source.isStreaming:
         raise UsageError(
@@ -192,7 +192,7 @@ def decode_events(
     *,
     event: str | None = None,
 ) -> DataFrame:
-    """What ``chappe record`` made records of, as columns, in batches and in streams.
+    """Turn the records of ``chappe record`` into columns, in batches and in streams.
 
     ``key``, ``value`` and ``headers`` are replaced by these; other columns stay.
 
@@ -320,7 +320,7 @@ def _rows(index: int, raw: bytes | None, convert: Convert, event: str | None) ->
 
 
 def _messages(raw: bytes) -> list[zeek.Message | Value]:
-    """What a record holds: a message of Zeek, those of a batch, or another value. Raises InvalidData."""
+    """Parse a record: a message of Zeek, those of a batch, or another value. Raises InvalidData."""
     try:
         found = zeek.parse(raw)
     except InvalidData:

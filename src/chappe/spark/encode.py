@@ -80,7 +80,7 @@ class RowEncoder:
             yield from self._encode(max(self._sizes, key=self._sizes.__getitem__))
 
     def finish(self) -> Iterator[EncodedPiece]:
-        """What still waits, at the end of the task."""
+        """Encode the rows that still wait, at the end of the task."""
         for key in list(self._waiting):
             yield from self._encode(key)
 
@@ -120,7 +120,7 @@ def _apart(rows: pa.RecordBatch, codes: NDArray[Any]) -> Iterator[tuple[int, pa.
 
 
 def _by_partition(rows: pa.RecordBatch, partitions: int, turn: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """As ``Gathering.partition_of`` has it for rows with a key: by its checksum."""
+    """Divide rows like ``Gathering.partition_of``: those with a key by its checksum."""
     if partitions == 1 or "key" not in rows.schema.names:
         yield turn % partitions, rows
         return
@@ -154,7 +154,7 @@ def _plain(batch: pa.RecordBatch, columns: RecordColumns) -> pa.RecordBatch:
 
 
 def now_us() -> int:
-    """Of the records that come without a time: microseconds since 1970 UTC."""
+    """Return the time for records without one: microseconds since 1970 UTC."""
     return time.time_ns() // 1000
 
 

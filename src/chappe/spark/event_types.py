@@ -100,7 +100,7 @@ def compiled(wanted: t.DataType) -> tuple[pa.DataType, Convert]:
 
 
 def positional(wanted: t.StructType) -> tuple[pa.DataType, Callable[[tuple[Value, ...]], tuple[Any, ...]]]:
-    """As ``compiled``, for elements that become fields by their position."""
+    """Compile a struct whose fields are elements by their position, like ``compiled``."""
     inner = [compiled(field.dataType) for field in wanted.fields]
     converts = [convert for _, convert in inner]
     names = wanted.fieldNames()

@@ -58,7 +58,7 @@ class SinkStores:
         return replace(self, endpoints=found) if found else self
 
     def known(self) -> SinkStores:
-        """As ``looked_up``, but the towers are asked once in a process: they are slow to answer.
+        """Look stores up like ``looked_up``, but only once in a process: towers are slow to answer.
 
         In the driver, before the tasks begin, so that all of these choose among the same stores.
         """
@@ -74,7 +74,7 @@ class SinkStores:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What writes: a query, or one batch write."""
+    """A writer: a query, or one batch write."""
 
     name: str  # the same for ever, through all restarts
     run: str  # new with every start; the newest one fences all others
@@ -91,7 +91,7 @@ class Home:
 
 
 def ask_all(endpoints: Iterable[str], sink: str, security: LogSecurity = None) -> dict[str, SinkAnswer]:
-    """What each store knows of a sink; those that do not answer are left out."""
+    """Ask each store about a sink; those that do not answer are left out."""
     found: dict[str, SinkAnswer] = {}
     clients = [StoreClient(endpoint, FIND_S, security) for endpoint in dict.fromkeys(endpoints)]
     try:
@@ -237,7 +237,7 @@ class Origin:
 
     @classmethod
     def of(cls, kind: str, what: str, topic: str | None) -> Origin:
-        """Of one query in one topic, or in those that its rows name."""
+        """Make one for a query in one topic, or in those that its rows name."""
         digest = hashlib.sha256("\0".join((kind, what, topic or "")).encode("utf-8", "replace")).hexdigest()
         return cls(f"origin {digest}", f"{kind} {what}")
 
@@ -258,7 +258,7 @@ def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, .
 
 
 def begin(stores: SinkStores, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-    """As ``settle``, for a streaming query; the rows of the query ``again`` may be written once more.
+    """Settle the home of a streaming query; the rows of the query ``again`` may be written once more.
 
     Raises:
         UsageError: The query began anew, and what it had written is there; or its checkpoint is older than that.
@@ -292,7 +292,7 @@ def repetition(origin: Origin, query: str, batches: str) -> UsageError:
 
 
 def so_many_batches(count: int) -> str:
-    """As a part of a sentence."""
+    """Count batches, as a part of a sentence."""
     return f"{count} batches" if count > 1 else "a batch"
 
 
@@ -306,7 +306,7 @@ def _refuse_repetition(stores: SinkStores, *, sink: Sink, origins: Sequence[Orig
 
 
 def _batches(stores: SinkStores, query: str) -> str:
-    """What a query has committed, as a part of a sentence; empty for nothing."""
+    """Say what a query has committed, as a part of a sentence; empty for nothing."""
     answers = ask_all(stores.endpoints, query, stores.security).values()
     count = 1 + max((answer.batch for answer in answers), default=-1)
     if count:

@@ -58,7 +58,7 @@ class JavaFound:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """What a ``java`` said of itself; ``major`` is 0 if it does not run."""
+    """What a ``java`` reports of itself; ``major`` is 0 if it does not run."""
 
     java: Path
     major: int

@@ -66,7 +66,7 @@ _SAME: Final = (
 def read_store(
     spark: SparkSession, store: DataStore | SharedMap[Any], schema: str | t.StructType | None = None
 ) -> DataFrame:
-    """What a store holds now: the columns key, value, expiry and version.
+    """Read the entries of a store now: the columns key, value, expiry and version.
 
     ``expiry`` is when an entry expires; null if it does not, or if nobody but the master knows. ``version`` is the
     number of the latest change of the entry in this copy of the store: it rises, and means nothing in another copy.
@@ -287,7 +287,7 @@ def _type(schema: t.StructType, name: str) -> t.DataType:
 
 
 def _from_spark(kind: t.DataType) -> Callable[[Any], Any]:
-    """What makes of an object, as Arrow hands it out for a type of Spark, one that a store takes."""
+    """Return a function from the objects that Arrow makes of a Spark type to values that a store takes."""
     match kind:
         case t.ArrayType():
             element = _from_spark(kind.elementType)

@@ -65,7 +65,7 @@ _ELSEWHERE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for of a read."""
+    """The options of a read, checked."""
 
     reading: TopicRead  # topics, stores, bounds and columns
     max_records: int | None = None  # of one micro-batch
@@ -264,7 +264,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def option(options: Mapping[str, str], name: str, wanted: str, parse: Callable[[str], T | None], default: D) -> T | D:
-    """What an option gives; ``parse`` says None to what is not as ``wanted``. Raises UsageError."""
+    """Parse an option; ``parse`` returns None for a text that is not as ``wanted``. Raises UsageError."""
     text = options.get(name.lower())
     if text is None:
         return default
@@ -329,7 +329,7 @@ WRITE_ID_MAX: Final = 200  # bytes
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What the user asked for of a write. The names shared with reading mean the same here."""
+    """The options of a write, checked. The names shared with reading mean the same here."""
 
     stores: tuple[str, ...]  # query endpoints; without any, ``towers`` are asked for them
     towers: str | None  # addresses of towers

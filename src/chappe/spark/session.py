@@ -260,7 +260,7 @@ def check_master(text: str) -> str:
 
 
 def await_master(master: str) -> None:
-    """See that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute.
+    """Check that something listens at ``spark://host:port,host:port``; Spark would go on trying for a minute.
 
     Raises:
         UsageError: It is not such an address.

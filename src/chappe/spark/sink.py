@@ -74,19 +74,16 @@ class _Plan:
         return cls(columns, options.topic, place, options.min_acks)
 
     def settle(self, sink: Sink, batch: int) -> Home:
-        """Of a batch write."""
         if isinstance(self.place, ChainPlace):
             return chained.settle(self.place, sink, batch)
         return settle(self.place, sink, batch)
 
     def begin(self, sink: Sink, batch: int, origins: Sequence[Origin], again: str | None) -> Home:
-        """Of a stream."""
         if isinstance(self.place, ChainPlace):
             return chained.begin(self.place, sink, batch, origins, again)
         return begin(self.place, sink, batch, origins, again)
 
     def staging(self, home: Home, sink: Sink, batch: int, task: int, attempt: int) -> Staging | ChainStaging:
-        """Of one attempt of a task."""
         if isinstance(self.place, ChainPlace):
             return ChainStaging(self.place, home, sink, batch, task, attempt)
         return Staging(self.place, home, sink, batch, task, attempt)
@@ -273,7 +270,7 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class StagedOutput(WriterCommitMessage):
-    """What one attempt of a task has staged."""
+    """The message of one attempt of a task: what it has staged."""
 
     sink: Sink
     home: Home

@@ -87,7 +87,7 @@ def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str
 
 
 def writing_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """As ``reading_options``, for what is inserted."""
+    """Return the options of an INSERT: those of the table, and what ``WITH`` gives, which wins."""
     kept = _kept(schema)
     if kept is None:
         return given
@@ -99,7 +99,7 @@ def writing_options(given: Mapping[str, str], schema: StructType) -> Mapping[str
 
 
 def streamed_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Of a stream into topics, whose columns never carry options of the table that is written to. Raises UsageError."""
+    """Return the options of a stream into topics, whose columns never carry those of its target. Raises UsageError."""
     if _kept(schema) is not None and not any(name.lower() == "topic" for name in given):
         raise UsageError(
             "Spark hands over no options of a table to a stream that is written to it: use writeStream.format"
@@ -158,7 +158,7 @@ def _for_writing(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class ChappeDataSource(ds.DataSource):
-    """What Spark makes for ``format("chappe")``; the options are ``Options``."""
+    """The data source ``format("chappe")`` that Spark makes; the options are ``Options``."""
 
     @classmethod
     def name(cls) -> str:

@@ -77,7 +77,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
 
     @untraced()
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is where the query ends."""
+        """Let the query end with the records that are there now."""
         self._target = {key: each.next for key, each in self._refreshed().known.items()}
 
     @untraced()
@@ -180,7 +180,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
         self._missing = missing
 
     def _bounded(self, view: StoresView, keys: Iterable[Key]) -> Mapping[Key, KnownPartition]:
-        """Of these partitions, what was there when an available-now run was prepared; otherwise all that is there."""
+        """Limit partitions to the records that an available-now run was prepared with; otherwise change nothing."""
         if self._target is None:
             return view.known
         found = {}
@@ -214,7 +214,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
             )
 
     def _check_left(self, start: Offsets, view: StoresView, keys: set[Key]) -> None:
-        """See that what was read is not gone from the stores.
+        """Check that everything that was read is still in the stores.
 
         A store may come back, so that is an error only when everybody answers, and in a query that goes on only when it
         stays so.

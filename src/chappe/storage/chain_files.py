@@ -350,7 +350,7 @@ def _array_head(size: int) -> bytes:
 
 
 class _ReplayedChanges:
-    """What the changes make that were read so far. There are many, so none of them copies what is there."""
+    """The result of the changes read so far. There are many, so none of them copies what is there."""
 
     def __init__(self) -> None:
         self.state: ChainState | None = None

@@ -217,7 +217,7 @@ class Journal:
 
 
 class PendingFile:
-    """What has an offset and is in no batch yet: a file, made if it is not there. All of it raises OSError.
+    """The file of records that have an offset and are in no batch yet; made if needed. All of it raises OSError.
 
     Reading skips records before ``next_offset``, where the journal ends, and damaged ones. It ends at a
     record that is sealed behind one that is not, or the other way round.

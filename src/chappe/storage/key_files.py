@@ -71,13 +71,13 @@ def check_private(path: Path) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """What a private file holds. Raises UsageError if others can read it, or we cannot."""
+    """Read a private file. Raises UsageError if others can read it, or we cannot."""
     check_private(path)
     return _read(path, KEY_FILE_BYTES_MAX, "`chappe keys add` makes keys")
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """What is another once the file is; None if there is none."""
+    """Return a value that changes with the file; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -149,7 +149,7 @@ def _in_force(directory: Path, check: Check) -> InForce:
 
 
 def authority_check(certificates: bytes) -> Check:
-    """What tells signatures of an authority, or of one of several; each counts as long as its certificate is valid.
+    """Return the check of signatures by any of some authorities; each counts as long as its certificate is valid.
 
     Raises:
         ValueError: These are not certificates in PEM form.
@@ -262,7 +262,7 @@ class WatchedPermissions:
 
     @property
     def permissions(self) -> Permissions:
-        """What is in force."""
+        """The permissions in force."""
         return self._now.permissions
 
     @property
@@ -272,7 +272,7 @@ class WatchedPermissions:
 
     @property
     def changes(self) -> int:
-        """See above."""
+        """The count of changes; see the class."""
         return self._now.changes
 
     def refresh(self) -> bool:

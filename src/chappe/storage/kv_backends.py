@@ -94,7 +94,7 @@ def refuse_sealed_rows(loaded: Loaded, name: str) -> None:
 
 
 class _Backend:
-    """What both have in common: a database, open until ``close``."""
+    """A database that is open until ``close``."""
 
     path: Path
     _database: Any = None

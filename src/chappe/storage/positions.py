@@ -31,7 +31,7 @@ def kept_at(directory: Path) -> bytes:
 
 
 class Positions:
-    """What is committed; the directory is made if it is not there.
+    """The committed positions; the directory is made if it is not there.
 
     Raises:
         IdentityInUse: Another consumer, of this process or another, uses the directory.

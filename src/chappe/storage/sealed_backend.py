@@ -31,7 +31,7 @@ _SEALED_ROW = encode(SEALED_KEY)
 
 
 class SealedBackend:
-    """See ``Backend``.
+    """A ``Backend`` that seals everything that it hands to another one.
 
     Args:
         inner: Where the entries are.

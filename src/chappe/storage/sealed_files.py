@@ -90,7 +90,7 @@ class WatchedGroups:
         return self._shelf.keys(group)
 
     def versions(self) -> dict[str, int]:
-        """Of the groups that the permissions have; 0 where there are no keys."""
+        """The versions of the groups that the permissions have; 0 where there are no keys."""
         return {each.name: self._shelf.version(each.name) for each in self._permissions.permissions.sealed}
 
     def wanted(self, group: str, name: str) -> bool:
@@ -100,7 +100,7 @@ class WatchedGroups:
         return who is not None and any(each.name == group and each.has(who) for each in permissions.sealed)
 
     def after(self, group: str, version: int) -> bytes:
-        """What has been added since, to be handed on; empty if there is nothing."""
+        """Return the lines added since a version, to be handed on; empty if there are none."""
         with self._lock:
             return self._shelf.after(group, version)
 
@@ -221,5 +221,5 @@ class SealedGroups:
         return Sealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))
 
     def message_sealer(self) -> MessageSealer:
-        """As ``sealer``, for single messages."""
+        """Begin a life like ``sealer``, for single messages."""
         return MessageSealer(self.keys.name, os.urandom(SALT_BYTES), signer(signing_key(self.keys)))

@@ -50,7 +50,7 @@ COUNTS: Final = ("read", "done", "again", "replaced")
 
 
 def environment_of(security: LogSecurity) -> dict[str, str]:
-    """What a process is told that is to be the same identity: nothing of it stands in a command line."""
+    """Return the environment for a process of the same identity; nothing of it is in a command line."""
     found = dict(os.environ)
     if security == "plain":
         found.pop(IDENTITY, None)
@@ -184,20 +184,20 @@ class Readers:
         return [None if (process := each.process) is None else process.pid for each in self._readers]
 
     def progress(self) -> dict[str, int]:
-        """What they have told, those that were replaced included."""
+        """Add up the counts that readers have reported, those of replaced ones included."""
         return {
             name: sum(each.told.get(name, 0) + each.before.get(name, 0) for each in self._readers) for name in COUNTS
         }
 
     def let_go(self) -> None:
-        """See ``ShardedConsumer.forked``."""
+        """Let go of the pipes after a fork; see ``ShardedConsumer.forked``."""
         for each in self._readers:
             if each.process is not None:
                 each.stop()
                 os.close(each.out)
 
     def run(self, hurried: Callable[[], bool]) -> None:
-        """See ``ShardedConsumer.run``. Once ``hurried``, readers do not wait for their workers."""
+        """Run the readers; see ``ShardedConsumer.run``. Once ``hurried``, they do not wait for their workers."""
         for each in self._readers:
             each.over, each.lives = False, 0
         with selectors.DefaultSelector() as selector:
@@ -285,14 +285,14 @@ def _check_apart(topics: Sequence[str]) -> None:
 
 
 def _plain(topic: str) -> str:
-    """As a part of an identity."""
+    """Make a topic a part of an identity."""
     if re.fullmatch(r"[A-Za-z0-9._-]{1,40}", topic):
         return topic
     return sha256(topic.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def facts_of(error: Exception) -> dict[str, Any]:
-    """What a reader says last that was ended by this."""
+    """Return the last message of a reader that an exception ended."""
     more = {each: getattr(error, each) for each in CARRIES.get(type(error), ())}
     return {"end": type(error).__name__, "text": str(error)[:TEXT_MAX], **more}
 
@@ -307,5 +307,5 @@ def error_of(fact: dict[str, Any]) -> ChappeError:
 
 
 def line_of(facts: dict[str, Any]) -> bytes:
-    """As a line of JSON."""
+    """Encode a line of JSON."""
     return json.dumps(facts).encode() + b"\n"

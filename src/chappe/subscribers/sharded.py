@@ -227,7 +227,7 @@ class ShardedConsumer(Closeable):
         return [None] * self._workers_count if workers is None else workers.ids
 
     def events(self) -> list[object]:
-        """See ``Consumer.events``; several readers log theirs."""
+        """Return the events of the consumer, as ``Consumer.events`` does; several readers log theirs."""
         return [] if self._consumer is None else self._consumer.events()
 
     def stop(self) -> None:
@@ -324,7 +324,7 @@ class ShardedConsumer(Closeable):
         self._in_hand = None
 
     def _batches(self, consumer: Consumer) -> Iterator[ConsumedBatch | None]:
-        """What comes; None: nothing for now."""
+        """Yield batches as they come; None: nothing for now."""
         if not self._until_end:
             while True:
                 yield consumer.take()

@@ -105,7 +105,7 @@ class Shares:
         return self.records >= self._ahead or self.bytes >= self._ahead_bytes
 
     def add(self, portions: Mapping[int, list[Record]], size: int) -> None:
-        """What was read, of so many bytes, by share; of each partition in order."""
+        """Add records that were read, of so many bytes, by share; those of each partition in order."""
         count = sum(map(len, portions.values()))
         for number, records in portions.items():
             part = size * len(records) // count
@@ -134,7 +134,7 @@ class Shares:
         return self._shares[number].records
 
     def take(self, number: int) -> Portion | None:
-        """What is to be sent next to the worker of a share; None: nothing for now."""
+        """Take the next records for the worker of a share; None: nothing for now."""
         if not self.waits(number):
             return None
         share = self._shares[number]
@@ -203,7 +203,7 @@ class Shares:
         return rows[0].records[rows[0].first] if rows else None
 
     def positions(self, read: Mapping[Key, int]) -> dict[Key, int]:
-        """What may be committed, where ``read`` is how far each partition was read."""
+        """Return the positions that may be committed; ``read`` is how far each partition was read."""
         found = dict(read)
         for share in self._shares:
             for portion in (*share.sent, *share.waiting):
@@ -213,7 +213,7 @@ class Shares:
         return found
 
     def invariants(self) -> list[str]:
-        """What is wrong with its own state, each a part of a sentence."""
+        """Name the faults of its own state, each as a part of a sentence."""
         rows = [(share, [*share.sent, *share.waiting]) for share in self._shares]
         found: list[str] = []
         if sum(each.left for _, row in rows for each in row) != self.records:

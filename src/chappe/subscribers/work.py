@@ -94,17 +94,17 @@ class Ear(Protocol):
 
 
 class Work(Protocol):
-    """What the workers of one reader do."""
+    """The work of one reader's workers."""
 
     def command(self, out: int) -> list[str]:
-        """What to start; ``out`` is the descriptor that it may write to instead of standard output."""
+        """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
 
     @property
     def own_pipe(self) -> bool:
         """True if it tells by a pipe of its own, and standard output is the user's."""
 
     def hello(self) -> bytes:
-        """What it is told first."""
+        """Return the first bytes that it is sent."""
 
     def pack(self, portion: Portion) -> bytes:
         """Records as it gets them."""
@@ -114,7 +114,7 @@ class Work(Protocol):
 
 
 class _Frames:
-    """What a function's process says."""
+    """Reads the messages of a function's process."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -141,7 +141,7 @@ class _Frames:
 
 
 class _Lines:
-    """What a program says."""
+    """Reads the output of a program."""
 
     def __init__(self) -> None:
         self.ready = True  # it does not say
@@ -177,11 +177,11 @@ class FunctionWork:
     own_pipe: bool = True
 
     def command(self, out: int) -> list[str]:
-        """See ``Work``."""
+        """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
         return [sys.executable, "-P", "-m", "chappe.subscribers.function_worker", str(out)]
 
     def hello(self) -> bytes:
-        """See ``Work``."""
+        """Return the first bytes that it is sent."""
         raw = json.dumps({"path": sys.path, "module": self.module, "name": self.name, "main": self.main}).encode()
         return LENGTH.pack(len(raw)) + raw
 
@@ -207,11 +207,11 @@ class ProgramWork:
     own_pipe: bool = False
 
     def command(self, out: int) -> list[str]:
-        """See ``Work``."""
+        """Return the command to start; ``out`` is the descriptor that it may write to instead of standard output."""
         return list(self.program)
 
     def hello(self) -> bytes:
-        """See ``Work``."""
+        """Return the first bytes that it is sent."""
         return b""
 
     def pack(self, portion: Portion) -> bytes:
@@ -240,7 +240,7 @@ def take_pipes() -> tuple[int, int]:
 def work_of(
     function: Callable[[Record], object] | str | Sequence[str] | FunctionWork, form: Form = "json"
 ) -> FunctionWork | ProgramWork:
-    """What a user wants done.
+    """Return the work that a user asks for.
 
     Raises:
         UsageError: No worker could import the function, or there is no program.

@@ -177,7 +177,7 @@ class Workers:
         return [None if each is None else each.process.pid for each in self._workers]
 
     def let_go(self) -> None:
-        """See ``ShardedConsumer.forked``."""
+        """Let go of the pipes after a fork; see ``ShardedConsumer.forked``."""
         for each in self._workers:
             if each is not None:
                 each.close_input()
@@ -330,7 +330,7 @@ def pause_s(first_s: float, before: int) -> float:
 
 
 def how_ended(code: int) -> str:
-    """What an exit code says, as the end of a sentence."""
+    """Explain an exit code, as the end of a sentence."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

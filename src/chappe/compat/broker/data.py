@@ -235,7 +235,7 @@ class Data(Element):
 
 
 class ImmutableData(Data):
-    """As ``Data``, but ``to_py`` makes what can be a member of a set: frozensets, tuples and read-only dicts."""
+    """A ``Data`` whose ``to_py`` makes members of sets: frozensets, tuples and read-only dicts."""
 
     class HashableReadOnlyDict(dict[Any, Any]):
         """A dict that cannot be changed."""

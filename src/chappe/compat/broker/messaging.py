@@ -53,7 +53,7 @@ class Topic:
 
 
 def topic_of(topic: str | Topic) -> str:
-    """As text."""
+    """Return a topic as text."""
     return topic.string() if isinstance(topic, Topic) else topic
 
 
@@ -68,7 +68,7 @@ def with_local(topic: str) -> list[str]:
 
 
 class ResetHandle:
-    """What is in the place of a subscriber, publisher or data store after ``reset``; ``advice`` is what to do then."""
+    """Stands in for a subscriber, publisher or data store after ``reset``; ``advice`` says what to do then."""
 
     def __init__(self, advice: str) -> None:
         self._advice = advice
@@ -143,7 +143,7 @@ class _Queue(_Wrapped[Q], ABC):
 
     @abstractmethod
     def _shown(self, found: Any) -> Any:
-        """What a program gets of it; None if it gets nothing."""
+        """Convert one for a program; None: leave it out."""
 
 
 class Subscriber(_Queue[MeshSubscriber]):
@@ -176,7 +176,7 @@ class Subscriber(_Queue[MeshSubscriber]):
 
 
 class SafeSubscriber(Subscriber):
-    """As ``Subscriber``, with hashable objects, also from ``poll``."""
+    """A ``Subscriber`` of hashable objects, also from ``poll``."""
 
     def _convert(self, value: Value) -> Any:
         return to_py(value, immutable=True)

@@ -31,7 +31,7 @@ class APIFlags(_Numbered):
 
 
 class Frontend(_Numbered):
-    """What a store is."""
+    """The roles of a store."""
 
     Clone = 0
     Master = 1
@@ -91,7 +91,7 @@ class PeerStatus(_Numbered):
 
 
 class PeerFlags(_Numbered):
-    """What a peer is."""
+    """The kinds of a peer."""
 
     Invalid = 0
     Local = 1
@@ -153,7 +153,7 @@ class OptionalNetworkInfo:
 
 
 class EndpointInfo:
-    """Who an endpoint is and where."""
+    """An endpoint's id and place."""
 
     def __init__(self, node_id: str, network: NetworkInfo | None = None) -> None:
         self._node_id = node_id

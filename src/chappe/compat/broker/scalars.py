@@ -120,7 +120,7 @@ class Port(_Wrapper[scalars.Port]):
     __slots__ = ()
 
     class Protocol(_Enum):
-        """What runs over the port."""
+        """The protocol of a port."""
 
         Unknown = 0
         TCP = 1

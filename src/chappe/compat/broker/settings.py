@@ -74,7 +74,7 @@ class _SettingToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What file and environment say, by names of the original, each with where it stands."""
+    """The settings of file and environment, by names of the original, each with where it stands."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)

@@ -68,7 +68,7 @@ class Store:
     # -- queries: None for what is not there or cannot be answered -------------------------------------
 
     def exists(self, key: object) -> bool | None:
-        """Whether there is a value under the key."""
+        """True if there is a value under the key."""
         value = Data.from_py(key)._value
         found: bool | None = self._read(lambda engine: engine.exists(value))
         return found
@@ -78,7 +78,7 @@ class Store:
         return to_py(self._read(lambda engine: engine.get(value)))
 
     def get_index_from_value(self, key: object, index: object) -> Any:
-        """What lies at ``index`` of a vector or table, whether a set has it, and any other value itself."""
+        """Look up ``index`` in a vector or table, test a set for it, and return any other value itself."""
         value, at = Data.from_py(key)._value, Data.from_py(index)._value
         return to_py(self._read(lambda engine: engine.get_index(value, at)))
 
@@ -211,7 +211,7 @@ class Store:
 
 
 def _seconds(expiry: float | None) -> float | None:
-    """As chappe takes it: what is over already is over in a moment."""
+    """Convert an expiry to chappe's: one that is over already is over in a moment."""
     return None if expiry is None else max(float(expiry), MOMENT_S)
 
 

@@ -32,7 +32,7 @@ MERGE_TASKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ArchiveProgress:
-    """What a job has done since it began."""
+    """The progress of a job since it began."""
 
     records: int  # archived and visible
     total: int  # records that there were to archive when it began
@@ -201,7 +201,7 @@ def merged_spans(found: Iterable[Mapping[str, Mapping[str, OffsetSpan]]]) -> dic
 
 
 def check_spans(manifest: ArchiveManifest, spans: Mapping[str, Mapping[str, OffsetSpan]], skip_lost: bool) -> None:
-    """See that every partition goes on exactly where the archive ended, whatever the query did.
+    """Check that every partition goes on exactly where the archive ended, whatever the query did.
 
     Raises:
         OffsetOutOfRange: Records are missing.

@@ -43,7 +43,7 @@ _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 
 
 class OffsetSpan(msgspec.Struct, array_like=True, frozen=True):
-    """Of one partition the offsets ``first`` <= n < ``next`` are archived: ``rows``, fewer if some were lost."""
+    """The archived offsets ``first`` <= n < ``next`` of one partition: ``rows`` of them, fewer if some were lost."""
 
     first: int
     next: int

@@ -253,7 +253,7 @@ def _load(
 
 
 def _take_before(held: list[_Held], end: int | None) -> tuple[tuple[TopicRun, ...], list[_Held]]:
-    """What lies before a time, as one run for each topic, and the rest."""
+    """Return everything before a time, as one run for each topic, and the rest."""
     found: dict[str, list[_Held]] = {}
     rest = []
     for each in held:

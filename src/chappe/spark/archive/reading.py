@@ -105,7 +105,7 @@ def _parquet(
 def _live(
     spark: SparkSession, manifest: ArchiveManifest, topic: str | None, options: Mapping[str, Any]
 ) -> tuple[DataFrame | None, set[str]]:
-    """What the log has beyond the archive, None for nothing; and the wanted topics that archive or log have."""
+    """Read the log beyond the archive (None: nothing); and name the wanted topics that archive or log have."""
     given = {name: str(value) for name, value in options.items()}
     lower = {name.lower(): value for name, value in given.items()}
     wanted = parse_wanted("*" if topic is None else topic)
@@ -135,7 +135,7 @@ def _within(spark: SparkSession, rows: DataFrame, ends: Mapping[Key, int], condi
 
 @dataclass(frozen=True, slots=True)
 class UnarchivedRest:
-    """What of the log is not archived."""
+    """The part of the log that is not archived."""
 
     topics: tuple[str, ...]  # all that the stores have
     # the offset to read on from, of each partition that stores and archive have; others start at the earliest record
@@ -147,7 +147,7 @@ class UnarchivedRest:
 
 
 def rest_of(manifest: ArchiveManifest, known: Mapping[Key, KnownPartition], wanted: Filter) -> UnarchivedRest:
-    """What the stores have beyond the archive. Pure."""
+    """Compare the stores with the archive. Pure."""
     starting: dict[Key, int] = {}
     archived: dict[Key, int] = {}
     waiting = 0
@@ -170,7 +170,7 @@ def rest_of(manifest: ArchiveManifest, known: Mapping[Key, KnownPartition], want
 
 
 def starting_offsets(starting: Mapping[Key, int]) -> str:
-    """As the option ``startingOffsets`` takes it; what is missing starts at the earliest record."""
+    """Return the option ``startingOffsets``; partitions that it lacks start at their earliest record."""
     return json.dumps(unflatten(starting)) if starting else EARLIEST
 
 
@@ -182,7 +182,7 @@ def look(manifest: ArchiveManifest, wanted: Filter, stores: tuple[str, ...], tow
 
 
 def pattern_of(*wanted: Filter) -> str:
-    """What the option ``subscribePattern`` needs to read topics, or prefixes of them, whatever their names."""
+    """Return an option ``subscribePattern`` that reads topics, or prefixes of them, whatever their names."""
     return "|".join(escaped(each.name) + (".*" if each.prefix else "") for each in wanted)
 
 

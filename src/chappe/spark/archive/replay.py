@@ -53,7 +53,7 @@ FLUSH_STEP_S: Final = 0.25
 
 
 class ReplayState(msgspec.Struct, frozen=True):
-    """What is kept of a replay while it is not finished.
+    """The state of a replay that is not finished, as it is kept on disk.
 
     ``bounds`` are the ends of the partitions when it began, by topic. Everything before ``passed`` in the order was
     sent: of each topic the records from offset ``first`` of its new partition to before ``sent``.
@@ -80,7 +80,7 @@ class ReplayProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOrder:
-    """What to replay."""
+    """The records to replay, where they go, and how fast."""
 
     topic: str | None = None  # ``name``, ``prefix*``, or None for all topics
     to: str | None = None  # the topic that the records of one topic go to; None: to the topics that they came from

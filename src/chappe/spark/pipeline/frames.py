@@ -224,7 +224,7 @@ def _checked(query: PipelineQuery, rows: DataFrame) -> DataFrame:
 
 
 def _records(output: Output, rows: DataFrame) -> DataFrame:
-    """What the sink is given: for a topic ``value`` and, if asked for, ``key`` and ``topic``."""
+    """Return the rows for the sink: for a topic ``value`` and, if asked for, ``key`` and ``topic``."""
     missing = [each for each in output.key if each not in rows.columns]
     if missing:
         raise UsageError(f"`key` names {', '.join(missing)}, and there are only {', '.join(rows.columns)}")
@@ -291,7 +291,7 @@ def _key(rows: DataFrame, name: str) -> Any:
 
 
 def _check_mode(records: DataFrame, query: PipelineQuery) -> None:
-    """What Spark would say only when the query starts: whether it can be run in this output mode at all."""
+    """Ask Spark whether the query can be run in this output mode: by itself it would say so only at the start."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     if not isinstance(records, ClassicDataFrame):  # Spark Connect shows no plan

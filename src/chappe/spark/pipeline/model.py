@@ -31,7 +31,7 @@ _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a pipeline, and where: a sentence, the file, and the line in it."""
+    """A problem of a pipeline: a sentence, the file, and the line in it."""
 
     file: Path
     line: int

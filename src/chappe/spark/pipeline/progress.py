@@ -61,12 +61,12 @@ class Numbers:
 
     @property
     def lag_records(self) -> int:
-        """Of all topics together."""
+        """The records behind, of all topics together."""
         return sum(each.records for each in self.lag)
 
     @property
     def lag_s(self) -> float | None:
-        """Of the topic that lags most; None if that is unknown for any that lags."""
+        """The seconds behind in the topic that lags most; None if that is unknown for any that lags."""
         seconds = [each.seconds for each in self.lag]
         return None if None in seconds else max((each for each in seconds if each is not None), default=0.0)
 

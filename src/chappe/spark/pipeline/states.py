@@ -104,7 +104,7 @@ class States:
         self._replace(self._failure(failure.name), asdict(short))
 
     def failures(self) -> list[Failure]:
-        """What pipelines ended with that have not been started since, by name; the first ``FAILURES_MAX``."""
+        """The errors of pipelines that have not been started since, by name; the first ``FAILURES_MAX``."""
         found = []
         for path in sorted(self.directory.glob("*.failed"))[:FAILURES_MAX]:
             with suppress(OSError, ValueError, TypeError, RecursionError):

@@ -19,7 +19,7 @@ _TYPES: Final = {
 
 
 class FileComplaints:
-    """What is wrong with one file."""
+    """The complaints about one file."""
 
     def __init__(self, file: Path, lines: TomlLines) -> None:
         self.found: list[Problem] = []

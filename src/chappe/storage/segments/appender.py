@@ -110,7 +110,7 @@ class Appender:
             self._new_entry = False
 
     def mark(self) -> Mark:
-        """What is acknowledged of the segment once what is staged is."""
+        """Return how far the segment will be acknowledged once the staged blocks are."""
         spans: dict[str, tuple[int, int]] = {}
         for row in self._staged:
             first, next_ = spans.get(row.partition, (row.base, 0))
@@ -191,7 +191,7 @@ class Appender:
 
 
 def choose(appender: Appender, policies: Sequence[tuple[str, Retention]], now_us: int) -> list[Summary] | None:
-    """What to remove by the first policy whose topic or prefix matches; None: seal the segment being filled first."""
+    """Choose the segments to remove by the first policy that matches; None: seal the segment being filled first."""
     topic = appender.folder.topic
     policy = next((each for name, each in policies if Filter.parse(name).matches(topic)), Retention())
     oldest_us = None if policy.age_s is None else now_us - int(policy.age_s * 1_000_000)

@@ -66,7 +66,7 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class Block(NamedTuple):
-    """What a scan finds; ``sound`` is False when the header is right and the body is not."""
+    """A block that a scan found; ``sound`` is False when the header is right and the body is not."""
 
     position: int
     size: int
@@ -225,7 +225,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What was found in a segment.
+    """The content of a segment, as a scan found it.
 
     ``rotten``: something acknowledged is damaged or gone. ``readable`` is False if the disk refused to give some of
     it, so that nothing may be recorded of what is missing. ``synced`` is False if the disk refused to make durable what
@@ -325,7 +325,7 @@ def _sync(ops: FileOps, fd: int, path: str, acknowledged: int, size: int) -> boo
 
 
 def owns(folder: TopicFolder, number: int) -> bool | None:
-    """Whether a segment has a block of this store and topic; None if it has no room for one, or cannot be read."""
+    """Look for a block of this store and topic; None if the segment has no room for one, or cannot be read."""
     with folder.ops.opened(folder.segment(number)) as fd:
         size = os.fstat(fd).st_size
         if size <= len(SEGMENT_HEADER):

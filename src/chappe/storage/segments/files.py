@@ -38,7 +38,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FileOps:
-    """What the storage asks of the operating system; every method raises OSError as ``os`` does."""
+    """The calls to the operating system; every method raises OSError as ``os`` does."""
 
     def open(self, path: str, flags: int) -> int:
         """Open a file with close-on-exec; a new one is private to its owner."""
@@ -311,7 +311,7 @@ def check_format(found: object, known: int, path: Path) -> None:
 
 
 def checksum(text: str) -> str:
-    """What a small file of JSON says of itself to be believed."""
+    """Return the checksum that a small file of JSON carries."""
     return f"{crc32c(text.encode()):08x}"
 
 

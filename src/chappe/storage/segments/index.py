@@ -56,7 +56,7 @@ class BlockPiece(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What retention needs to know of a sealed segment; ``length`` in bytes."""
+    """The facts of a sealed segment that retention needs; ``length`` in bytes."""
 
     number: int
     length: int
@@ -69,7 +69,7 @@ Span = tuple[int, int, int]  # first, next, row
 
 
 def _resolve(table: BlockTable, spans: list[Span]) -> list[Span]:
-    """What each of a few overlapping blocks contributes: heals first, then the oldest."""
+    """Divide the offsets of a few overlapping blocks among them: heals first, then the oldest."""
     taken: list[Span] = []
     for low, high, row in sorted(spans, key=lambda span: (not table.heal[span[2]], span[2])):
         at = low
@@ -82,7 +82,7 @@ def _resolve(table: BlockTable, spans: list[Span]) -> list[Span]:
 
 
 def _disjoint(table: BlockTable, rows: list[int]) -> list[Span]:
-    """What each of a partition's rows, sorted by offset, contributes."""
+    """Divide a partition's offsets among its rows, which are sorted by offset."""
     spans = [(table.base[row], table.base[row] + table.count[row], row) for row in rows]
     if all(a[1] <= b[0] for a, b in pairwise(spans)):
         return spans
@@ -208,7 +208,7 @@ class Index:
         )
 
     def lost(self) -> Iterator[tuple[str, int, int]]:
-        """What damage took from this segment: partition, first, next."""
+        """The offsets that damage took from this segment: partition, first, next."""
         names = map(self.name, self._columns["lost_name"])
         return zip(names, self._columns["lost_first"], self._columns["lost_next"], strict=True)
 
@@ -229,7 +229,7 @@ class Index:
         return range(found, after)
 
     def pieces(self, partition: str, offset: int) -> Iterator[BlockPiece]:
-        """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
+        """Yield the pieces from the one that has ``offset`` on, up to a gap; none if it is not here."""
         columns = self._columns
         bases, positions, sizes = columns["entry_base"], columns["entry_position"], columns["entry_size"]
         for extent in self._extents_from(partition, offset):

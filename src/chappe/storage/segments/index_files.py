@@ -31,7 +31,7 @@ def save_index(folder: TopicFolder, number: int, raw: bytes, *, durable: bool = 
 
 
 def try_to_save_index(folder: TopicFolder, number: int, raw: bytes) -> None:
-    """As ``save_index``; what cannot be written is made again at the next start."""
+    """Try ``save_index``; an index that cannot be written is made again at the next start."""
     with logged("the index of %s cannot be written", folder.segment(number)):
         save_index(folder, number, raw)
 

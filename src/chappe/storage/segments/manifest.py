@@ -48,7 +48,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class Mark(NamedTuple):
-    """What was acknowledged of a segment: its first ``length`` bytes, which have these offsets of its partitions."""
+    """The acknowledged part of a segment: its first ``length`` bytes, which have these offsets of its partitions."""
 
     segment: int
     length: int
@@ -56,7 +56,7 @@ class Mark(NamedTuple):
 
 
 class KnownTopic(NamedTuple):
-    """What the manifest says of a topic: its oldest segment, and the newest one with blocks."""
+    """The manifest's entry of a topic: its oldest segment, and the newest one with blocks."""
 
     oldest: int
     mark: Mark
@@ -81,7 +81,7 @@ class StoreManifest:
         self._broken = True  # nothing can be appended
 
     def load(self) -> dict[str, KnownTopic] | None:
-        """What it says of each topic; None if there is none that can be read. Raises OSError if it cannot be opened.
+        """Read the entries of all topics; None if there is no readable one. Raises OSError if it cannot be opened.
 
         If its end is not right it has to be renewed.
         """

@@ -144,7 +144,7 @@ class Folders:
 
 
 def owned(folder: TopicFolder) -> bool | None:
-    """Whether a folder has a block of its topic; None if it has none of any."""
+    """Look for a block of the folder's topic; None if the folder has no blocks."""
     answer: bool | None = None
     for number in sorted(segment_numbers(folder.path)[0], reverse=True):
         if os.stat(folder.segment(number)).st_size > len(SEGMENT_HEADER):
@@ -216,7 +216,7 @@ class TopicOpener:
         return segments, numbers
 
     def _missing(self, number: int, mark: Mark | None) -> Index | None:
-        """What a segment had whose file is gone; None if nobody knows."""
+        """Return the index of a segment whose file is gone; None if nothing says what it had."""
         path = self._folder.segment(number)
         index, _ = find_index(self._folder, number)
         if mark is not None and (index is None or index.summary.length < mark.length):
@@ -304,5 +304,5 @@ class TopicOpener:
 
 
 def _lose(table: BlockTable, mark: Mark) -> None:
-    """What was acknowledged of the segment and is not in the table is lost."""
+    """Note as lost what was acknowledged of the segment and is not in the table."""
     table.lost += [LostOffsets(name, first, next_) for name, (first, next_) in mark.spans.items()]

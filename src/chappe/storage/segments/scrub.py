@@ -53,7 +53,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class ScrubStep:
-    """What one call of ``Scrubber.read`` has done; ``ended`` if a round did, ``idle`` if the next one is not due."""
+    """The result of one call of ``Scrubber.read``; ``ended`` if a round did, ``idle`` if the next one is not due."""
 
     bytes: int = 0
     suspicions: tuple[Suspicion, ...] = ()
@@ -187,7 +187,7 @@ class Scrubber:
             yield target.length - at, Suspicion(target.folder.topic, target.number, at, target.length)
 
     def _check_indexes(self, target: ScrubTarget) -> int:
-        """See that both copies of an index are sound; returns the bytes read."""
+        """Check that both copies of an index are sound; returns the bytes read."""
         size = 0
         sound: list[bytes | None] = []
         for path in (target.folder.index(target.number), target.folder.copy(target.number)):

@@ -39,7 +39,7 @@ APPENDERS_OPEN_MAX: Final = 128  # segments open for writing
 
 @dataclass(slots=True)
 class _CommittedWrite:
-    """What ``publish`` and ``forget`` need to know."""
+    """The result of a write, for ``publish`` and ``forget``."""
 
     sealed: list[tuple[str, int]] = field(default_factory=list)
     rows: list[tuple[str, BlockTable, int, int]] = field(default_factory=list)

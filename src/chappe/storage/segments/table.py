@@ -71,7 +71,7 @@ class BlockTable:
         return None if known is None else self.starts[known]
 
     def spans(self) -> Spans:
-        """What this segment has, or had, of each partition."""
+        """Return the offsets that this segment has, or had, of each partition."""
         spans: Spans = {}
         for known, base, count in zip(self.partition, self.base, self.count, strict=True):
             widen(spans, self.names[known], base, base + count)

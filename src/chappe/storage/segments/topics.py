@@ -46,7 +46,7 @@ class _RowPieces(NamedTuple):
 
 
 class ActiveIndex:
-    """What was published of the table of a segment that is being written."""
+    """The published rows of a segment that is being written."""
 
     __slots__ = ("_partitions", "table")
 
@@ -86,7 +86,7 @@ class ActiveIndex:
             self.table.damaged.add(row)
 
     def pieces(self, partition: str, offset: int) -> Iterator[BlockPiece]:
-        """What follows without a gap from the piece that has ``offset`` on; nothing if it is not here."""
+        """Yield the pieces from the one that has ``offset`` on, up to a gap; none if it is not here."""
         rows = self._partitions.get(partition)
         if rows is None:
             return
@@ -122,7 +122,7 @@ class ActiveIndex:
 
 
 class TopicIndex:
-    """What can be read of one topic."""
+    """The readable offsets of one topic."""
 
     def __init__(self, folder: TopicFolder, handles: Handles) -> None:
         self.topic = folder.topic
@@ -292,7 +292,7 @@ class TopicIndex:
             del self.unread[unread.slot.name]
 
     def parts_within(self, number: int, first: int, end: int) -> Iterator[tuple[Slot, Extent, BlockPiece]]:
-        """What is read from blocks that have a byte in ``first`` <= n < ``end`` of a segment.
+        """Yield what is read from blocks that have a byte in ``first`` <= n < ``end`` of a segment.
 
         Raises:
             OSError: There is no index of it ...
@@ -310,7 +310,7 @@ class TopicIndex:
                         yield slot, extent, piece
 
     def holes(self, slot: Slot) -> list[Hole]:
-        """What is missing of a partition, and why."""
+        """Return the missing offsets of a partition, and why they are missing."""
         unread = [each.extent for each in self.unread.get(slot.name, ())]
         cuts = sorted(set(chain.from_iterable((each.first, each.next) for each in unread)))
         found: list[Hole] = []
