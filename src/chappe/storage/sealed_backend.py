@@ -47,7 +47,7 @@ class SealedBackend:
         self._cipher: RowCipher | None = None
 
     def load(self) -> Loaded:
-        """See ``Backend``. What was sealed in an earlier epoch is sealed anew, with a key that nobody has had before.
+        """Open all entries; those of an earlier epoch are sealed anew, with a key that nobody has had before.
 
         Raises:
             Sealed: The file is of a plain data store, or its key was not given to us.
@@ -75,11 +75,9 @@ class SealedBackend:
         return Loaded(tuple(entries), loaded.writers, tuple(history))
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """See ``Backend``."""
         self._inner.commit([each for operation in operations for each in self._sealed(operation)])
 
     def close(self) -> None:
-        """See ``Backend``."""
         self._inner.close()
 
     def _begin(self, rows: Sequence[Operation]) -> None:

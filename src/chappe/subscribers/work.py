@@ -121,7 +121,6 @@ class _Frames:
         self._data = b""
 
     def hear(self, data: bytes) -> int:
-        """See ``Ear``."""
         self._data += data
         done = 0
         while len(self._data) >= TOLD.size:
@@ -148,7 +147,7 @@ class _Lines:
         self._data = b""
 
     def hear(self, data: bytes) -> int:
-        """See ``Ear``. What stands in front of a wrong line does not count: nobody knows whom to believe."""
+        """Nothing in front of a wrong line counts: nobody knows whom to believe."""
         *lines, self._data = (self._data + data).split(b"\n")
         for line in (*lines, *([self._data] if len(self._data) > LINE_MAX else ())):
             if line.rstrip(b"\r") != OK:
@@ -186,7 +185,6 @@ class FunctionWork:
         return LENGTH.pack(len(raw)) + raw
 
     def pack(self, portion: Portion) -> bytes:
-        """See ``Work``."""
         first = portion.records[0]
         names = (first.topic.encode("utf-8", "surrogateescape"), first.partition.encode("utf-8", "surrogateescape"))
         rows = [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in portion.records]
@@ -194,7 +192,6 @@ class FunctionWork:
         return LENGTH.pack(len(raw)) + raw
 
     def ear(self) -> Ear:
-        """See ``Work``."""
         return _Frames()
 
 
@@ -215,11 +212,9 @@ class ProgramWork:
         return b""
 
     def pack(self, portion: Portion) -> bytes:
-        """See ``Work``."""
         return b"".join(map(FORMS[self.form], portion.records))
 
     def ear(self) -> Ear:
-        """See ``Work``."""
         return _Lines()
 
 
