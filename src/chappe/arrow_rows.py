@@ -55,7 +55,7 @@ class BatchRows:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.high - self.low
 
     def encode(self, base: int = 0) -> bytes:
@@ -212,7 +212,7 @@ def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _own_bytes(rows: pa.RecordBatch) -> int:
-    """Without dictionaries, which do not become smaller with the rows."""
+    """Replace dictionaries, which do not become smaller with the rows."""
     return sum(each.nbytes for each in rows.columns if not pa.types.is_dictionary(each.type))
 
 
@@ -315,7 +315,7 @@ def _add(parts: list[Any], buffer: NDArray[Any] | memoryview) -> None:
 
 
 def _cuts(columns: Mapping[str, _Column], rows: int) -> Iterator[tuple[int, int]]:
-    """Where each part begins and ends. Raises RecordTooLarge."""
+    """The beginning and the end of each part. Raises RecordTooLarge."""
     sizes = np.zeros(rows + 1, np.int64)
     for column in columns.values():
         sizes += column.positions - column.positions[0]

@@ -126,7 +126,7 @@ def reached(nodes: Sequence[BenchmarkNode]) -> dict[str, set[str]]:
 
 
 def links_among(nodes: Sequence[BenchmarkNode], groups: dict[str, set[str]]) -> dict[str, int]:
-    """How many links there are between any two of each node's group and the node itself."""
+    """The number of links between any two of each node's group and the node itself."""
     links = neighbours(nodes)
     counts: dict[frozenset[str], int] = {}  # most groups are the same
     found = {}

@@ -124,7 +124,7 @@ def _join(
 
 
 def _expect(nodes: dict[str, BenchmarkNode], recordings: dict[str, Recording]) -> None:
-    """How many messages each node gets from whom."""
+    """Set the number of messages that each node gets from each other one."""
     prefixes = {
         name: tuple([topic.encode("utf-8", "surrogateescape") for topic in node.topics]) for name, node in nodes.items()
     }

@@ -112,7 +112,7 @@ class NodePlayer:
         self.sent_at = time.monotonic()
 
     def receive(self, orders: Orders) -> None:
-        """Until there is another order."""
+        """Receive until there is another order."""
         while not orders.waiting:
             self.say()
             self._endpoint.node.turns.wait(lambda: orders.waiting, PROGRESS_S)
@@ -133,7 +133,7 @@ class NodePlayer:
 
 
 def run(orders: Orders) -> None:
-    """From the first order to the last."""
+    """Work from the first order to the last."""
     begin = orders.next("begin")
     with Endpoint(forwarding=begin["forwarding"]) as endpoint:
         tally = Tally(endpoint, begin["topics"], begin["expected"])

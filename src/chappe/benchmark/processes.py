@@ -37,7 +37,7 @@ class BenchmarkProcess:
         os.set_blocking(self.process.stdin.fileno(), True)
 
     def order(self, kind: str, **facts: object) -> None:
-        """Have it do something; nothing happens if it has ended."""
+        """Give it an order; nothing happens if it has ended."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.write(json.dumps({"order": kind, **facts}).encode() + b"\n")

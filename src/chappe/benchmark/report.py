@@ -53,7 +53,7 @@ class NodeOutcome:
 
     @property
     def seconds(self) -> float:
-        """When it was done."""
+        """The time at which it was done."""
         return max(self.send_s or 0.0, self.receive_s or 0.0)
 
 
@@ -71,7 +71,7 @@ class BenchmarkReport:
         return not any(each.missing or each.surplus or each.unsent or each.ended for each in self.nodes)
 
     def received_by_step(self, node: NodeOutcome, steps: int, seconds: float) -> list[float]:
-        """How many messages a node received in each of so many equal steps of the time from 0 to ``seconds``.
+        """The numbers of messages a node received in so many equal steps of the time from 0 to ``seconds``.
 
         Between two samples they count as evenly spread.
         """
@@ -117,7 +117,7 @@ class BenchmarkReport:
         }
 
     def facts(self) -> dict[str, Any]:
-        """For a machine."""
+        """The facts for a machine."""
         extra = ("missing", "surplus", "out_per_s", "in_per_s", "seconds")
         nodes = [asdict(each) | {name: getattr(each, name) for name in extra} for each in self.nodes]
         for each in nodes:

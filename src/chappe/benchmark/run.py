@@ -50,7 +50,7 @@ class _ClusterBenchmark:
         self._outcomes: dict[str, NodeOutcome] = {}
 
     def connect(self) -> None:
-        """Up to the moment before the start."""
+        """Run up to the moment before the start."""
         others = reached(list(self._nodes.values()))
         links = links_among(list(self._nodes.values()), others)
         for name, node in self._nodes.items():
@@ -76,7 +76,7 @@ class _ClusterBenchmark:
             self._outcomes[name] = NodeOutcome(name, said[name]["messages"], node.num_inputs)
 
     def measure(self) -> BenchmarkReport:
-        """From the start on."""
+        """Run from the start on."""
         start = time.monotonic()
         for child in self._children.values():
             child.order("start")
@@ -94,7 +94,7 @@ class _ClusterBenchmark:
         return BenchmarkReport(list(self._outcomes.values()), reason, samples)
 
     def _follow(self, start: float, samples: dict[str, list[tuple[float, int]]]) -> str:
-        """Until everything is done, or nothing more comes; returns why, if it is the latter."""
+        """Wait until everything is done, or nothing more comes; returns the reason of the latter."""
         moved_at = start
         before: dict[str, tuple[int, int]] = {}
         expected = sum(each.expected for each in self._outcomes.values())

@@ -83,7 +83,7 @@ class _SectionReader:
         self._next = next(self._tokens)
 
     def read_section(self, line: int, depth: int) -> ConfigSection:
-        """Up to the end, or the brace that closes an inner one."""
+        """Read up to the end, or the brace that closes an inner section."""
         made = ConfigSection(line)
         while True:
             token = self._take()

@@ -88,7 +88,7 @@ class EventFiles(MeshRecording):
         return self.progress()
 
     def progress(self) -> Recorded:
-        """How far it is: records are rows, those stored are in files, bytes are of columns."""
+        """The progress: records are rows, those stored are in files, bytes are of columns."""
         return Recorded(
             self._records,
             self._stored,
@@ -101,7 +101,7 @@ class EventFiles(MeshRecording):
 
     @property
     def malformed(self) -> int:
-        """How many messages are in no file, as they cannot be decoded."""
+        """The number of messages that are in no file, as they cannot be decoded."""
         return self._subscriber.malformed
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ class StoreMirror(ABC):
 
 
 class RecordPlace(NamedTuple):
-    """Where a record stands; the greatest of a key counts. The timestamp is in microseconds since 1970.
+    """The place of a record; the greatest of a key counts. The timestamp is in microseconds since 1970.
 
     ``chappe.spark.tables`` says what follows from that.
     """
@@ -236,7 +236,7 @@ class TopicNow:
                             yield record
 
     def places(self, before: Mapping[str, int]) -> dict[bytes, RecordPlace]:
-        """Where the latest record of each key stands, of those that ``records`` has."""
+        """The place of each key's latest record in ``records``."""
         found: dict[bytes, RecordPlace] = {}
         for record in self.records(before):
             key, place = record.key, place_of(record)
@@ -246,5 +246,5 @@ class TopicNow:
 
 
 def place_of(record: Record) -> RecordPlace:
-    """Where a record stands."""
+    """The place of a record."""
     return RecordPlace(record.timestamp, record.partition, record.offset)

@@ -31,7 +31,7 @@ ROWS_MAX: Final = 4096  # of a whole store, made records at once
 
 @dataclass(slots=True)
 class Fed:
-    """How far a store's topic is."""
+    """The progress of a store's topic."""
 
     records: int = 0  # changes that are records now, of this run
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
@@ -108,7 +108,7 @@ class DataStoreToTopic(StoreMirror):
         return self._producer.partition
 
     def progress(self) -> Fed:
-        """How far it is."""
+        """The progress so far."""
         return Fed(*self._sender.account(), self._dropped, self._ready)
 
     def flush(self, timeout: float | None = None) -> None:

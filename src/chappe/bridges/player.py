@@ -41,7 +41,7 @@ _name = lru_cache(4096)(decode_topic)
 
 @dataclass(slots=True)
 class PlayerProgress:
-    """How far a player is."""
+    """The progress of a player."""
 
     sent: int = 0  # messages published
     skipped: int = 0  # records that were not recorded from the mesh

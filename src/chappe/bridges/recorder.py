@@ -30,7 +30,7 @@ TAKEN_MAX: Final = 8192  # messages on their way from the subscriber to the prod
 
 @dataclass(slots=True)
 class Recorded:
-    """How far a recorder is."""
+    """The progress of a recorder."""
 
     records: int = 0  # messages that are records now, of this run
     stored: int = 0  # records that enough stores have, of this run and what an earlier one had left
@@ -52,14 +52,14 @@ class MeshRecording(ABC):
 
     @abstractmethod
     def progress(self) -> Recorded:
-        """How far it is."""
+        """The progress so far."""
 
     @abstractmethod
     def finish(self) -> Recorded:
         """Keep what has come until now, and leave; returns the account."""
 
     def stop(self) -> None:
-        """Have ``run`` return soon; for signal handlers and other threads."""
+        """Let ``run`` return soon; for signal handlers and other threads."""
         self._stopping = True
 
     def _show(self) -> None:
@@ -174,7 +174,7 @@ class Recorder(MeshRecording):
         return found
 
     def progress(self) -> Recorded:
-        """How far it is."""
+        """The progress so far."""
         return Recorded(
             *self._sender.account(),
             self._bytes,

@@ -31,7 +31,7 @@ POSITION_S: Final = 1.0  # how often the position is written down while records 
 
 @dataclass(slots=True)
 class TakenRecords:
-    """How far a store is that is kept from a topic."""
+    """The progress of a store that is kept from a topic."""
 
     records: int = 0  # taken from the topic, of this run
     changes: int = 0  # keys that were set or erased, of this run
@@ -94,7 +94,7 @@ class TopicToDataStore(StoreMirror):
         self._thread.start()
 
     def progress(self) -> TakenRecords:
-        """How far it is."""
+        """The progress so far."""
         return replace(self._done)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -121,7 +121,7 @@ class _Reading:
     # -- rows -------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """Where each row begins and ends, and of which message it is."""
+        """The beginning, the end and the message of each row."""
         self._wire = wire = EventBytes.of(b"".join(self._payloads))
         ends = np.cumsum(np.fromiter(map(len, self._payloads), np.int64, len(self._payloads)))
         starts = np.concatenate(([0], ends[:-1]))
@@ -200,7 +200,7 @@ class _Reading:
         return parts, np.sort(np.concatenate([*later, left]))
 
     def _alike(self, left: Places) -> _Alike | None:
-        """Those that begin as the first one of these rows; None if that is for ``_one_by_one``."""
+        """The rows that begin like the first of them; None if that is for ``_one_by_one``."""
         first = int(left[0])
         begin = int(self._starts[first])
         raw = self._wire.raw[begin : min(int(self._ends[first]), begin + len(_EVENT) + 4 + _SMALL + 2)]

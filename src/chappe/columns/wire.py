@@ -324,7 +324,7 @@ class EventBytes:
         return ValueRun(at, limit, rows), ends
 
     def _skip(self, run: ValueRun) -> Places:
-        """Where values of any types end."""
+        """The ends of values of any types."""
         at = run.at.copy()
         left = np.ones(len(at), np.int64)
         which = np.arange(len(at))

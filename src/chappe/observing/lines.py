@@ -17,7 +17,7 @@ Point = tuple[float, float]  # when, how much
 
 
 class LineSpan(NamedTuple):
-    """How long a line goes back, and how far its points are apart, in seconds."""
+    """The time that a line goes back, and the distance of its points, in seconds."""
 
     last_s: float
     step_s: float
@@ -111,7 +111,7 @@ class TimeSeries:
         self._series.pop(key, None)
 
     def rate(self, key: Hashable, now: float, over_s: float = RATE_S) -> float:
-        """How much a counter rose a second lately; 0 where it fell, or is not known for so long."""
+        """The rise of a counter per second lately; 0 where it fell, or is not known for so long."""
         tiers = self._series.get(key)
         if tiers is None:
             return 0.0
@@ -128,7 +128,7 @@ class TimeSeries:
         return [(at - now, tier.at(at)) for at in self._steps(now, span) if at >= tier.begin]
 
     def rates(self, key: Hashable, now: float, span: LineSpan) -> list[Point]:
-        """How much a counter rose a second in each step of a span."""
+        """The rise of a counter per second in each step of a span."""
         tiers = self._series.get(key)
         if tiers is None:
             return []
@@ -147,7 +147,7 @@ class TimeSeries:
         return sum(each.step_s <= span.step_s for each in self._coarser)
 
     def _steps(self, now: float, span: LineSpan) -> list[float]:
-        """Where the steps of a span end: in a coarse tier at multiples of the step, and now."""
+        """The ends of a span's steps: in a coarse tier at multiples of the step, and now."""
         last = now // span.step_s * span.step_s if self._place(span) else now
         steps = [last - span.step_s * each for each in range(int(span.last_s / span.step_s), -1, -1)]
         return steps if last == now else [*steps, now]

@@ -148,7 +148,7 @@ class Observer:
         return "".join(_DIGITS[round(each / most * SPARK_MAX)] for each in found) if most else ""
 
     def lag_line(self, topic: str, reader: str, now: float, span: LineSpan = MINUTES) -> list[Point]:
-        """How many records a reader was behind over a span."""
+        """The number of records that a reader was behind, over a span."""
         return self._lines.gauge(("lag", topic, reader), now, span)
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Observer:
         self._reading = {pipeline: tuple(topics) for pipeline, topics in reading.items()}
 
     def _read_by_pipelines(self) -> Iterator[ObservedLink]:
-        """From each store of what a pipeline reads to the pipeline."""
+        """The lines from each store that a pipeline reads to the pipeline."""
         for pipeline, topics in self._reading.items():
             known = [found for each in topics if (found := self._topics.get(each)) is not None]
             for store in dict.fromkeys(store for topic in known for store in topic.stores):

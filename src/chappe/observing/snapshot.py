@@ -176,7 +176,7 @@ class ObservedStore(msgspec.Struct, frozen=True):
 
 
 class ObservedLag(msgspec.Struct, frozen=True):
-    """How far a query is behind in one topic; ``seconds`` None: unknown."""
+    """The distance of a query from the end of one topic; ``seconds`` None: unknown."""
 
     topic: str
     records: int

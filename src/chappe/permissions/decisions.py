@@ -73,7 +73,7 @@ class Decisions:
         return self.scopes(who, verbs, prefix) == ((prefix, False),)
 
     def why_not(self, who: str, verb: str, topic: str) -> str:
-        """Why somebody may not, for people."""
+        """The reason why somebody may not, for people."""
         for name in who.split(AND):
             found = self.permissions.decide(name, verb, topic, self._now)
             if not found.allowed:

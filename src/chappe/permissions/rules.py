@@ -121,7 +121,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Those for whom ``topics`` are sealed; see ``chappe.sealing``."""
+    """The members for whom ``topics`` are sealed; see ``chappe.sealing``."""
 
     name: str
     topics: tuple[str, ...]
@@ -166,7 +166,7 @@ class Permissions:
     sealed: tuple[Group, ...] = ()
 
     def group(self, topic: str) -> Group | None:
-        """For whom a topic is sealed: the first group that names it; None if it is plain."""
+        """The first group that names a topic, for which it is sealed; None if it is plain."""
         return next((each for each in self.sealed if each.covers(topic)), None)
 
     def refusal(self, now: datetime) -> str:
@@ -244,7 +244,7 @@ class Permissions:
         return any(rule.allow and verb in rule.verbs and rule.concerns(identity, verb) for rule in self.rules)
 
     def next_expiry(self, now: datetime) -> datetime:
-        """When the next identity expires, or all of it does."""
+        """The time at which the next identity expires, or all of it does."""
         return min([each.expires for each in self.identities.values() if each.expires > now] + [self.expires])
 
     def may_somewhere(self, identity: Identity, verb: str, prefix: str = "") -> bool:

@@ -41,7 +41,7 @@ NAMED_MAX: Final = 10  # ranges in one error
 
 
 def offsets_at(view: StoresView, timestamp: int, keys: Iterable[Key], *, exact: bool = True) -> dict[Key, int]:
-    """For each partition the offset of its first record at or after ``timestamp`` (microseconds), or its end.
+    """Each partition's offset of its first record at or after ``timestamp`` (microseconds), or its end.
 
     Args:
         view: What the stores have; refreshed before.

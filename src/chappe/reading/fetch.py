@@ -70,7 +70,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How records are read, whichever they are.
+    """The manner in which records are read, whichever they are.
 
     Args:
         towers: Addresses of towers, separated by commas: asked for stores when none is known, or none of a range's

@@ -167,7 +167,7 @@ def latest(
     bytes_max: int | None = None,
     keys: Iterable[Key] | None = None,
 ) -> Offsets:
-    """How far a batch that begins at ``start`` reads: to every head, or what the limits allow, shared out.
+    """The end of a batch that begins at ``start``: every head, or as much as the limits allow, shared out.
 
     Never before ``start``: a store that is away for a while takes nothing back. ``bytes_max`` is kept to as far as the
     records of a partition are of one size; at least one record is read. ``keys`` are those that may have anything new,

@@ -88,7 +88,7 @@ class Pattern:
         return bool(self.matching([name]))
 
     def matching(self, names: Iterable[str]) -> set[str]:
-        """Those of the names that match."""
+        """The names that match."""
         from pyarrow import compute
 
         asked = list(names)
@@ -212,7 +212,7 @@ class Selection:
         return bool(self.topics_of([topic]))
 
     def topics_of(self, topics: Collection[str]) -> set[str]:
-        """Those of ``topics`` of which anything may be read."""
+        """The names in ``topics`` of which anything may be read."""
         if self.pattern is not None:
             return compiled(self.pattern).matching(topics)
         return {topic for topic in topics if any(each.matches(topic) for each in self.filters)}

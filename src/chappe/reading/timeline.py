@@ -12,7 +12,7 @@ from chappe.reading.view import StoresView
 
 
 def counts(view: StoresView, keys: Iterable[Key], edges: Sequence[int]) -> dict[Key, list[int]]:
-    """For each partition, how many records it has from each moment of ``edges`` up to the next one.
+    """The numbers of each partition's records from each moment of ``edges`` up to the next one.
 
     What is counted are offsets: records that nobody has any more count where those beside them lie. Where timestamps
     go back and forth, a record counts with those before it. Those of a batch that is sealed count at its beginning.

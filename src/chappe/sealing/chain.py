@@ -61,7 +61,7 @@ class KeyChain:
 
     @property
     def version(self) -> int:
-        """How many lines there have been."""
+        """The number of lines there have been."""
         return self.keys.version
 
     def raw(self) -> bytes:
@@ -80,7 +80,7 @@ class KeyChain:
         return self._written(begin, end) if begin < end else b""
 
     def add(self, change: Change, sign: Callable[[bytes], bytes]) -> None:
-        """Have one more line, signed by the authority."""
+        """Add a line, signed by the authority."""
         text = msgspec.json.encode(change)
         signature = sign(self._to_sign(self.version + 1, digest(self._digests[-1] + text)))
         self._take([text + b" " + b64encode(signature)], [change])
@@ -130,7 +130,7 @@ class KeyChain:
         self.keys = self._bounded(keys)
 
     def _bounded(self, keys: GroupKeys) -> GroupKeys:
-        """Without the oldest epochs beyond the bound; never without the newest fresh one and what follows it."""
+        """Leave out the oldest epochs beyond the bound; never the newest fresh one and those that follow it."""
         starts = [at for at, number in enumerate(self._fresh) if number]
         gone, size = 0, self._size
         for begin, end in pairwise(starts):

@@ -88,7 +88,7 @@ class GroupKeys:
         return False
 
     def members(self) -> set[str]:
-        """Those of the newest epoch."""
+        """The members of the newest epoch."""
         found: set[str] = set()
         for each in reversed(self.epochs):
             found |= each.keys.keys()
@@ -97,7 +97,7 @@ class GroupKeys:
         return found
 
     def after(self, *changes: Change) -> GroupKeys:
-        """With these changes. Raises ConfigError if they do not follow."""
+        """Add these changes. Raises ConfigError if they do not follow."""
         epochs = list(self.epochs)
         for each in changes:
             if isinstance(each, Epoch):
@@ -114,7 +114,7 @@ class GroupKeys:
         return GroupKeys(self.group, self.authority, self.version + len(changes), tuple(epochs))
 
     def since(self, number: int) -> GroupKeys:
-        """Without the epochs before this one, which is fresh."""
+        """Leave out the epochs before this one, which is fresh."""
         return GroupKeys(self.group, self.authority, self.version, self.epochs[number - self.epochs[0].number :])
 
 

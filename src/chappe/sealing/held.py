@@ -60,7 +60,7 @@ class HeldGroups:
                 self._rings[group.name] = Ring(found, self.name, self._private)
 
     def group(self, topic: str) -> Group | None:
-        """For whom a topic is sealed; None if it is plain."""
+        """The group for which a topic is sealed; None if it is plain."""
         if topic not in self._groups:
             if len(self._groups) >= TOPICS_MAX:
                 self._groups.clear()
@@ -77,7 +77,7 @@ class HeldGroups:
         return who is not None and group.has(who)
 
     def refusal(self, group: Group) -> str:
-        """Why nothing can be sealed for a group now; empty if it can.
+        """The reason why nothing can be sealed for a group now; empty if something can.
 
         An epoch in which somebody is who does not belong to the group any more seals nothing.
         """

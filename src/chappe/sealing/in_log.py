@@ -49,7 +49,7 @@ class RecordSealing:
         return group is not None and self._held.within(group)
 
     def check(self, topic: str) -> str:
-        """Why records of a topic must be sealed, and cannot be; empty if they can, or need not.
+        """The reason why records of a topic must be sealed, and cannot be; empty if they can, or need not.
 
         Those that are taken after this are sealed in the epoch that is the newest now.
         """
@@ -148,7 +148,7 @@ class RecordOpening:
         return [(topic, partition, offset) for topic, partition, offset in found if offset is not None]
 
     def _begin(self, key: Key) -> int | None:
-        """Where the first of what was passed over is that can be opened now; None if nothing of it can."""
+        """The first record that was passed over and can be opened now; None if there is none."""
         name, begins = self._passed[key]
         group, ring = self._held.group(key[0]), self._held.ring(name)
         if group is None or group.name != name or ring is None or not self._held.within(group):

@@ -221,7 +221,7 @@ class MeshSealing:
         return [_opened(message, each, outcome.frame.sender) for each in payloads]
 
     def _refused_command(self, topic: bytes, commands: list[bytes], name: str) -> str:
-        """Why what an identity has sealed is not its own, or not allowed, which neighbours could not see."""
+        """The reason to refuse a sealed command, not its sealer's own or not allowed: neighbours could not see it."""
         endpoint = self._held.permissions.identities[name].endpoint
         for each in commands:
             if endpoint is not None and sender_endpoint(each) != endpoint.bytes:
@@ -248,7 +248,7 @@ class MeshSealing:
         return []
 
     def _group(self, topic: bytes) -> Group | None:
-        """For whom a topic is sealed; one of a data store as the store's name says."""
+        """The group for which a topic is sealed; one of a data store as the store's name says."""
         try:
             return self._of[topic]
         except KeyError:

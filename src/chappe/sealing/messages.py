@@ -144,7 +144,7 @@ class Lives:
         self._known: dict[tuple[str, bytes, int, str], _Life] = {}
 
     def refusal(self, frame: MessageFrame) -> str:
-        """Why a message that was opened is not to be taken; else it is remembered."""
+        """The reason to refuse a message that was opened; else it is remembered."""
         if frame.salt == self._own:
             return "they were published here, and somebody sent them back"
         key = frame.sender, frame.salt, frame.kind, frame.group  # what waits for keys of one group comes behind others

@@ -61,7 +61,7 @@ class SteadyCipher:
 
     @classmethod
     def of(cls, secret: bytes, purpose: bytes) -> SteadyCipher:
-        """With keys for one purpose."""
+        """Derive the keys for one purpose."""
         return cls(derived(secret, purpose, b"one") + derived(secret, purpose, b"two"))
 
     def seal(self, text: bytes, *beside: bytes) -> bytes:

@@ -69,7 +69,7 @@ class Sealer(SenderLife):
 
 @dataclass(slots=True)
 class _PartitionEnd:
-    """How far a partition was opened."""
+    """The end of the opened part of a partition."""
 
     sender: str
     span: RecordSpan
@@ -119,7 +119,7 @@ class Opener:
         )
 
     def _disordered(self, frame: RecordFrame, topic: str, partition: str) -> str:
-        """Why this cannot come after what came before; else it is remembered."""
+        """The reason why this cannot come after the records before it; else it is remembered."""
         place = self._places.pop((topic, partition), None)
         if place is not None:
             self._places[topic, partition] = place

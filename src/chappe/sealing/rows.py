@@ -54,7 +54,7 @@ def _wrapping(store: bytes, secret: EpochSecret, salt: bytes) -> Cipher:
 
 
 class RowCipher:
-    """With the key of a file."""
+    """Seals and opens rows with the key of a file."""
 
     def __init__(self, key: bytes) -> None:
         self._keys = SteadyCipher.of(key, b"chappe sealed store keys 1")

@@ -53,7 +53,7 @@ def bound_to(place: Sequence[bytes], head: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealedFrame:
-    """How something was sealed; ``head`` is all of it that is bound to the content."""
+    """The outer part of a sealed content; ``head`` is all of it that is bound to the content."""
 
     group: str
     sender: str
@@ -173,7 +173,7 @@ class SealChecks:
 
 
 def _untimely(ring: Ring, who: Identity, epoch: int, at: int) -> str:
-    """Why somebody could not seal in this epoch at this time, in microseconds."""
+    """The reason why somebody could not seal in this epoch at this time, in microseconds."""
     if not ring.keys.has(who.name, epoch):
         return f"{who.name} is not of {ring.keys.group} in epoch {epoch}"
     try:

@@ -38,7 +38,7 @@ class KeyShelf:
         return None if chain is None else chain.keys
 
     def version(self, group: str) -> int:
-        """How many lines there have been; 0 if there are no keys."""
+        """The number of lines there have been; 0 if there are no keys."""
         chain = self._chains.get(group)
         return 0 if chain is None else chain.version
 
@@ -48,7 +48,7 @@ class KeyShelf:
             self._heard[group] = version, now
 
     def doubt(self, group: str, waited_s: float, now: float, today: datetime) -> str:
-        """Why nothing should be sealed with the keys that are here, though they can be used; empty if it may.
+        """The reason not to seal with the keys that are here, though they can be used; empty if there is none.
 
         Others have newer ones; or these are so old that others may, and nobody has said anything yet.
 
@@ -77,7 +77,7 @@ class KeyShelf:
         return b"" if chain is None else chain.after(version)
 
     def put(self, group: str, chain: KeyChain) -> bool:
-        """Have a whole file that was read here; False, and nothing is changed, if it is older than what is there."""
+        """Take a whole file that was read here; False, and nothing is changed, if it is older than the one here."""
         if chain.version < self.version(group):
             return False
         self._useless.clear()

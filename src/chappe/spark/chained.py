@@ -70,7 +70,7 @@ _clients: OrderedDict[ChainPlace, Chain] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """Where a chain is, for driver and executors alike."""
+    """The place of a chain, for driver and executors alike."""
 
     path: str  # of its configuration
     patience_s: float  # how long a chain that does not answer is waited for
@@ -137,7 +137,7 @@ class ChainStaging:
         self._under_way: deque[_UnderWay] = deque()
 
     def partitions(self, topic: str) -> int:
-        """How many a topic has; it is made with one if it is not there."""
+        """The number of a topic's partitions; it is made with one if it is not there."""
         found = self._partitions.get(topic)
         if found is None:
             if self._sealing is not None and self._sealing.seals(topic):
@@ -228,7 +228,7 @@ def _ask(place: ChainPlace, command: SinkCommand | Create) -> Answer:
 
 
 def _partitions(place: ChainPlace, topic: bytes) -> int:
-    """How many partitions a topic has; it is made if it is not there."""
+    """The number of a topic's partitions; it is made if it is not there."""
     found = _layout(place, topic)
     if not found:
         answer = _ask(place, Create(topic, 1, os.urandom(SEED_BYTES)))

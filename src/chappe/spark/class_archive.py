@@ -60,7 +60,7 @@ def archive_options(java: JavaFound) -> str:
 
 
 def archive_path(java: JavaFound) -> Path:
-    """Where the archive of this Java and this PySpark belongs; it fits no other."""
+    """The path of the archive of this Java and this PySpark; it fits no other."""
     spec = importlib.util.find_spec("pyspark")
     parts = [str(java.home), _build(java), version("pyspark"), str(spec and spec.origin)]
     return cache_dir() / "archive" / f"{short_hash(chr(10).join(parts))}.jsa"

@@ -59,7 +59,7 @@ def check_schema(given: t.StructType, columns: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Where each part of a record is found: indexes of the DataFrame's columns, None for what it has not.
+    """The indexes of the DataFrame's columns for each part of a record; None for parts that it has not.
 
     ``topic`` is None where an option names the topic, whatever the columns. ``order`` are the columns that each
     task's rows are sorted by.

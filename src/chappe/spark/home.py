@@ -49,7 +49,7 @@ class SinkStores:
     security: LogSecurity = None  # who we are, if they have keys; without a passphrase
 
     def looked_up(self) -> SinkStores:
-        """With the stores that the towers know now, if there are towers and they know any."""
+        """Add the stores that the towers know now, if there are towers and they know any."""
         if self.towers is None:
             return self
         found = tuple(each.endpoint for each in discover(self.towers, timeout=DISCOVER_S, security=self.security))
@@ -243,7 +243,7 @@ class Origin:
 
 
 def origins_of(options: Mapping[str, str], topic: str | None) -> tuple[Origin, ...]:
-    """Those of the query that Spark gave these options."""
+    """The origins of the query that Spark gave these options."""
     given = {name.lower(): value for name, value in options.items()}
     found = []
     place = given.get("checkpointlocation")
@@ -284,7 +284,7 @@ def refuse_older(home: Home, batch: int) -> None:
 
 
 def repetition(origin: Origin, query: str, batches: str) -> UsageError:
-    """Why a query that begins anew is refused, if another of the same origin has written so much."""
+    """The reason to refuse a query that begins anew, if another of the same origin has written so much."""
     return UsageError(
         f"a query of the same {origin.text} has written {batches} here, and this one begins anew, as if "
         f"its checkpoint were gone: bring it back, or set `writeAgain` to {query} to write all rows again"
@@ -317,7 +317,7 @@ def _batches(stores: SinkStores, query: str) -> str:
 
 
 def _remember(stores: SinkStores, *, sink: Sink, origins: Sequence[Origin]) -> None:
-    """At every store that answers, before anything is written; the others hear of it with the next run."""
+    """Note it at every store that answers, before anything is written; the others hear of it with the next run."""
     for origin in origins:
         answers = ask_all(stores.endpoints, origin.name, stores.security)
         if not answers:

@@ -58,7 +58,7 @@ class JavaFound:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """What a ``java`` reports of itself; ``major`` is 0 if it does not run."""
+    """The report of a ``java`` on itself; ``major`` is 0 if it does not run."""
 
     java: Path
     major: int
@@ -106,7 +106,7 @@ def find_java() -> JavaFound:
 
 
 def cache_dir() -> Path:
-    """Where chappe keeps what it can make again."""
+    """The directory for files that chappe can make again."""
     return users("cache")
 
 
@@ -162,7 +162,7 @@ def _shim_home(java: Path) -> Path:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Have an executable file with a text, replaced in one step: another process may be starting it."""
+    """Write an executable file, replaced in one step: another process may be starting it."""
     with suppress(OSError):
         if path.read_text() == text and os.access(path, os.X_OK):
             return

@@ -96,7 +96,7 @@ def line_in_sql(error: BaseException | str) -> int:
 
 
 def failure(error: BaseException | str, query: str, checkpoint: str) -> str:
-    """Why a streaming query ended, and what mends it where that can be told."""
+    """The reason why a streaming query ended, and a remedy where one can be told."""
     text = str(error)
     if _IN_USE.search(text):
         return f"query {query}: another query uses its checkpoint {checkpoint}; stop that one, or give this one its own"

@@ -278,7 +278,7 @@ def await_master(master: str) -> None:
 
 
 def connect(host: str, port: int) -> str:
-    """Why nothing can be reached there; empty if something can."""
+    """The reason why nothing can be reached there; empty if something can."""
     try:
         socket.create_connection((host, port), ANSWER_S).close()
     except (OSError, OverflowError, UnicodeError) as error:

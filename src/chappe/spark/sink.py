@@ -344,7 +344,7 @@ def _await_copies(stores: SinkStores, home: Home, sink: str, topics: Iterable[st
 
 
 def _heads(endpoint: str, partitions: Iterable[tuple[str, str]], security: LogSecurity) -> dict[tuple[str, str], int]:
-    """How far a store has each partition: asked for what is behind every end, it only tells the end."""
+    """The end of each partition in a store: asked for offsets behind every end, it only tells the end."""
     client = client_of(endpoint, security)
     return {(topic, name): client.read(topic, name, _BEHIND_ALL, 1)[0].next for topic, name in partitions}
 

@@ -77,7 +77,7 @@ def created(options: Mapping[str, str]) -> StructType:
 
 
 def reading_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Those of a table, and what ``WITH`` gives, which wins; ``given`` if it is not a table. Raises UsageError."""
+    """The options of a table, and those of ``WITH``, which win; ``given`` if it is not a table. Raises UsageError."""
     kept = _kept(schema)
     if kept is not None:
         return _for_reading(_joined(kept, given))
@@ -140,7 +140,7 @@ def _joined(kept: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]
 
 
 def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
-    """Without what is for writing alone; a table that only names its ``topic`` reads that."""
+    """Leave out options for writing alone; a table that only names its ``topic`` reads that."""
     found = {name: value for name, value in options.items() if name not in _WRITTEN - _READ}
     if "topic" in options and not any(name in options for name in _SELECTS):
         found["subscribe"] = options["topic"]
@@ -148,7 +148,7 @@ def _for_reading(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _for_writing(options: Mapping[str, str]) -> dict[str, str]:
-    """Without what is for reading alone, as stores are beside a chain; a table of one topic writes to that."""
+    """Leave out options for reading alone, as stores are beside a chain; a table of one topic writes to that."""
     reads = _READ - _WRITTEN | (_PLACES if "chain" in options else frozenset())
     found = {name: value for name, value in options.items() if name not in reads}
     names = [part.strip() for part in options.get("subscribe", "").split(",") if part.strip()]
@@ -174,7 +174,7 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """For ``spark.read``."""
+        """Make the reader of ``spark.read``."""
         options = self._for_reading(schema)
         limits = {
             "maxRecordsPerTrigger": options.max_records,
@@ -188,7 +188,7 @@ class ChappeDataSource(ds.DataSource):
 
     # not untraced: Spark 4.3 answers an error here with one of its own, and ours is in that one's traceback alone
     def streamReader(self, schema: StructType) -> ds.DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Make the reader of ``spark.readStream``."""
         options = self._for_reading(schema)
         if options.reading.ending is not None:
             raise UsageError(
@@ -200,7 +200,7 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:
-        """For ``df.write``; the options are ``SinkOptions``."""
+        """Make the writer of ``df.write``; the options are ``SinkOptions``."""
         from chappe.spark.sink import TopicBatchWriter  # readers, which are started more often, do without
 
         options = SinkOptions.parse(writing_options(self.options, schema))
@@ -208,7 +208,7 @@ class ChappeDataSource(ds.DataSource):
 
     @untraced()
     def streamWriter(self, schema: StructType, overwrite: bool) -> ds.DataSourceStreamWriter:
-        """For ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended every time."""
+        """Make the writer of ``df.writeStream``. ``overwrite`` is output mode complete: all results are appended."""
         from chappe.spark.home import origins_of
         from chappe.spark.sink import TopicStreamWriter
 

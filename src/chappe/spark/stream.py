@@ -82,7 +82,7 @@ class TopicStreamReader(DataSourceStreamReader, ds.SupportsTriggerAvailableNow):
 
     @untraced()
     def latestOffset(self, start: Offsets, limit: ds.ReadLimit) -> Offsets:
-        """How far the next batch reads.
+        """The end of the next batch.
 
         Raises:
             StorageFormat: The checkpoint is a newer chappe's.

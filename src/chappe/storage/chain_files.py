@@ -88,14 +88,14 @@ class ChainFiles:
             self.memory = self._recall(disk)
 
     def keep(self, memory: VoteRecord) -> None:
-        """Have the vote on disk. Raises StorageFull, StorageError: perhaps it is."""
+        """Put the vote on disk. Raises StorageFull, StorageError: perhaps it is there."""
         with trying(f"write the vote in {self._directory}"):
             content = msgspec.msgpack.encode(memory)
             self._ops.replace_file(str(self._directory / VOTE), [_frame(content), content])
         self.memory = memory
 
     def write(self, change: LogChange) -> None:
-        """Have a change on disk. Raises StorageFull, StorageError: perhaps a part of it is."""
+        """Put a change on disk. Raises StorageFull, StorageError: perhaps a part of it is there."""
         if change.state is not None:
             for _ in self.save(change):
                 pass

@@ -290,7 +290,7 @@ class PendingFile:
 
 
 class Journals:
-    """In ``directory``; all name the same partition address.
+    """The journals in ``directory``; all name the same partition address.
 
     Raises:
         As ``Journal``.

@@ -125,7 +125,7 @@ class _Backend:
 
 
 class SqliteBackend(_Backend):
-    """In an SQLite file; see the module, and ``Backend`` for its methods.
+    """Keeps entries in an SQLite file; see the module, and ``Backend`` for its methods.
 
     Args:
         path: Of the file; its folder is made if it is not there.
@@ -305,7 +305,7 @@ def _put(database: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
 
 
 class RocksdbBackend(_Backend):
-    """In a RocksDB folder; see the module, and ``Backend`` for its methods.
+    """Keeps entries in a RocksDB folder; see the module, and ``Backend`` for its methods.
 
     Args:
         path: Of the folder; it is made if it is not there.
@@ -395,7 +395,7 @@ class RocksdbBackend(_Backend):
             raise self._problem(error, "write to") from error
 
     def _write(self, batch: Any) -> None:
-        """Have it done and synced; not in one call, as ``write`` holds the interpreter until it returns."""
+        """Write and sync; not in one call, as ``write`` holds the interpreter until it returns."""
         self._database.write(batch)
         self._database.flush_wal(True)  # lets other threads go on, while the disk works
 

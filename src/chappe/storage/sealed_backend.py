@@ -81,7 +81,7 @@ class SealedBackend:
         self._inner.close()
 
     def _begin(self, rows: Sequence[Operation]) -> None:
-        """Have these with a new key, and nothing else."""
+        """Replace the content by these entries, with a new key."""
         secret = self._ring.newest
         assert secret is not None
         key = os.urandom(KEY_BYTES)

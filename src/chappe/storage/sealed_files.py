@@ -146,7 +146,7 @@ class WatchedGroups:
             logger.warning("%s is older than the keys in force: these stay so", sealed_file(self.directory, group))
 
     def _keep(self, group: str) -> None:
-        """Have the file for the next start, too."""
+        """Keep the file for the next start, too."""
         path = sealed_file(self.directory, group)
         if authority_key_file(self.directory).exists() or stamp_of(path) != self._stamps.get(group):
             return
@@ -163,7 +163,7 @@ _watched: dict[Path, WatchedGroups] = {}  # as many as there are directories of 
 
 
 def watched_groups(directory: Path) -> WatchedGroups:
-    """Those of a directory, one for the whole process. Raises as ``read_in_force``."""
+    """The groups of a directory, watched once for the whole process. Raises as ``read_in_force``."""
     home = directory.resolve()
     with _guard:
         found = _watched.get(home)

@@ -112,12 +112,12 @@ class _ReaderProcess:
         return bool(data)
 
     def stop(self) -> None:
-        """Have it end by itself."""
+        """Let the reader end by itself."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 
     def hurry(self) -> None:
-        """Have it end its workers, which are not ours to end, and then itself."""
+        """Let the reader end its workers, which are not ours to end, and then itself."""
         assert self.process is not None
         self.process.terminate()
 
@@ -244,7 +244,7 @@ class Readers:
         reader.start_at = time.monotonic() + pause_s(PAUSE_S, reader.lives)
 
     def _farewell(self, selector: selectors.BaseSelector, hurried: Callable[[], bool]) -> None:
-        """Have those that live end, and hear what they say last."""
+        """Let living readers end, and hear their last words."""
         for each in self._readers:
             each.stop()
         alive = [each for each in self._readers if each.process is not None]

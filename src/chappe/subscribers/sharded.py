@@ -46,7 +46,7 @@ WAYS: Final = ("key", "topic")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it is: records read, done, and sent once more as a worker ended; workers replaced."""
+    """The progress: records read, done, and sent once more as a worker ended; workers replaced."""
 
     read: int = 0
     done: int = 0
@@ -202,7 +202,7 @@ class ShardedConsumer(Closeable):
             self._running.release()
 
     def _leave(self, ended: Future[Progress]) -> None:
-        """Have the thread end, if it has not; an error that it meets on the way is logged."""
+        """End the thread, if it has not ended; an error that it meets on the way is logged."""
         if ended.done():
             return
         self.stop()
@@ -212,7 +212,7 @@ class ShardedConsumer(Closeable):
             logger.warning("%s", error)
 
     def progress(self) -> Progress:
-        """How far it is; of several readers, what they have told."""
+        """The progress; of several readers, the sum of their reports."""
         if self._readers is not None:
             return Progress(**self._readers.progress())
         shares, workers = self._shares, self._workers
@@ -231,7 +231,7 @@ class ShardedConsumer(Closeable):
         return [] if self._consumer is None else self._consumer.events()
 
     def stop(self) -> None:
-        """Have ``run`` end; from any thread, and from handlers of signals. It does not begin again."""
+        """Let ``run`` end; from any thread, and from handlers of signals. It does not begin again."""
         self._stopped = True
         if self._readers is not None:
             self._readers.stopped = True
@@ -239,7 +239,7 @@ class ShardedConsumer(Closeable):
             self._wakeup.set()
 
     def close(self) -> None:
-        """Have ``run`` end, wait for that, and leave. Safe to call twice."""
+        """Let ``run`` end, wait for that, and leave. Safe to call twice."""
         self.stop()
         with self._running:
             if self.closed:
@@ -251,7 +251,7 @@ class ShardedConsumer(Closeable):
             self._wakeup.close()
 
     def forked(self) -> None:
-        """In a child: let go of the pipes, whose other ends tell processes that this one has ended."""
+        """Let go of the pipes in a child: their other ends tell processes that this one has ended."""
         for each in (self._workers, self._readers):
             if each is not None:
                 each.let_go()

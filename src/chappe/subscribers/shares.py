@@ -50,7 +50,7 @@ class Portion:
 
     @property
     def left(self) -> int:
-        """How many."""
+        """The number of records left."""
         return len(self.records) - self.first
 
 
@@ -126,11 +126,11 @@ class Shares:
 
     @property
     def sent(self) -> int:
-        """How many records workers were sent and have not done."""
+        """The number of records that workers were sent and have not done."""
         return sum(share.records for share in self._shares)
 
     def sent_to(self, number: int) -> int:
-        """How many of them the worker of a share was sent."""
+        """The number of those that the worker of a share was sent."""
         return self._shares[number].records
 
     def take(self, number: int) -> Portion | None:

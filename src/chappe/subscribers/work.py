@@ -90,7 +90,7 @@ class Ear(Protocol):
     ready: bool
 
     def hear(self, data: bytes) -> int:
-        """How many more records are done. Raises Misbehaved, for what a function raised too."""
+        """The number of further records that are done. Raises Misbehaved, also with the exception of a function."""
 
 
 class Work(Protocol):

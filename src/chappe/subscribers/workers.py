@@ -103,7 +103,7 @@ class _Worker:
             self._left.clear()
 
     def hear(self) -> int:
-        """How many more are done; ``ended`` if it is over. Raises Misbehaved."""
+        """The number of further records that are done; sets ``ended`` at the end. Raises Misbehaved."""
         try:
             data = os.read(self.out, READ_BYTES)
         except BlockingIOError:
@@ -300,7 +300,7 @@ class Workers:
         self._start_at[number] = time.monotonic() + (0.0 if ends == 1 else pause_s(PAUSE_S, ends - 2))
 
     def finish(self, hurried: Callable[[], bool]) -> None:
-        """Have those end that have nothing left to do, and wait a while. Those that do not end well are told of."""
+        """End workers that have nothing left to do, and wait a while. Those that do not end well are told of."""
         alive = [each for each in self._workers if each is not None and not self._shares.sent_to(each.number)]
         for each in alive:
             each.close_input()
@@ -325,7 +325,7 @@ class Workers:
 
 
 def pause_s(first_s: float, before: int) -> float:
-    """How long to wait after so many tries that got nowhere."""
+    """The time to wait after so many tries in vain."""
     return min(PAUSE_MAX_S, first_s * 2.0 ** min(before, 20))
 
 

@@ -142,7 +142,7 @@ class LoadReport:
 
     @property
     def seconds(self) -> float:
-        """Until the last source and sink was done."""
+        """The time until the last source and sink was done."""
         return max((each.seconds for each in self.members if each.part != "servers"), default=0.0)
 
     @property

@@ -8,7 +8,7 @@ from chappe.benchmark.orders import Orders, process
 
 
 def run(orders: Orders) -> None:
-    """From the first order to the last: ``begin`` names a function of a module of this package, such as ``log.store``.
+    """Work from the first order to the last: ``begin`` names a function of a module here, such as ``log.store``.
 
     Only that module is loaded: for most processes that is half of their start.
     """

@@ -252,7 +252,7 @@ class Endpoint:
     # -- messages ---------------------------------------------------------------------------------------
 
     def forward(self, topics: Topics) -> None:
-        """Have these passed on, though nobody here has subscribed to them."""
+        """Pass these topics on, though nobody here has subscribed to them."""
         self._endpoint.forward(*topics_of(topics))
 
     def publish(self, topic: str | Topic, data: object) -> None:

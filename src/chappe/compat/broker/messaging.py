@@ -130,7 +130,7 @@ class _Queue(_Wrapped[Q], ABC):
         return _get(self._take, arguments)
 
     def available(self) -> int:
-        """How many are there, at most."""
+        """The greatest possible number of them that are there."""
         return self._wrapped.available
 
     def _take(self, seconds: float | None) -> Any:

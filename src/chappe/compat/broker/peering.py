@@ -24,7 +24,7 @@ class _Numbered(_Enum):
 
 
 class APIFlags(_Numbered):
-    """How a store answers."""
+    """The ways in which a store answers."""
 
     NonBlocking = 0
     Blocking = 1
@@ -38,7 +38,7 @@ class Frontend(_Numbered):
 
 
 class Backend(_Numbered):
-    """Where a master keeps its entries."""
+    """The places for a master's entries."""
 
     Memory = 0
     SQLite = 1
@@ -80,7 +80,7 @@ class SC(_Numbered):
 
 
 class PeerStatus(_Numbered):
-    """How far a peering is."""
+    """The stages of a peering."""
 
     Initialized = 0
     Connecting = 1
@@ -124,7 +124,7 @@ _UNSPECIFIED: Final = ("unspecified", "")
 
 @dataclass(slots=True)
 class NetworkInfo:
-    """Where a peer was dialled, or where it dialled from."""
+    """The address at which a peer was dialled, or from which it dialled."""
 
     address: str
     port: int

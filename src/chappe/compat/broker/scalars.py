@@ -187,7 +187,7 @@ class Timespan(_Wrapper[scalars.Timespan]):
         self._held = scalars.Timespan(_float_ns(value) if isinstance(value, float) else value)
 
     def count(self) -> int:
-        """In nanoseconds."""
+        """The span in nanoseconds."""
         return int(self._held)
 
     def __add__(self, other: Timespan) -> Timespan:
@@ -239,6 +239,6 @@ def _float_ns(seconds: float) -> int:
 
 
 def _quotient(dividend: int, divisor: int) -> int:
-    """Towards zero, as C++ divides."""
+    """Divide towards zero, like C++."""
     quotient = abs(dividend) // abs(divisor)
     return quotient if (dividend < 0) == (divisor < 0) else -quotient

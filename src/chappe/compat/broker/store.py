@@ -357,7 +357,7 @@ class Stores:
 
 
 def _sqlite_options(options: Mapping[str, Value]) -> dict[str, Any]:
-    """In the terms of ``attach_master``; raises UsageError for those that the original refuses. It ignores others."""
+    """Convert to the terms of ``attach_master``; raises UsageError where the original refuses. It ignores others."""
     path = options.get("path")
     if type(path) is not str:
         raise UsageError(f"a master with SQLite needs a string in its option path, not {path!r}")

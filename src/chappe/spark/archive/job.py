@@ -225,7 +225,7 @@ def check_spans(manifest: ArchiveManifest, spans: Mapping[str, Mapping[str, Offs
 def plan_files(
     manifest: ArchiveManifest, run: str, staged: Iterable[StagedFile]
 ) -> tuple[list[ArchivedFile], list[Move], list[Merge]]:
-    """Where staged files go, in the order of tasks. Pure.
+    """The paths of staged files, in the order of tasks. Pure.
 
     Large ones stay as they are; the small ones of a directory become one file, together with the small file that is
     there. Files that are still to be merged have no size yet.

@@ -68,7 +68,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
     @property
     def directory(self) -> str:
-        """Where it lies, below the archive."""
+        """The file's directory, below the archive."""
         return self.path.rpartition("/")[0]
 
 
@@ -90,7 +90,7 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
     moves: tuple[Move, ...] = ()
 
     def next_of(self, topic: str, partition: str) -> int | None:
-        """Where a partition goes on; None if nothing of it is archived."""
+        """The offset at which a partition goes on; None if nothing of it is archived."""
         span = self.positions.get(topic, {}).get(partition)
         return None if span is None else span.next
 
@@ -140,7 +140,7 @@ def load(directory: Path) -> ArchiveManifest:
 
 
 def path_of(directory: Path, manifest: ArchiveManifest, file: ArchivedFile) -> Path:
-    """Where a file is now: a job may have been killed before it renamed the last staged files."""
+    """The present path of a file: a job may have been killed before it renamed the last staged files."""
     for move in manifest.moves:
         if move.place == file.path and (directory / move.staged).exists():
             return directory / move.staged
@@ -287,7 +287,7 @@ def file_schema() -> pa.Schema:
 
 
 def directory_of(topic: str, day: int) -> str:
-    """Where the records of a topic and a day (days since 1970) lie, below the archive.
+    """The directory of a topic and a day (days since 1970), below the archive.
 
     Raises:
         UsageError: The topic's name does not fit into that of a directory.

@@ -68,7 +68,7 @@ class ReplayState(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ReplayProgress:
-    """How far a replay is."""
+    """The progress of a replay."""
 
     sent: int = 0  # records, those of earlier runs included
     stored: int = 0  # those of them that a store has acknowledged
@@ -223,7 +223,7 @@ class Replay:
         return KeptPartitions(target, directory=self._kept, **self._where)
 
     def _not_sent(self, run: TopicRun) -> TopicRun:
-        """Without what an earlier run sent after it had last noted how far it was."""
+        """Leave out records that an earlier run sent after it had last noted its position."""
         skip = min(self._skip[run.topic], len(run.times))
         if not skip:
             return run

@@ -46,7 +46,7 @@ class Prepared:
 
 
 def prepare(spark: SparkSession, pipeline: Pipeline, towers: str) -> list[Prepared]:
-    """Have Spark analyse everything.
+    """Let Spark analyse everything.
 
     Raises:
         PipelineInvalid: Something does not fit; all that is found is named.

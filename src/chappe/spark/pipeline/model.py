@@ -59,7 +59,7 @@ class StorePlace:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How late a row may be: later ones may be left out of windows that are done."""
+    """The lateness that a row may have: later ones may be left out of windows that are done."""
 
     column: str
     delay_ms: int
@@ -85,7 +85,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the rows of a query go. ``path`` is absolute, or a URI; ``chain``, instead of a place, is absolute."""
+    """The target of a query's rows. ``path`` is absolute, or a URI; ``chain``, instead of a place, is absolute."""
 
     kind: Kind
     mode: Mode
@@ -99,7 +99,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When micro-batches run: once for all that is there, or every ``interval_ms``; 0 is back to back."""
+    """The times of micro-batches: once for all that is there, or every ``interval_ms``; 0 is back to back."""
 
     available_now: bool = False
     interval_ms: int = 0

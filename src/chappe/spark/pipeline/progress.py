@@ -82,7 +82,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class _Pace:
-    """How long a topic was at which time."""
+    """The length of a topic over time."""
 
     looks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -96,7 +96,7 @@ class _Pace:
             self.looks = deque([each for n, each in enumerate(self.looks) if n % 2 == 0 or n == LOOKS_MAX])
 
     def behind_s(self, now: float, read: int) -> float | None:
-        """How long ago the topic was ``read`` long."""
+        """The seconds since the topic was ``read`` long."""
         if not self.looks or read >= self.looks[-1][1]:
             return 0.0
         before: tuple[float, int] | None = None

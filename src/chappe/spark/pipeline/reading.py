@@ -338,7 +338,7 @@ class _PipelineReader:
 
 
 def trigger(text: str) -> model.Trigger:
-    """When batches run, from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
+    """The trigger from ``1 second``, ``available-now`` or ``as fast as possible``; raises UsageError."""
     if text == model.AVAILABLE_NOW:
         return model.Trigger(available_now=True)
     if text == model.BACK_TO_BACK:

@@ -38,7 +38,7 @@ class PipelineNotRunning(ChappeError):
 
 @dataclass(slots=True)
 class PipelineState:
-    """How a running pipeline is.
+    """The state of a running pipeline.
 
     ``queries`` are ``Numbers.as_dict()``, ``started`` is when the process was started, ``began`` and ``updated`` are
     ISO 8601 in UTC. ``page`` is the address of Spark's own page, if it has one.
@@ -162,7 +162,7 @@ class States:
         return True
 
     def log_path(self, name: str) -> Path:
-        """Where Spark's own words of a pipeline go."""
+        """The file of Spark's own words of a pipeline."""
         return self.directory / f"{name}.log"
 
     def _path(self, name: str) -> Path:
@@ -191,7 +191,7 @@ class States:
 
 
 def started_at(pid: int) -> float | None:
-    """When a process was started, in seconds since 1970; None if there is none."""
+    """The start of a process, in seconds since 1970; None if there is none."""
     import psutil  # type: ignore[import-untyped, unused-ignore]
 
     try:

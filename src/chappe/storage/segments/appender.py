@@ -290,7 +290,7 @@ def _pin(folder: TopicFolder, firsts: Pins) -> Pins:
 
 
 def load_pins(folder: TopicFolder) -> Pins:
-    """Where partitions start whose first records are gone, as a small file of the topic says; empty without one."""
+    """The starts of partitions whose first records are gone, as a small file of the topic says; empty without one."""
     path = os.path.join(folder.path, PINS_FILE)
     try:
         raw = folder.ops.read_file(path)

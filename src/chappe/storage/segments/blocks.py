@@ -82,7 +82,7 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """The position of the next block."""
         return self.position + self.size
 
 
@@ -137,7 +137,7 @@ class _Window:
         return self._view[low : low + length]
 
     def find(self, pattern: bytes, at: int) -> int:
-        """Where ``pattern`` next begins, -1 if nowhere."""
+        """The position of the next ``pattern``, -1 if there is none."""
         while at + len(pattern) <= self.size:
             self.view(at, len(pattern))
             found = self._data.find(pattern, at - self._at)
@@ -276,7 +276,7 @@ class _Sorting:
         logger.error("%s is damaged, bytes %d to %d", self._path, self._settled, end - 1)
 
     def finish(self, size: int, synced: bool) -> None:
-        """That was the last one; ``size`` is that of the file."""
+        """End after the last block; ``size`` is that of the file."""
         if self._settled < self._acknowledged:
             self._rot(self._acknowledged)
         at = max(self._settled, min(self._acknowledged, size))

@@ -98,7 +98,7 @@ class TopicFolder:
 
     @property
     def copies(self) -> str:
-        """Where the copies of the indexes are."""
+        """The folder of the indexes' copies."""
         store = os.path.dirname(os.path.dirname(self.path))
         return os.path.join(store, COPIES, os.path.basename(self.path))
 
@@ -117,7 +117,7 @@ class TopicFolder:
         return os.path.join(self.beginnings, f"{number:016d}{SEGMENT}")
 
     def seed(self, number: int) -> int:
-        """Where the checksums of a segment's headers start from."""
+        """The value from which the checksums of a segment's headers start."""
         text = b"\0".join((self.store_id.encode(), self.topic.encode("utf-8", "surrogateescape"), str(number).encode()))
         return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 

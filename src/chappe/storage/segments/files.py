@@ -83,7 +83,7 @@ class FileOps:
         os.mkdir(path, PRIVATE_DIRECTORY)
 
     def drop_cache(self, fd: int, position: int, size: int) -> None:
-        """Have the next read of these bytes come from the disk, as far as the system lets us ask for it."""
+        """Let the next read of these bytes come from the disk, as far as the system lets us ask for it."""
         if hasattr(os, "posix_fadvise"):  # macOS has none
             os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
 

@@ -71,7 +71,7 @@ class SegmentReader:
             extent = slot.find(offset) if offset < slot.next else None
 
     def end_of(self, slot: Slot, index: TopicIndex, offset: int, bytes_max: int) -> int:
-        """Where a read from ``offset`` on will end, if nothing is the matter with what it brings; 0: not known."""
+        """The end of a read from ``offset`` on, if nothing is the matter with its blocks; 0: not known."""
         size = 0
         frame = HEADER_BYTES + len(encode_name(slot.name))
         try:

@@ -15,7 +15,7 @@ Spans = dict[str, tuple[int, int]]  # partition -> its first offset, and the one
 
 
 def widen(spans: Spans, name: str, first: int, next_: int) -> None:
-    """Have the span of a partition contain these offsets, too."""
+    """Widen the span of a partition to contain these offsets, too."""
     low, high = spans.get(name, (first, next_))
     spans[name] = min(low, first), max(high, next_)
 

@@ -249,7 +249,7 @@ class TopicIndex:
         return changed
 
     def blocks(self, number: int) -> ActiveIndex | Index:
-        """Where the blocks of a segment are; raises OSError or Damaged."""
+        """The positions of a segment's blocks; raises OSError or Damaged."""
         return self._active.get(number) or self._handles.index(self.folder, number)
 
     def lose(self, slot: Slot, extent: Extent, piece: BlockPiece) -> None:
