@@ -143,7 +143,6 @@ class _NodesReader:
         self._path = path
 
     def read(self, file: ConfigSection) -> list[BenchmarkNode]:
-        """The nodes of a file."""
         self._check_known(file, ("nodes",))
         said = file.values.get("nodes")
         if not isinstance(said, ConfigSection):

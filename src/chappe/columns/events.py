@@ -347,15 +347,12 @@ class _Alike(NamedTuple):
 
 @dataclass(slots=True)
 class _ShapeGroup:
-    """Values of one shape."""
-
     shape: list[Shape | None]
     places: list[int]
     times: list[int | None]
     args: list[tuple[Value, ...]]
 
     def take(self, place: int, time: int | None, args: tuple[Value, ...], shape: tuple[Shape | None, ...]) -> bool:
-        """Add one that fits."""
         try:
             self.shape = [join(one, other) for one, other in zip(self.shape, shape, strict=True)]
         except Apart:

@@ -162,7 +162,6 @@ def _many(kind: str) -> str:
 
 
 def _hash(name: str) -> int:
-    """64 bits."""
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 

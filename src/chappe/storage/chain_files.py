@@ -40,16 +40,12 @@ REMOVE_BYTES: Final = 64 * MIB  # of older files, removed in one step: removing 
 
 
 class _StateFrame(msgspec.Struct):
-    """The on-disk form of a state."""
-
     index: int
     term: int
     data: memoryview
 
 
 class _ChangeFrame(msgspec.Struct):
-    """The on-disk form of a change."""
-
     state: _StateFrame | None
     keep: int
     entries: tuple[Entry, ...]
@@ -307,7 +303,6 @@ class _Save:
         ops.fdatasync(self._file)
 
     def give_up(self, ops: FileOps) -> None:
-        """Remove the partial file."""
         self._close(ops)
         ops.discard(self._temporary)
 
@@ -359,7 +354,6 @@ class _ReplayedChanges:
         self.gap = ""  # which change is missing: harmless if a state follows, as older files are removed one by one
 
     def add(self, change: LogChange, path: Path) -> None:
-        """One more."""
         if change.state is not None:
             self.state, self.entries, self.committed = change.state, list(change.entries), change.committed
             self.gap = ""

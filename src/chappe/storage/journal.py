@@ -95,7 +95,6 @@ class _Disk:
             self._ops.unlink(path)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             self._ops.close(self._file)
             self._file = -1

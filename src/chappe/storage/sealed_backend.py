@@ -135,5 +135,4 @@ class SealedBackend:
 
 
 def _raw(value: Value) -> bytes:
-    """The bytes of a string."""
     return value if isinstance(value, bytes) else value.encode() if isinstance(value, str) else b""

@@ -79,7 +79,6 @@ class _ReaderProcess:
         self._line = b""
 
     def start(self) -> None:
-        """Begin a life of it."""
         self.start_at = time.monotonic()
         self.out, theirs = os.pipe()
         self.last = None

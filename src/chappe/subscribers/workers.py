@@ -132,7 +132,6 @@ class _Worker:
             self.process.stdin.close()
 
     def close(self) -> None:
-        """End it now."""
         self.close_input()
         if self.process.returncode is None:
             self._kill()

@@ -282,7 +282,6 @@ _TO_PY: Final[dict[type, Callable[[Any], object]]] = {
 
 
 def _microseconds(ns: int) -> int:
-    """The nearest."""
     return (int(ns) + 500) // 1000
 
 
