@@ -24,7 +24,7 @@ from chappe.dashboard.sources.pipelines import PipelineSource, pipeline_of
 from chappe.dashboard.watching import SourceRunner
 from chappe.errors import TimedOut
 from chappe.mesh.link_reports import ASK_LINKS, ask, parse_report
-from chappe.observing.observer import Observer
+from chappe.observing.observer import SystemObserver
 from chappe.observing.snapshot import (
     ObservedLink,
     ObservedMember,
@@ -436,7 +436,7 @@ def test_a_pipeline_that_ended_with_an_error_is_told_of_until_it_is_started_agai
     states.fail(Failure("p", "/p.toml", "no column\n named x", "2026-01-01T00:00:00Z", "/p.log"))
     (tmp_path / "broken.failed").write_text("[]")
 
-    observer = Observer()
+    observer = SystemObserver()
     part = PipelineSource(states).look()
     observer.take("pipelines", part, 0.0, 0)
     observer.take("pipelines", part, 10.0, 10_000_000)

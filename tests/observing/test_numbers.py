@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chappe.observing.numbers import LINKS_TOLD, of_pipelines, of_snapshot
-from chappe.observing.observer import Observer
+from chappe.observing.observer import SystemObserver
 from chappe.observing.snapshot import (
     HealthProblem,
     ObservedLag,
@@ -20,7 +20,7 @@ from chappe.observing.snapshot import (
 
 
 def seen(part: ObservedPart) -> SystemSnapshot:
-    observer = Observer()
+    observer = SystemObserver()
     observer.take("all", part, 0.0, 0)
     observer.take("all", part, 10.0, 10_000_000)
     return observer.snapshot(10.0, 10_000_000)

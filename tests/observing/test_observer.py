@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from chappe.observing.observer import GRACE_US, TOPICS_MAX, Observer
+from chappe.observing.observer import GRACE_US, TOPICS_MAX, SystemObserver
 from chappe.observing.snapshot import (
     HISTORY_MAX,
     MEMBERS_MAX,
@@ -37,9 +37,9 @@ def topic(name: str, end: int, lag: int | None = None) -> ObservedTopic:
     return ObservedTopic(name, 1, end, end, 10 * end, readers=readers)
 
 
-def observed(*looks: tuple[float, ObservedPart]) -> Observer:
+def observed(*looks: tuple[float, ObservedPart]) -> SystemObserver:
     """An observer that has had these looks of one source, at seconds."""
-    made = Observer()
+    made = SystemObserver()
     for at, part in looks:
         made.take("log", part, at, int(at * S))
     return made
@@ -300,7 +300,7 @@ def pipeline(query: ObservedQuery) -> ObservedPipeline:
 
 
 def test_sources_are_awaited_until_they_have_looked_and_met_everybody() -> None:
-    observer = Observer(["log", "mesh"])
+    observer = SystemObserver(["log", "mesh"])
     assert observer.snapshot(0.0, 0).awaited == ("log", "mesh")
 
     observer.take("log", ObservedPart(), 1.0, 1 * S)

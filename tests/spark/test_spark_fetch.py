@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S, until
 from chappe.errors import OffsetOutOfRange, TimedOut
 from chappe.log.batch import encode_batch
 from chappe.reading import fetch
-from chappe.reading.fetch import Task, read_task
+from chappe.reading.fetch import ReadTask, read_task
 from chappe.reading.offsets import Range
 
 
@@ -32,7 +32,7 @@ def fill(store: FakeStore, partition: str = "p", batches: int = 10, rows: int = 
         store.put(topic, partition, [f"{partition}{n * rows + i}".encode() for i in range(rows)])
 
 
-def offsets(task: Task, patience_s: float = PATIENCE_S) -> list[int]:
+def offsets(task: ReadTask, patience_s: float = PATIENCE_S) -> list[int]:
     return [n for part in read_task(replace(task, patience_s=patience_s)) for n in part.column("offset").to_pylist()]
 
 
@@ -43,7 +43,7 @@ def one(start: int, end: int, *stores: FakeStore, size: int = 100) -> Range:
 def test_a_range_within_batches() -> None:
     with FakeStore() as store:
         fill(store)
-        (part,) = read_task(Task((one(250, 777, store),)))
+        (part,) = read_task(ReadTask((one(250, 777, store),)))
     assert part.column("offset").to_pylist() == list(range(250, 777))
     assert part.column("value").to_pylist() == [f"p{n}".encode() for n in range(250, 777)]
 
@@ -54,7 +54,7 @@ def test_a_range_within_batches() -> None:
 def test_values_are_asked_for_where_a_column_needs_them(columns: tuple[str, ...], bare: bool) -> None:
     with FakeStore() as store:
         fill(store, batches=2)
-        (part,) = read_task(Task((one(50, 150, store),), columns=columns))
+        (part,) = read_task(ReadTask((one(50, 150, store),), columns=columns))
         assert {each.bare for each in store.reads} == {bare}
     assert (part.schema.names, part.num_rows) == ([*columns], 100)
 
@@ -62,7 +62,7 @@ def test_values_are_asked_for_where_a_column_needs_them(columns: tuple[str, ...]
 def test_many_small_answers_become_one_arrow_batch() -> None:
     with FakeStore() as store:
         fill(store, batches=50)
-        parts = list(read_task(Task((one(0, 5000, store, size=1),))))
+        parts = list(read_task(ReadTask((one(0, 5000, store, size=1),))))
         assert len(store.reads) > 5
     assert [part.num_rows for part in parts] == [5000]
 
@@ -72,7 +72,7 @@ def test_what_comes_behind_the_next_answer_is_under_way_before_that_is_wanted() 
         store.foresight = 0
         for _ in range(5):
             store.put("t", "p", [b"v" * 200] * 10_000)
-        parts = read_task(Task((one(0, 50_000, store, size=300),)))
+        parts = read_task(ReadTask((one(0, 50_000, store, size=300),)))
         assert next(parts).num_rows == 10_000
         until(lambda: [each.offset for each in store.reads] == [0, 10_000, 20_000])
         assert sum(part.num_rows for part in parts) == 40_000
@@ -84,7 +84,7 @@ def test_a_store_that_foresees_wrongly_is_asked_again(foresight: int) -> None:
     with FakeStore() as store:
         fill(store)
         store.foresight = foresight
-        assert offsets(Task((one(0, 1000, store, size=1),))) == list(range(1000))
+        assert offsets(ReadTask((one(0, 1000, store, size=1),))) == list(range(1000))
 
 
 def test_large_batches_may_become_arrow_batches_as_they_came() -> None:
@@ -92,7 +92,7 @@ def test_large_batches_may_become_arrow_batches_as_they_came() -> None:
     with FakeStore() as store:
         for size, rows in ((100, 1000), (1, 10), (1, 20), (100, 2000)):
             store.put("t", "p", [b"v" * size] * rows)
-        wanted = Task((one(500, 3000, store),), columns=columns, apart=True)
+        wanted = ReadTask((one(500, 3000, store),), columns=columns, apart=True)
         parts = list(read_task(wanted))
         (joined,) = read_task(replace(wanted, columns=("offset",)))  # would keep values that nobody wants
     assert [part.num_rows for part in parts] == [500, 30, 1970]
@@ -106,7 +106,7 @@ def test_many_small_partitions_become_one_arrow_batch_in_order() -> None:
         for name in names:
             fill(store, name, 1, 5)
         ranges = tuple(Range("t", name, 0, 5, (store.endpoint,)) for name in names)
-        (part,) = read_task(Task(ranges))
+        (part,) = read_task(ReadTask(ranges))
     assert part.column("partition").to_pylist() == [name for name in names for _ in range(5)]
 
 
@@ -114,7 +114,7 @@ def test_a_large_range_is_handed_over_in_parts() -> None:
     with FakeStore() as store:
         for _ in range(4):
             store.put("t", "p", [b"v" * 200] * 8000)
-        parts = list(read_task(Task((one(0, 32_000, store),))))
+        parts = list(read_task(ReadTask((one(0, 32_000, store),))))
     assert len(parts) > 1
     assert sum(part.num_rows for part in parts) == 32_000
 
@@ -123,7 +123,7 @@ def test_a_store_that_falls_silent_is_replaced_by_another() -> None:
     with FakeStore(reads_max=2) as first, FakeStore() as second:
         fill(first)
         fill(second)
-        assert offsets(Task((one(0, 1000, first, second, size=1),))) == list(range(1000))
+        assert offsets(ReadTask((one(0, 1000, first, second, size=1),))) == list(range(1000))
         assert first.reads
         assert second.reads
 
@@ -134,7 +134,7 @@ def test_a_dead_store_is_waited_for_once_and_not_for_each_range() -> None:
         for n in range(20):
             fill(alive, f"p{n}", 1, 10)
             ranges.append(Range("t", f"p{n}", 0, 10, (dead.endpoint, alive.endpoint)))
-        assert len(offsets(Task(tuple(ranges)))) == 200
+        assert len(offsets(ReadTask(tuple(ranges)))) == 200
         assert len(dead.reads) <= 3
 
 
@@ -143,14 +143,14 @@ def test_what_one_store_retired_is_read_from_another() -> None:
         fill(first)
         fill(second)
         first.retire("t", "p", 500)
-        assert offsets(Task((one(100, 900, first, second),))) == list(range(100, 900))
+        assert offsets(ReadTask((one(100, 900, first, second),))) == list(range(100, 900))
 
 
 def test_what_one_store_does_not_have_yet_is_read_from_another() -> None:
     with FakeStore() as behind, FakeStore() as ahead:
         fill(behind, batches=3)
         fill(ahead)
-        assert offsets(Task((one(0, 1000, behind, ahead),))) == list(range(1000))
+        assert offsets(ReadTask((one(0, 1000, behind, ahead),))) == list(range(1000))
 
 
 def test_a_hole_is_read_from_another_store() -> None:
@@ -158,7 +158,7 @@ def test_a_hole_is_read_from_another_store() -> None:
         fill(damaged)
         fill(whole)
         damaged.holes["t", "p"] = (0, 99)
-        assert offsets(Task((one(0, 1000, damaged, whole),))) == list(range(1000))
+        assert offsets(ReadTask((one(0, 1000, damaged, whole),))) == list(range(1000))
 
 
 def test_damaged_bytes_are_read_from_another_store() -> None:
@@ -168,7 +168,7 @@ def test_damaged_bytes_are_read_from_another_store() -> None:
         raw = bytearray(damaged.batches["t", "p"][0])
         raw[-1] ^= 1
         damaged.batches["t", "p"][0] = bytes(raw)
-        assert offsets(Task((one(0, 100, damaged, whole),))) == list(range(100))
+        assert offsets(ReadTask((one(0, 100, damaged, whole),))) == list(range(100))
 
 
 def test_lost_records_are_an_error_that_names_them() -> None:
@@ -176,7 +176,7 @@ def test_lost_records_are_an_error_that_names_them() -> None:
         fill(store)
         store.retire("t", "p", 500)
         with pytest.raises(OffsetOutOfRange, match=r"no store has offsets 100\.\.499 of partition p of topic t"):
-            offsets(Task((one(100, 900, store),)))
+            offsets(ReadTask((one(100, 900, store),)))
 
 
 def test_lost_records_are_skipped_if_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
@@ -184,7 +184,7 @@ def test_lost_records_are_skipped_if_that_is_wanted(caplog: pytest.LogCaptureFix
         fill(store)
         store.retire("t", "p", 500)
         store.holes["t", "p"] = (600, 699)
-        task = Task((one(100, 900, store, size=1),), fail_on_data_loss=False)
+        task = ReadTask((one(100, 900, store, size=1),), fail_on_data_loss=False)
         assert offsets(task) == [*range(500, 600), *range(700, 900)]
     assert "offsets 100..499 of partition p" in caplog.text
     assert "offsets 600..699 of partition p" in caplog.text
@@ -194,9 +194,9 @@ def test_a_partition_lost_as_a_whole_is_skipped_if_that_is_wanted() -> None:
     with FakeStore() as store:
         fill(store, "q", 1, 10)
         ranges = (one(0, 10, store), Range("t", "q", 0, 10, (store.endpoint,)))
-        assert len(offsets(Task(ranges, fail_on_data_loss=False), 0.1)) == 10
+        assert len(offsets(ReadTask(ranges, fail_on_data_loss=False), 0.1)) == 10
         with pytest.raises(OffsetOutOfRange, match=r"offsets 0\.\.9 of partition p"):
-            offsets(Task(ranges), 0.1)
+            offsets(ReadTask(ranges), 0.1)
 
 
 def test_a_store_that_catches_up_is_waited_for() -> None:
@@ -204,7 +204,7 @@ def test_a_store_that_catches_up_is_waited_for() -> None:
         fill(store, batches=1)
         later = threading.Timer(0.2, fill, (store, "p", 1))
         later.start()
-        assert offsets(Task((one(0, 200, store),))) == list(range(200))
+        assert offsets(ReadTask((one(0, 200, store),))) == list(range(200))
         later.join()
 
 
@@ -212,7 +212,7 @@ def test_a_store_that_restarts_is_waited_for() -> None:
     with FakeStore() as first:
         fill(first)
         endpoint, batches = first.endpoint, first.batches["t", "p"]
-    task = Task((Range("t", "p", 0, 1000, (endpoint,)),))
+    task = ReadTask((Range("t", "p", 0, 1000, (endpoint,)),))
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.extend(offsets(task)))
     reader.start()
@@ -225,7 +225,7 @@ def test_a_store_that_restarts_is_waited_for() -> None:
 
 def test_a_store_that_stays_away_is_no_data_loss() -> None:
     with FakeStore(reads_max=0) as store:
-        task = Task((one(0, 10, store),), fail_on_data_loss=False)
+        task = ReadTask((one(0, 10, store),), fail_on_data_loss=False)
         with pytest.raises(TimedOut, match="start the store and run again"):
             offsets(task, 0.1)
 
@@ -233,18 +233,18 @@ def test_a_store_that_stays_away_is_no_data_loss() -> None:
 def test_a_reader_that_stops_early_leaves_nothing_behind() -> None:
     with FakeStore() as store:
         fill(store, batches=10, rows=20_000)
-        reading = read_task(Task((one(0, 200_000, store),)))
+        reading = read_task(ReadTask((one(0, 200_000, store),)))
         next(reading)
         reading.close()  # type: ignore[attr-defined]
         assert fetch._clients[store.endpoint, None]._waiting == {}
-        assert len(offsets(Task((one(0, 10, store),)))) == 10
+        assert len(offsets(ReadTask((one(0, 10, store),)))) == 10
 
 
 def test_a_batch_of_several_topics_keeps_keys_and_headers() -> None:
     with FakeStore() as store:
         store.put_raw("t", "p", encode_batch(0, [b"v"], 5, keys=[b"k"], headers=[(("h", b"x"),)]))
         fill(store, "q", 1, 1, "u")
-        (part,) = read_task(Task((one(0, 1, store), Range("u", "q", 0, 1, (store.endpoint,)))))
+        (part,) = read_task(ReadTask((one(0, 1, store), Range("u", "q", 0, 1, (store.endpoint,)))))
     rows = part.to_pylist()
     assert (rows[0]["key"], rows[0]["headers"]) == (b"k", [{"key": "h", "value": b"x"}])
     assert (rows[1]["topic"], rows[1]["key"], rows[1]["headers"]) == ("u", None, [])

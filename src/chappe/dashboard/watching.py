@@ -21,7 +21,7 @@ from chappe.dashboard.sources import DashboardSource
 from chappe.errors import ChappeError
 from chappe.observing.drawing import Drawing, draw
 from chappe.observing.lines import MINUTES, LineSpan, Point
-from chappe.observing.observer import SPARK, Observer
+from chappe.observing.observer import SPARK, SystemObserver
 from chappe.observing.snapshot import ObservedTopic, SystemSnapshot
 
 logger = logging.getLogger("chappe")
@@ -38,7 +38,7 @@ class SourceRunner:
 
     def __init__(self, sources: Sequence[DashboardSource], *, look_s: float = LOOK_S) -> None:
         self._sources = list(sources)
-        self._observer = Observer([each.name for each in self._sources])
+        self._observer = SystemObserver([each.name for each in self._sources])
         self._lock = threading.Lock()
         self._look_s = look_s
         self._ended = threading.Event()
@@ -100,7 +100,7 @@ class SourceRunner:
         return [each for each in found if each is not None]
 
     def sparks(self, topics: Iterable[str]) -> dict[str, str]:
-        """``Observer.spark`` of each; made once in a step, however many look."""
+        """``SystemObserver.spark`` of each; made once in a step, however many look."""
         now = time.monotonic()
         with self._lock:
             step = now // SPARK.step_s

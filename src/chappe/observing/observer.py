@@ -43,7 +43,7 @@ _DIGITS: Final = "0123456789abcdefg"
 GRACE_US: Final = 3_000_000  # after the first look nothing is called wrong for so long: everybody is still being met
 
 
-class Observer:
+class SystemObserver:
     """Merges looks into one picture; not for use by two threads at once. ``now`` is monotonic seconds.
 
     Args:

@@ -15,7 +15,7 @@ from chappe.data.topic import encode_topic
 from chappe.errors import OffsetOutOfRange, ProtocolError, TimedOut, UnknownTopic
 from chappe.log.batch import Batch
 from chappe.log.queries import ReadRequest, SeekAnswer, SeekRequest
-from chappe.reading.fetch import Manner, Task
+from chappe.reading.fetch import Manner, ReadTask
 from chappe.reading.offsets import (
     AT_EARLIEST,
     AT_LATEST,
@@ -142,9 +142,9 @@ class TopicRead(Manner):
         """A new picture of the stores; close it."""
         return StoresView(self.selection, self.stores, self.towers, security=self.security)
 
-    def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> Task:
+    def task(self, shared: tuple[Range, ...], since: int = TIME_MIN, until: int = TIME_MAX) -> ReadTask:
         """Make a task for ``shared``; it skips batches wholly outside of ``since`` <= timestamp <= ``until``."""
-        return Task(shared, since, until, **{each.name: getattr(self, each.name) for each in fields(Manner)})
+        return ReadTask(shared, since, until, **{each.name: getattr(self, each.name) for each in fields(Manner)})
 
 
 def bounded(wanted: TopicRead, view: StoresView, fits: Callable[[str, str], bool] | None = None) -> list[Range]:

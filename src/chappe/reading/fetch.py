@@ -93,7 +93,7 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Manner):
+class ReadTask(Manner):
     """The ranges that one task reads.
 
     Args:
@@ -113,7 +113,7 @@ class Task(Manner):
     apart: bool = False
 
 
-def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
+def read_blocks(task: ReadTask) -> Iterator[tuple[int, int, list[Batch]]]:
     """The task's records as stores keep them: start, end, and the batches that hold start <= offset < end.
 
     Raises as ``read_task``, and needs no Arrow.
@@ -122,7 +122,7 @@ def read_blocks(task: Task) -> Iterator[tuple[int, int, list[Batch]]]:
         yield start, end, batches
 
 
-def read_task(task: Task) -> Iterator[pa.RecordBatch]:
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The records of the task's ranges, in order.
 
     Raises:
@@ -150,7 +150,7 @@ def read_task(task: Task) -> Iterator[pa.RecordBatch]:
         yield concat(parts)
 
 
-def _runs(task: Task, batches: list[Batch]) -> Iterator[tuple[list[Batch], bool]]:
+def _runs(task: ReadTask, batches: list[Batch]) -> Iterator[tuple[list[Batch], bool]]:
     """Neighbours that become Arrow batches together, and whether such a one is to stay by itself."""
     if not task.apart:
         yield batches, False
@@ -169,7 +169,7 @@ def _bulky(columns: tuple[str, ...], batch: Batch) -> bool:
     return values is not None and 2 * len(values.data) >= size
 
 
-def _in_time(task: Task, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
+def _in_time(task: ReadTask, start: int, end: int, batches: list[Batch]) -> Iterator[tuple[int, int, list[Batch]]]:
     """The neighbouring batches of which anything may lie between the task's ``since`` and ``until``."""
     if task.since == TIME_MIN and task.until == TIME_MAX:
         yield start, end, batches
@@ -218,7 +218,7 @@ class _Round:
 
 
 class _Fetch:
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         self._task = task
         self._ahead: dict[int, list[_Sent]] = {}  # requests under way, by range, in order
         self._away: dict[str, None] = {}  # stores that failed during this task: asked last

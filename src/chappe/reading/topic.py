@@ -109,7 +109,7 @@ def _reader(
     *,
     apart: bool,
 ) -> tuple[tuple[str, ...], Iterator[pa.RecordBatch]]:
-    """The columns, and their batches; ``apart`` as of ``Task``."""
+    """The columns, and their batches; ``apart`` as of ``ReadTask``."""
     wanted = reached(topic, tower, stores, security)
     ending = _bound(end, "end")
     if ending == EARLIEST:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chappe.reading.bounds import bounded
-from chappe.reading.fetch import Task, read_task
+from chappe.reading.fetch import ReadTask, read_task
 from chappe.reading.offsets import Range, at_most, cut
 from chappe.spark.options import Options
 from chappe.spark.sentences import untraced
@@ -50,13 +50,13 @@ class TopicReader(DataSourceReader):
 class TopicPartition(InputPartition):
     """One task's ranges, on their way to an executor."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
         self.task = task
 
 
 def tasks_of(
-    wanted: Sequence[Range], options: Options, task: Callable[[tuple[Range, ...]], Task]
+    wanted: Sequence[Range], options: Options, task: Callable[[tuple[Range, ...]], ReadTask]
 ) -> list[InputPartition]:
     """Distribute ranges over tasks; without ``minPartitions`` one per processor, but none that is tiny."""
     count = options.tasks
