@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from chappe.runtime.store_node import StoreNode
 from tests.worlds.log.real.scenario import RealLog
 
 from chappe.api.log.consumer import Consumer
@@ -16,7 +17,6 @@ from chappe.api.log.topic_writers import TopicWriter
 from chappe.errors import StorageError
 from chappe.runtime import log_seats
 from chappe.runtime.log_seats import Seat
-from chappe.runtime.store_node import StoreNode
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
