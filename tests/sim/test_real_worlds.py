@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from chappe.runtime.store_node import StoreNode
 from tests.worlds.log.real.scenario import RealLog
 
 from chappe.api.log.consumer import Consumer
 from chappe.api.log.inbox import Inbox
 from chappe.api.log.topic_writers import TopicWriter
+from chappe.core import Deliver, Effect
 from chappe.errors import StorageError
-from chappe.runtime import log_seats
-from chappe.runtime.log_seats import Seat
+from chappe.log.storage import WriteRecords
+from chappe.runtime.driver import Driver
+from chappe.runtime.log_seats import Seat, SeatPorts
+from chappe.runtime.store_ports import StorePorts
 from chappe.runtime.turns import Turns
 from chappe.runtime.worker import Lane
 from chappe.sim.world import Settings
@@ -68,14 +69,24 @@ def forgets_who_is_due(patch: Patch) -> None:
 def acknowledges_before_the_disk(patch: Patch) -> None:
     """A store tells its core at once that everything is written."""
 
-    def do(node: StoreNode, job: Callable[[], Any]) -> None:
-        if isinstance(job, partial) and job.func == node._write:
-            node._disk.do(job, lambda tell: node.storage.publish(tell.args[0]) if tell.func == node._written else None)
-            node.node.perform(node.core.handle_written(time.monotonic()))
-        elif not node._closing.is_set():
-            node._disk.do(job, node._ended)
+    persist = Driver._persist
 
-    patch.setattr(StoreNode, "_do", do)
+    def early(driver: Driver, job: Any, rest: Sequence[Effect] | None) -> None:
+        if isinstance(job, WriteRecords):
+            assert isinstance(driver.ports, StorePorts)
+            driver.perform(driver.ports._role.handle_done(job, None, time.monotonic()))
+        persist(driver, job, rest)
+
+    def late(ports: StorePorts, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        if not isinstance(job, WriteRecords):
+            return done(ports, job, outcome, now)
+        if not isinstance(outcome, StorageError):
+            ports.storage.publish(outcome)
+        return ()
+
+    done = StorePorts.done
+    patch.setattr(Driver, "_persist", early)
+    patch.setattr(StorePorts, "done", late)
 
 
 def does_not_sync(patch: Patch) -> None:
@@ -109,31 +120,36 @@ def loses_a_job(patch: Patch) -> None:
 def counts_a_refused_write(patch: Patch) -> None:
     """A write that the disk refuses counts as done."""
 
-    def failed(node: StoreNode, reason: str, now: float) -> Any:
-        return node._after(node.core.handle_written, now)
+    done = StorePorts.done
 
-    patch.setattr(StoreNode, "_failed", failed)
+    def careless(ports: StorePorts, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        if isinstance(job, WriteRecords) and isinstance(outcome, StorageError):
+            return ports._role.handle_done(job, None, now)
+        return done(ports, job, outcome, now)
+
+    patch.setattr(StorePorts, "done", careless)
 
 
 def shows_nothing(patch: Patch) -> None:
     """What is written is acknowledged, and nobody can read it."""
 
-    def written(node: StoreNode, found: object, now: float) -> Any:
-        return node._after(node.core.handle_written, now)
+    done = StorePorts.done
 
-    patch.setattr(StoreNode, "_written", written)
+    def hidden(ports: StorePorts, job: Any, outcome: Any, now: float) -> Sequence[Effect]:
+        if isinstance(job, WriteRecords) and not isinstance(outcome, StorageError):
+            return ports._role.handle_done(job, None, now)
+        return done(ports, job, outcome, now)
+
+    patch.setattr(StorePorts, "done", hidden)
 
 
 def tells_another_seat(patch: Patch) -> None:
     """What is for one of those that share a node goes to the one that came first."""
-    made = log_seats._Shared.__init__
 
-    def init(shared: Any, *arguments: Any) -> None:
-        made(shared, *arguments)
-        (of,) = [each for each in shared.node._perform if each.__name__ == "Of"]
-        shared.node._perform[of] = lambda action: next(iter(shared.seats.values())).carry_out(action.action)
+    def deliver(ports: SeatPorts[Any], effect: Deliver) -> None:
+        next(iter(ports.seats.values())).user.deliver(effect.messages)
 
-    patch.setattr(log_seats._Shared, "__init__", init)
+    patch.setattr(SeatPorts, "deliver", deliver)
 
 
 def closes_the_node_of_others(patch: Patch) -> None:
@@ -144,7 +160,7 @@ def closes_the_node_of_others(patch: Patch) -> None:
         closed = seat.closed
         close(seat)
         if not closed:
-            seat.node.close()
+            seat.node.driver.close()
 
     patch.setattr(Seat, "close", everybody)
 
