@@ -209,8 +209,16 @@ def commits_what_only_came(patch: Patch) -> None:
 
 
 def calls_nobody(patch: Patch) -> None:
-    """A consumer's program is not told that records came."""
-    patch.setattr(Consumer, "_deliver", lambda consumer, action: consumer._inbox.queue.append(action))
+    """A consumer's program is told of the first records that come, and of no others."""
+    deliver = Consumer._deliver
+
+    def quiet(consumer: Consumer, action: Any) -> None:
+        first, told = not consumer._core.positions(), consumer.on_ready
+        consumer.on_ready = told if first else None
+        deliver(consumer, action)
+        consumer.on_ready = told
+
+    patch.setattr(Consumer, "_deliver", quiet)
 
 
 def takes_back_nothing(patch: Patch) -> None:

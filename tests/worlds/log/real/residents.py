@@ -18,7 +18,7 @@ from tests.worlds.log.subjects import ConsumerSubject, ProducerSubject, StoreSub
 from chappe import Consumer, Producer, Store
 from chappe.api.log.tower import Tower
 from chappe.data.topic import Filter
-from chappe.errors import BufferFull, StorageError, TimedOut
+from chappe.errors import BufferFull, Closed, StorageError, TimedOut
 from chappe.log.consumer import EARLIEST, LAST
 from chappe.log.delivery import Records
 from chappe.log.events import Stopped
@@ -73,7 +73,7 @@ class Life(Host):
         self.alive = False
         try:
             self.face.close()
-        except (TimedOut, StorageError) as error:  # a producer says what is left
+        except (TimedOut, StorageError, Closed) as error:  # a producer says what is left; its host may die meanwhile
             self.world.trace(self, "closes, and says: %s", error)
 
 
