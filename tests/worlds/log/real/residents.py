@@ -137,7 +137,7 @@ class ProducerLife(Life, ProducerSubject):
         if (journal := self.face._writers[self.core.topic]._journal) is not None:
             sent = self.world.truth.of(self.key)
             for first, next_ in journal.lost:
-                safe = max(sent.acknowledged, self.resident.synced)
+                safe = self.resident.synced
                 if not self.resident.power_cuts or first < safe:
                     self.world.fail(
                         "identity", f"{self.name} takes {first} to {next_ - 1} for damaged, {safe} are safe"
@@ -256,7 +256,7 @@ class ConsumerLife(Life, ConsumerSubject):
     def _take(self) -> None:
         world = self.world
         self._due = False
-        self.met.update(self.core.store_addresses)
+        self.look()  # an event is told before the records behind it
         batch = self.face.take()
         while batch is not None:
             world.trace(self, "gets %s/%s %d..%d", batch.topic, batch.partition[:6], batch.first, batch.next - 1)
@@ -376,7 +376,7 @@ class ProducerResident(Resident):
         self.lost_power = self.lost_power or power_cut
         self.power_cuts += power_cut
         if power_cut and self.now is not None:
-            self.synced = self.now.core.published
+            self.synced = max(self.synced, self.now.core.published)
         if not self.lasting and self.now is not None:
             self.world.truth.of(self.now.key).gone = True
 
