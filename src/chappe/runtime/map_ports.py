@@ -396,14 +396,6 @@ class MapClientPorts(Ports):
             driver.release()
             raise
 
-    def close(self) -> None:
-        """Leave; what is not confirmed may be lost."""
-        driver = self.driver
-        with driver.lock:
-            if not driver.turns.closed and driver.turns.halted is None:
-                driver.perform(self.core.close())
-        driver.close()
-
     def hear(self, link: tuple[str, int], frames: Frames) -> Sequence[Effect]:
         """Tell the core what a server has published or answered."""
         kind, place = link
@@ -449,6 +441,11 @@ class MapClientPorts(Ports):
         user = self._user()
         if user is not None:
             user.reported(event)
+
+    def leave(self) -> None:
+        """Take leave of the server; writes that are not confirmed may be lost."""
+        if self.driver.turns.halted is None:
+            self.driver.perform(self.core.close())
 
     def next_timeout(self) -> float:
         """Return when a full queue is tried again."""

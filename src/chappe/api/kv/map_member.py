@@ -95,8 +95,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         self._watches: dict[MapListener, None] = {}
         self._events: deque[object] = deque(maxlen=EVENTS_MAX)
         published = (model or (5 if len(addresses) == 1 else 6)) == 6
-        self._ports = MapClientPorts(addresses, self.core, published=published, user=self, gate=gate)
-        self.driver = self._ports.driver
+        self.driver = MapClientPorts(addresses, self.core, published=published, user=self, gate=gate).driver
         self._turns = self.driver.turns
         self._lock = self.driver.lock
         at_exit.add(self)
@@ -496,7 +495,7 @@ class MapMember(at_exit.Collectable, Generic[V]):
         left = self.core.pending
         for watch in list(self._watches):
             watch.close()
-        self._ports.close()
+        self.driver.close()
         return [f"{left:,} writes to a shared map were not confirmed, and may be lost"] if left else []
 
 
