@@ -35,7 +35,7 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
 
 # To be renamed; a name goes from here when one class has it.
 LEFT: Final = """
-    Ask Chain ChainServer Claim Clock Close Deliver Dial Dialling Driver Elsewhere End Flush Gap Host
+    Ask Chain ChainServer Claim Clock Close Deliver Dial Driver Elsewhere End Flush Gap Host
     IdentityRolledBack Inbox Judge Kept Known Leaving Link Log Machine Member Network Observer OrderedStore Pace
     Persist Progress Publish Publisher Read Recorder Refusal Replica Reply Report Resolve Role Router Send Server
     Side Source State Status Subscribe Subscriber Subscriptions Task TooLarge Waiting Why World Writer WritesRefused

@@ -41,7 +41,7 @@ from chappe.replication.chain.wire import (
 )
 from chappe.runtime.chain_answers import UnreadAnswers
 from chappe.runtime.chain_rules import ChainRules
-from chappe.runtime.dialling import Dialling
+from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.storage.chain_files import ChainFiles
 from chappe.system import time
@@ -79,7 +79,7 @@ class _Connections:
     def __init__(
         self,
         driver: Driver,
-        dialling: Dialling,
+        dialling: Connections,
         gate: Gate | None,
         addresses: Sequence[MapAddress | None],
         header: bytes,
@@ -159,7 +159,7 @@ class ChainServerPorts(Ports):
         self._unread = UnreadAnswers()
         core.news = None if on_applied is None else []
         driver = Driver(core, self, "server of a chain")
-        self._dialling = Dialling(driver, gate)
+        self._dialling = Connections(driver, gate)
         try:
             own = addresses[core.place]
             self._router = router = open_socket(zmq.ROUTER, gate)
@@ -373,7 +373,7 @@ class ChainClientPorts(Ports):
         self._chain = chain
         self._user = user
         driver = Driver(core, self, "client of a chain")
-        self._dialling = Dialling(driver, gate)
+        self._dialling = Connections(driver, gate)
         try:
             self._servers = _Connections(driver, self._dialling, gate, addresses, encode_header(REQUEST, 0, chain))
         except BaseException:

@@ -15,7 +15,7 @@ from chappe.transports.gate import Gate
 LOOK_S: Final = 1.0  # with keys: how often refusals are looked for, and refused addresses dialled again
 
 
-class Dialling:
+class Connections:
     """A task of the driver; all is called with its lock held.
 
     Args:

@@ -10,7 +10,7 @@ import zmq
 from chappe.errors import ProtocolError
 from chappe.replication.binary_star.decisions import PARTNER, WITNESS, PartnerBeat
 from chappe.replication.binary_star.messages import BEAT
-from chappe.runtime.dialling import Dialling
+from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet
 from chappe.runtime.map_rules import MapRules
 from chappe.transports.gate import Gate, sender_of
@@ -41,7 +41,7 @@ class PairLink:
     """
 
     def __init__(
-        self, driver: Driver, dialling: Dialling, addresses: PairAddresses, gate: Gate | None, rules: MapRules | None
+        self, driver: Driver, dialling: Connections, addresses: PairAddresses, gate: Gate | None, rules: MapRules | None
     ) -> None:
         self._driver = driver
         self._rules = rules

@@ -21,7 +21,7 @@ from chappe.kv.chp.messages import HUGZ
 from chappe.kv.chp.pair import PairedMapServer
 from chappe.kv.chp.server import PEER, UPDATES, MapServerCore
 from chappe.replication.binary_star.decisions import PARTNER, WITNESS
-from chappe.runtime.dialling import Dialling
+from chappe.runtime.dialling import Connections
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
 from chappe.runtime.kv_node import commit
 from chappe.runtime.map_pair_link import LISTENERS, PairAddresses, PairLink, subscription
@@ -48,7 +48,7 @@ COLLECTING: Final = "collecting"  # a client's, likewise: a server subscribes to
 class Followed:
     """The sockets by which a member follows servers: of each one that hears, and one that asks."""
 
-    def __init__(self, driver: Driver, dialling: Dialling, gate: Gate | None, servers: Sequence[MapAddress]) -> None:
+    def __init__(self, driver: Driver, dialling: Connections, gate: Gate | None, servers: Sequence[MapAddress]) -> None:
         self.retry_at = math.inf
         self._driver = driver
         self._dialling = dialling
@@ -146,7 +146,7 @@ class MapServerPorts(Ports):
         except BaseException:
             self.close_files()
             raise
-        self._dialling = Dialling(driver, gate)
+        self._dialling = Connections(driver, gate)
         try:
             self._sockets = ServerSockets(address, published=published, gate=gate)
             self.address = MapAddress(address.host, self._sockets.port, "" if gate is None else gate.name)
@@ -389,7 +389,7 @@ class MapClientPorts(Ports):
         self._reached: set[int] = set()  # servers that take what is published to them
         self._unsent: dict[int, deque[Frames]] = {}
         driver = Driver(core, self, "map")
-        self._dialling = Dialling(driver, gate)
+        self._dialling = Connections(driver, gate)
         try:
             self._followed = Followed(driver, self._dialling, gate, servers)
         except BaseException:
