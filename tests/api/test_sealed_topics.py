@@ -431,8 +431,9 @@ def test_who_has_old_keys_waits_for_the_new_ones_and_misses_nothing(
 
 @pytest.mark.usefixtures("nothing_travels")
 def test_a_producer_with_keys_from_before_a_revocation_sends_nothing_until_it_has_new_ones(
-    tmp_path: Path, home: Path, network: Network
+    tmp_path: Path, home: Path, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("chappe.api.log.topic_writers.KEYS_COME_S", 0.3)  # they come when the test copies them
     late = tmp_path / "late"
     shutil.copytree(home, late)
     with Producer(TOPIC, forwarders=network.address, security=Keys(late / "ann")) as producer:
