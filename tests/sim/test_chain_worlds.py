@@ -22,6 +22,7 @@ from chappe.replication.chain.messages import Confirm, Confirmed, Entry, Join
 from chappe.replication.chain.reading import ReadingRounds
 from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine
 from chappe.replication.chain.serving import Serving
+from chappe.replication.chain.storing import Storing
 from chappe.sim.world import Settings
 
 CHUNK = 5
@@ -94,10 +95,10 @@ def commits_before_all_have_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_before_it_is_synced(patch: pytest.MonkeyPatch) -> None:
-    def written(self: ChainServerCore, change: LogChange, why: str, now: float) -> list[Effect]:
-        return self._written_down(change)
+    def written(self: Storing, change: LogChange, why: str, now: float) -> list[Effect]:
+        return self._wrote(change)
 
-    patch.setattr(ChainServerCore, "_not_written", written)
+    patch.setattr(Storing, "_not_written", written)
 
 
 def keeps_what_was_never_committed(patch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,10 @@ import hashlib
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
-from chappe.core import Clock, Effect, Persist, Report, Send
+from chappe.core import Clock, Effect, Report, Send
 from chappe.errors import StorageError, UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
 from chappe.replication.agreement.alone import WithoutAgreement, decider
@@ -24,9 +23,9 @@ from chappe.replication.agreement.messages import Message as AgreementMessage
 from chappe.replication.chain import configuration as value
 from chappe.replication.chain.compaction import Compaction
 from chappe.replication.chain.configuration import NOBODY, Configuration
-from chappe.replication.chain.disk import ChainState, Job, LoadedChain, LogChange, SaveState
+from chappe.replication.chain.disk import ChainState, Job, LoadedChain
 from chappe.replication.chain.downstream import Downstream
-from chappe.replication.chain.events import Applied, Entered, EntriesDiscarded, WriteRefused
+from chappe.replication.chain.events import Applied, Entered, EntriesDiscarded
 from chappe.replication.chain.external import ExternalState
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.log import EntryLog
@@ -50,11 +49,7 @@ from chappe.replication.chain.peers import Peers
 from chappe.replication.chain.proposing import Proposing
 from chappe.replication.chain.replica import ChainReplica, ReplicatedMachine, Restored
 from chappe.replication.chain.serving import Serving
-
-LOG: Final = "the log"
-STATE: Final = "the state that takes the place of the log"
-VOTE: Final = "the vote on the next configuration"
-REFUSED_AGAIN_S: Final = 60.0  # what a disk refuses for long is told so often
+from chappe.replication.chain.storing import VOTE, Storing
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +132,11 @@ class ChainServerCore:
         else:
             self.replica.begin()
         self.log = EntryLog(*((state.index, state.term) if state else (0, 0)), loaded.entries)
-        self.synced = self.log.end  # on disk here
         self.committed = self.log.base
         self.apply(min(loaded.committed, self.log.end), answers=False)
-        # -- the disk
-        self._writing: LogChange | None = None
-        self._written = self.log.end  # handed to the disk, and not cut since
-        self._cut: int | None = None  # what follows is to go
-        self._state: ChainState | None = None  # to be written in place of everything, first: while joining
-        self._saves: ChainState | None = None  # to be saved beside later changes: as a member, for which others wait
-        self._saving: ChainState | None = None  # being saved
-        self._save_at = -math.inf  # the disk has refused: when to save again
         self.external = machine if isinstance(machine, ExternalState) else None
         self.compaction = Compaction(self, limits, 0 if state is None else state.size)
-        self._noted = loaded.committed
-        self._write_at = -math.inf  # the disk has refused
-        self._refused: dict[str, tuple[float, WriteRefused]] = {}  # what it has refused, and when that was told
+        self.storing = Storing(self, limits)
         # -- its place in the configuration
         self.aligned = False  # its log is a part of its predecessor's
         self._floor = 0  # its last entry when it was aligned: what was committed before ends there at the latest
@@ -211,7 +195,12 @@ class ChainServerCore:
     @property
     def saves(self) -> bool:
         """Whether a state is to be saved, or is being saved."""
-        return self._saves is not None
+        return self.storing.saves
+
+    @property
+    def synced(self) -> int:
+        """The last entry up to which all is on disk here."""
+        return self.storing.synced
 
     def next_timeout(self) -> float:
         """When ``handle_timeout`` is due."""
@@ -223,8 +212,9 @@ class ChainServerCore:
         heard = self.peers.heard(now)
         others = tuple((self.names[place], each.end, each.synced, each.committed) for place, each in heard.items())
         members = tuple(self.names[place] for place in self.configuration.places)
-        refused = str(self._refused[LOG][1]) if LOG in self._refused else ""
-        return ChainStatus(self.number, members, self.log.end, self.safe, self.committed, others, self.why or refused)
+        return ChainStatus(
+            self.number, members, self.log.end, self.safe, self.committed, others, self.why or self.storing.why
+        )
 
     def invariants(self) -> list[str]:
         """What is wrong with its own state, one sentence each; nothing, unless there is a defect."""
@@ -308,51 +298,10 @@ class ChainServerCore:
 
     def handle_done(self, job: Job, outcome: StorageError | None, now: float) -> list[Effect]:
         """A job of the disk is done, or the disk has refused it."""
-        if isinstance(job, LogChange):
-            return self._written_down(job) if outcome is None else self._not_written(job, str(outcome), now)
-        if isinstance(job, SaveState):
-            return self._saved() if outcome is None else self._not_saved(str(outcome), now)
+        if not isinstance(job, VoteRecord):
+            return self.storing.done(job, outcome, now)
         done = self.agree(self.agreement.handle_done(job, outcome, now), now)
-        return done if outcome is None else [*done, *self._tell_refused(WriteRefused(VOTE, str(outcome)), now)]
-
-    def _written_down(self, change: LogChange) -> list[Effect]:
-        assert self._writing is not None
-        self._writing = None
-        self.synced = min(change.keep + len(change.entries), self._written)
-        self._noted = max(self._noted, change.committed)
-        self._refused.pop(LOG, None)
-        return []
-
-    def _not_written(self, change: LogChange, why: str, now: float) -> list[Effect]:
-        """How much of it is there is not known: all that is not synced is written again."""
-        assert self._writing is not None
-        self._writing = None
-        if change.state is not None and self._state is None and change.state.index >= self.log.base:
-            self._state = change.state
-        self._written = self.synced
-        self._cut = self.synced
-        self._write_at = now + 1.0
-        return self._tell_refused(WriteRefused(LOG, why), now)
-
-    def _saved(self) -> list[Effect]:
-        if self._saves is self._saving:
-            self._saves = None
-        self._saving = None
-        self._refused.pop(STATE, None)
-        return []
-
-    def _not_saved(self, why: str, now: float) -> list[Effect]:
-        """Save again later: the disk still has the older files."""
-        self._saving = None
-        self._save_at = now + 1.0
-        return self._tell_refused(WriteRefused(STATE, why), now)
-
-    def _tell_refused(self, found: WriteRefused, now: float) -> list[Effect]:
-        told = self._refused.get(found.what)
-        if told is not None and now - told[0] < REFUSED_AGAIN_S:
-            return []
-        self._refused[found.what] = (now, found)
-        return [Report(found)]
+        return done if outcome is None else [*done, *self.storing.refused(VOTE, str(outcome), now)]
 
     def ask_out(self, place: int, out: bool, now: float) -> None:
         """Have a server stay out of the chain, or come back; raises UsageError."""
@@ -373,8 +322,7 @@ class ChainServerCore:
         self.compaction.shorten(now)
         self._commit()
         actions, self._answers = self._answers, []
-        actions += self._save(now)
-        actions += self._write(now)
+        actions += self.storing.flush(now)
         synced = self.safe if self.head else min(self.safe, self._upstream)
         for target in (self.next, self.joining.joiner):
             if target is not None:
@@ -414,10 +362,7 @@ class ChainServerCore:
     def replace_log(self, state: ChainState) -> None:
         """Let a state take the place of the log up to it, here and on disk."""
         self.log.shorten(state.index)
-        if self.member and state.index <= self.synced:
-            self._saves, self._state = state, None  # an older one that the disk has refused is not needed any more
-        else:
-            self._state = state
+        self.storing.replace_log(state)
 
     def take_state(self, state: ChainState, restored: Restored) -> None:
         """Begin anew with a state of the tail."""
@@ -425,37 +370,8 @@ class ChainServerCore:
         self.compaction.begin(state.size)
         self.log = EntryLog(state.index, state.term)
         self.committed = state.index
-        self._written = self.synced = 0
-        self._cut, self._state, self._saves = None, state, None
+        self.storing.begin_anew(state)
         self.aligned = False
-
-    def _save(self, now: float) -> list[Effect]:
-        """Save a state in place of the log, beside later changes."""
-        state = self._saves
-        if state is None or self._saving is not None or now < self._save_at or self._cut is not None:
-            return []
-        self._saving = state
-        entries = self.log.after(state.index)[: self._written - state.index]
-        return [Persist(SaveState(LogChange(state, state.index, entries, self.committed)))]
-
-    def _write(self, now: float) -> list[Effect]:
-        if not self.number or not self.configuration.durable or self._writing is not None or now < self._write_at:
-            return []
-        state, self._state = self._state, None
-        if state is not None:
-            base = state.index
-        elif self._cut is not None:
-            base = self._cut
-        else:
-            base = self._written
-        assert base >= self.log.base
-        entries = self.log.after(base, None if state else self._limits.append_bytes)  # a state replaces all
-        if state is None and self._cut is None and not entries:
-            return []
-        self._cut = None
-        self._written = base + len(entries)
-        self._writing = LogChange(state, base, entries, self.committed)
-        return [Persist(self._writing)]
 
     # -- neighbours -------------------------------------------------------------------------------------------
 
@@ -527,10 +443,7 @@ class ChainServerCore:
         if last <= base:
             return []
         self.log.cut(base)
-        self.synced = min(self.synced, base)
-        if self._written > base:
-            self._written = base
-            self._cut = base if self._cut is None else min(self._cut, base)
+        self.storing.cut(base)
         self.serving.forget()
         return [Report(EntriesDiscarded(base + 1, last))]
 
