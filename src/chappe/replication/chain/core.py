@@ -6,7 +6,6 @@ after each input or after many. So what came together is written, sent on and ac
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import msgspec
 from chappe.core import Clock, Effect, Report, Send
 from chappe.errors import StorageError, UsageError
 from chappe.limits import CHAIN_LIMITS, ChainLimits
-from chappe.replication.agreement.alone import WithoutAgreement, decider
+from chappe.replication.agreement.alone import WithoutAgreement
 from chappe.replication.agreement.core import Agreement, VoteRecord
 from chappe.replication.agreement.messages import Ask, Decided
 from chappe.replication.agreement.messages import Message as AgreementMessage
@@ -29,6 +28,7 @@ from chappe.replication.chain.events import Applied, Entered, EntriesDiscarded
 from chappe.replication.chain.external import ExternalState
 from chappe.replication.chain.joining import Joining
 from chappe.replication.chain.log import EntryLog
+from chappe.replication.chain.membership import another, builds_on, outbids
 from chappe.replication.chain.messages import (
     Ack,
     Append,
@@ -498,7 +498,7 @@ class ChainServerCore:
         disk = self.agreement.memory.disk
         if self.fixed and disk != self._disk:  # it has gone on by itself: nobody may take it for who it was
             self._disk, self.apart = disk, True
-            self.life = _another(self.life, number)
+            self.life = another(self.life, number)
         self.number = number
         configuration = self._be_in(value.decode(decided))
         self.proposing.entered()
@@ -521,28 +521,12 @@ class ChainServerCore:
 
     # -- a fixed chain: two servers may have decided at once -----------------------------------------------------
 
-    def _follows(self, number: int, following: Configuration) -> bool:
-        """Whether the log of this server is what a configuration builds on.
-
-        It is if the server is in one of those before it. It is, too, if the server that decided it is a member of the
-        one that this server is in: that server has never entered that, so nothing was committed in it.
-        """
-        place = decider(number)
-        life = following.life(place)
-        built = not self.number or self.number in following.line
-        return built or (life > 0 and self.configuration.life(place) == life)
-
     def _outbids(self, message: Decided) -> bool:
-        """Whether a decision is to give way to the configuration of this server.
-
-        The decision has this server as a member, which is in another one: so nothing was committed in it, and something
-        may have been in that other one.
-        """
-        if not self.fixed or message.number <= self.number:
-            return False
-        following = value.decode(message.value)
-        life = self.configuration.life(self.place)
-        return life > 0 and following.life(self.place) == life and not self._follows(message.number, following)
+        return (
+            self.fixed
+            and message.number > self.number
+            and outbids(self.place, self.number, self.configuration, message.number, value.decode(message.value))
+        )
 
     def _outbid(self, number: int, now: float) -> list[Effect]:
         line = value.line_behind(self.configuration, self.number)
@@ -552,7 +536,8 @@ class ChainServerCore:
 
     def _disk_in(self, number: int, decided: bytes) -> int:
         disk = self.agreement.memory.disk
-        return disk if self._follows(number, value.decode(decided)) else _another(disk, number)
+        follows = builds_on(self.number, self.configuration, number, value.decode(decided))
+        return disk if follows else another(disk, number)
 
     def _be_in(self, configuration: Configuration) -> Configuration:
         """It is the newest that this server knows."""
@@ -562,8 +547,3 @@ class ChainServerCore:
         self.head = self.member and places[0] == self.place  # it numbers commands
         self.tail = self.member and places[-1] == self.place  # what it has is committed
         return configuration
-
-
-def _another(drawn: int, number: int) -> int:
-    """A number that no other server has, made of one that was drawn."""
-    return int.from_bytes(hashlib.sha256(b"%d %d" % (drawn, number)).digest()[:8]) >> 1 or 1

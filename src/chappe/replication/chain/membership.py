@@ -11,11 +11,13 @@ who have come back with their disks begin again: each has all that was committed
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from chappe.replication.agreement.alone import decider
 from chappe.replication.chain.configuration import Configuration, line_behind
 from chappe.replication.chain.messages import Beat
 
@@ -109,6 +111,33 @@ def wanted(known: ChainView) -> Proposal:
     if (chain, disks, out) == (configuration.chain, configuration.disks, configuration.out):
         return Proposal(None, tuple(leaving.items()))
     return Proposal(Configuration(chain, disks, out, configuration.durable, known.line), tuple(leaving.items()))
+
+
+def builds_on(number: int, configuration: Configuration, decision: int, following: Configuration) -> bool:
+    """Whether a decision of a fixed chain builds on the log of a server that is in a configuration.
+
+    It does if the server's configuration is one of those before it. It does, too, if the server that decided it is a
+    member of that configuration: it has never entered it, so nothing was committed there.
+    """
+    place = decider(decision)
+    life = following.life(place)
+    built = not number or number in following.line
+    return built or (life > 0 and configuration.life(place) == life)
+
+
+def outbids(place: int, number: int, configuration: Configuration, decision: int, following: Configuration) -> bool:
+    """Whether a newer decision of a fixed chain gives way to the configuration of the server at ``place``.
+
+    The decision has this server as a member, which is in another one: so nothing was committed in it, and something
+    may have been in that other one.
+    """
+    life = configuration.life(place)
+    return life > 0 and following.life(place) == life and not builds_on(number, configuration, decision, following)
+
+
+def another(drawn: int, number: int) -> int:
+    """Return a number that no other server has, made of one that was drawn."""
+    return int.from_bytes(hashlib.sha256(b"%d %d" % (drawn, number)).digest()[:8]) >> 1 or 1
 
 
 def _founded(known: ChainView) -> Proposal:
