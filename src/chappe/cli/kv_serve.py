@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 _TOLD: Final = frozenset(
     {
-        "CloneAttached", "CloneDropped", "Entered", "Joins",
+        "CloneAttached", "CloneDropped", "Entered", "ServerJoins",
     }
 )  # fmt: skip
-_WARNED: Final = frozenset({"NotKept", "ThrewAway", "TookOut", "Waits"})  # the server of the chain has warned of it
+_WARNED: Final = frozenset(
+    {"WriteRefused", "EntriesDiscarded", "ServerRemoved", "Waits"}
+)  # the server of the chain has warned of it
 _WRONG: Final = frozenset(
     {
         "CommandRefused", "CommitFailed", "StoreNearsBound", "TwoMasters",
