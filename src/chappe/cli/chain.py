@@ -148,7 +148,7 @@ def _row(name: str, status: ChainServerStatus, newest: int) -> tuple[str, ...]:
 
 
 class _ChainServerDisplay(Display):
-    NEWS = frozenset({"Entered", "Joins"})
+    NEWS = frozenset({"Entered", "ServerJoins"})
 
     def __init__(self, server: Any, title: str, as_json: bool) -> None:
         super().__init__(title, as_json)

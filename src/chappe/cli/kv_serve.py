@@ -24,9 +24,8 @@ _TOLD: Final = frozenset(
         "CloneAttached", "CloneDropped", "Entered", "ServerJoins",
     }
 )  # fmt: skip
-_WARNED: Final = frozenset(
-    {"WriteRefused", "EntriesDiscarded", "ServerRemoved", "Waits"}
-)  # the server of the chain has warned of it
+# The server of the chain has warned of it.
+_WARNED: Final = frozenset({"EntriesDiscarded", "ServerRemoved", "Waits", "WriteRefused"})
 _WRONG: Final = frozenset(
     {
         "CommandRefused", "CommitFailed", "StoreNearsBound", "TwoMasters",
