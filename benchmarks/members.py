@@ -28,7 +28,7 @@ from benchmarks.link import (
 from chappe import ConsumedBatch, Consumer, Forwarder, Producer, Retention, Store, Tower
 from chappe.api.identity import new_address
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.system.priority import give_way
 
@@ -107,7 +107,7 @@ def filler(options: Options) -> None:
             while part := list(islice(names, FILL_APPENDS)):
                 body = encode_batch(0, values, now_us)
                 topic_name = f"{TOPIC}.{topic}"
-                appends = [Append(topic_name, each, 0, len(values), now_us, now_us, body) for each in part]
+                appends = [AppendRecords(topic_name, each, 0, len(values), now_us, now_us, body) for each in part]
                 storage.publish(storage.write(appends))
         say(**meter.facts())
 

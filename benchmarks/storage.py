@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chappe.log.batch import encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 
 RECORDS = 600  # of 100 bytes in one batch: about 64 KiB with their positions
@@ -43,11 +43,11 @@ print(opened - imported, time.process_time(), time.monotonic() - opened, peak_ki
 """
 
 
-def batches() -> list[Append]:
+def batches() -> list[AppendRecords]:
     made = []
     value = [b"%0100d" % 7] * RECORDS
     for n in range(BATCHES):
-        made.append(Append("bench", "producer", n * RECORDS, RECORDS, n, n, encode_batch(n * RECORDS, value, n)))
+        made.append(AppendRecords("bench", "producer", n * RECORDS, RECORDS, n, n, encode_batch(n * RECORDS, value, n)))
     return made
 
 
@@ -60,7 +60,7 @@ def scratch(root: str | None) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def write_plain(path: Path, made: list[Append], per_commit: int) -> float:
+def write_plain(path: Path, made: list[AppendRecords], per_commit: int) -> float:
     fd = os.open(path / "plain", os.O_WRONLY | os.O_CREAT)
     start = time.perf_counter()
     for at in range(0, len(made), per_commit):
@@ -72,7 +72,7 @@ def write_plain(path: Path, made: list[Append], per_commit: int) -> float:
     return took
 
 
-def write_segments(path: Path, made: list[Append], per_commit: int) -> float:
+def write_segments(path: Path, made: list[AppendRecords], per_commit: int) -> float:
     storage = SegmentStorage(path / "store")
     start = time.perf_counter()
     for at in range(0, len(made), per_commit):
@@ -127,7 +127,7 @@ def throughput(root: str | None, console: Console) -> None:
 def one_batch_each(storage: SegmentStorage) -> None:
     body = encode_batch(0, [b"%0100d" % 7] * 10, 5)
     for start in range(0, PARTITIONS, 5_000):
-        appends = [Append("many", f"{n:032x}", 0, 10, 5, 5, body) for n in range(start, start + 5_000)]
+        appends = [AppendRecords("many", f"{n:032x}", 0, 10, 5, 5, body) for n in range(start, start + 5_000)]
         storage.publish(storage.write(appends))
 
 
@@ -135,7 +135,7 @@ def ten_batches_each(storage: SegmentStorage) -> None:
     for base in range(10):
         body = encode_batch(base, [b"%0100d" % 7], 5)
         for start in range(0, PARTITIONS, 5_000):
-            appends = [Append("many", f"{n:032x}", base, 1, 5, 5, body) for n in range(start, start + 5_000)]
+            appends = [AppendRecords("many", f"{n:032x}", base, 1, 5, 5, body) for n in range(start, start + 5_000)]
             storage.publish(storage.write(appends))
 
 

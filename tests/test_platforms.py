@@ -10,7 +10,7 @@ import pytest
 
 import chappe
 from chappe.log.batch import encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import FileOps
 
@@ -46,7 +46,7 @@ def test_a_store_works_without_what_macos_lacks(tmp_path: Path, monkeypatch: pyt
         storage = SegmentStorage(tmp_path / "store")
         body = encode_batch(0, [b"a", b"b"], 1)
         if storage.partition("t", "p") is None:
-            storage.publish(storage.write([Append("t", "p", 0, 2, 1, 1, body)]))
+            storage.publish(storage.write([AppendRecords("t", "p", 0, 2, 1, 1, body)]))
         info = storage.partition("t", "p")
         assert info is not None
         assert info.next == 2

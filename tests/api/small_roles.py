@@ -24,7 +24,7 @@ from chappe import Consumer, Forwarder, Keys, MapServer, Producer, Store, Tower,
 from chappe.api import permissions
 from chappe.kv.chp import messages as chp
 from chappe.kv.chp import stream as say
-from chappe.log.guard import DENIED, Guard, Refusal
+from chappe.log.guard import DENIED, Guard, LogRefusal
 from chappe.log.messages import Fetch, Head, Message, encode
 from chappe.log.queries import ErrorAnswer, Request, decode_answer, encode_query
 from chappe.permissions.rules import PRODUCE, VERBS
@@ -95,10 +95,10 @@ class Net:
 
     def __init__(self, home: Path, stack: ExitStack, patch: pytest.MonkeyPatch) -> None:
         self.home, self._stack = home, stack
-        self.refused: list[tuple[RefusalLog, Refusal]] = []
+        self.refused: list[tuple[RefusalLog, LogRefusal]] = []
         add = RefusalLog.add_refusal
 
-        def heard(refusals: RefusalLog, refusal: Refusal) -> None:
+        def heard(refusals: RefusalLog, refusal: LogRefusal) -> None:
             add(refusals, refusal)
             self.refused.append((refusals, refusal))
 
@@ -143,11 +143,11 @@ class Net:
 
         core.handle_request = spied  # type: ignore[method-assign, assignment]
 
-    def of(self, gate: Gate, who: str) -> list[Refusal]:
+    def of(self, gate: Gate, who: str) -> list[LogRefusal]:
         """What a member has refused to somebody."""
         return [each for refusals, each in list(self.refused) if refusals is gate.refusals and each.who == who]
 
-    def judged(self, gate: Gate, who: str, topic: str) -> list[Refusal]:
+    def judged(self, gate: Gate, who: str, topic: str) -> list[LogRefusal]:
         """Wait for the fence; what was refused before it."""
         until(lambda: any(each.topic == topic for each in self.of(gate, who)), f"the fence {topic} of {who}")
         found = [each for each in self.of(gate, who) if each.topic != topic]

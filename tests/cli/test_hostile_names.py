@@ -13,7 +13,7 @@ from tests.cli.test_mesh_commands import start_node, start_subscriber
 from chappe import Endpoint, MapServer, Producer, SharedMap, Store, Tower
 from chappe.cli.formats import as_text
 from chappe.log.batch import Record, encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 
 UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -39,7 +39,7 @@ def checked(shell: Shell, *arguments: str, stdin: bytes = b"") -> None:
 def test_topics_and_records_of_the_log(shell: Shell) -> None:
     storage = SegmentStorage(shell.directory / "kept")  # programs of others write what ours would refuse
     body = encode_batch(0, [HOSTILE.encode()], 1, keys=[HOSTILE.encode()])
-    storage.publish(storage.write([Append(HOSTILE, HOSTILE, 0, 1, 1, 1, body, False)]))
+    storage.publish(storage.write([AppendRecords(HOSTILE, HOSTILE, 0, 1, 1, 1, body, False)]))
     storage.close()
     with Tower("127.0.0.1:0") as tower, Store(shell.directory / "kept", tower=tower.address):
         shell.env["CHAPPE_TOWER"] = tower.address

@@ -6,7 +6,7 @@ import pytest
 
 from chappe.dashboard.sources import passing as module
 from chappe.dashboard.sources.passing import NodeIds, Passing
-from chappe.log.traffic import Report, Row
+from chappe.log.traffic import Row, TrafficReport
 
 NODES = (NodeIds("P"), NodeIds("C"), NodeIds("S", "store-id", "tcp://s:1"), NodeIds("original"))
 
@@ -14,8 +14,8 @@ NODES = (NodeIds("P"), NodeIds("C"), NodeIds("S", "store-id", "tcp://s:1"), Node
 def report(
     *came: Row, carries: tuple[str, ...] = (), answered: tuple[tuple[str, int, int, int], ...] = (),
     waiting: int = 0, full: bool = False,
-) -> Report:  # fmt: skip
-    return Report(1, carries, came, answered, waiting, full, (), ())
+) -> TrafficReport:  # fmt: skip
+    return TrafficReport(1, carries, came, answered, waiting, full, (), ())
 
 
 REPORTS = {
@@ -76,7 +76,7 @@ def test_of_further_links_those_with_the_most_are_listed(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("full", "waits"), [("", {"C", "S"}), ("C", {"C"}), ("S", {"S"})])
 def test_what_waits_does_so_for_who_takes_nothing_or_for_all_where_nobody_says_so(full: str, waits: set[str]) -> None:
     reports = {
-        name: Report(1, each.carries, each.came, each.answered, 500 if name == "P" else 0, name == full, (), ())
+        name: TrafficReport(1, each.carries, each.came, each.answered, 500 if name == "P" else 0, name == full, (), ())
         for name, each in REPORTS.items()
     }
     passing = Passing(NODES, reports)

@@ -7,13 +7,13 @@ from tests.cli.test_hostile_names import HOSTILE
 
 from chappe.dashboard.sources import labels as module
 from chappe.dashboard.sources.labels import Labels, beside, committed_elsewhere
-from chappe.log.traffic import Reading, Report
+from chappe.log.traffic import Reading, TrafficReport
 
 HERE = b"here"
 
 
-def report(*names: tuple[str, str], carries: tuple[str, ...] = (), readers: tuple[Reading, ...] = ()) -> Report:
-    return Report(2, carries, (), (), 0, False, names, readers)
+def report(*names: tuple[str, str], carries: tuple[str, ...] = (), readers: tuple[Reading, ...] = ()) -> TrafficReport:
+    return TrafficReport(2, carries, (), (), 0, False, names, readers)
 
 
 def reading(address: str, identity: str, kept: bytes = b"there", left_out: int = 0) -> Reading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from chappe.log.guard import Guard, Refusal
+from chappe.log.guard import Guard, LogRefusal
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import CONSUME, PRODUCE, PUBLISH, STORE, Identity, Permissions, Rule
 
@@ -12,7 +12,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MAY = {"hub": STORE, "sensor": PRODUCE, "reader": CONSUME, "idle": PUBLISH}
 
 
-def guard(refused: list[Refusal]) -> Guard:
+def guard(refused: list[LogRefusal]) -> Guard:
     far = NOW + timedelta(days=100)
     identities = {each: Identity(each, "member", each.encode(), None, far, b"") for each in MAY}
     rules = tuple(Rule(True, frozenset([MAY[each]]), frozenset(), frozenset([each]), ("*",)) for each in MAY)

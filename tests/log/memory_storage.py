@@ -9,7 +9,7 @@ from chappe.data.topic import Filter
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch
 from chappe.log.events import ScrubEnded
-from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
+from chappe.log.storage import AppendRecords, Hole, PartitionInfo, Retention, Scrubbed, StorageRead
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Kept:
     first: int
     next: int
     order: int
-    batch: Append
+    batch: AppendRecords
 
     def body(self) -> bytes:
         if (self.first, self.next) == (self.batch.base, self.batch.base + self.batch.count):
@@ -62,7 +62,7 @@ class _Partition:
             at = max(at, high)
         return found
 
-    def add(self, order: int, batch: Append) -> None:
+    def add(self, order: int, batch: AppendRecords) -> None:
         low, high = batch.base, batch.base + batch.count
         self.next = max(self.next, high)
         for first, next_ in self.gaps():
@@ -92,11 +92,11 @@ class MemoryLogStorage:
         self.store_id = store_id
         self.capacity_bytes = capacity_bytes
         self._partitions: dict[str, dict[str, _Partition]] = {}
-        self._written: list[tuple[Append, ...]] = []  # durable, not yet published
+        self._written: list[tuple[AppendRecords, ...]] = []  # durable, not yet published
         self._order = 0
         self._version = 0
 
-    def write(self, appends: Sequence[Append]) -> object:
+    def write(self, appends: Sequence[AppendRecords]) -> object:
         """Keep the batches; see ``LogStorage``."""
         wanted = sum(len(each.body) for each in appends) + self.kept_bytes
         if self.capacity_bytes is not None and wanted > self.capacity_bytes:
@@ -151,14 +151,14 @@ class MemoryLogStorage:
         """The version of the newest change."""
         return self._version
 
-    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         """Batches from the one containing ``offset`` on; see ``LogStorage``."""
         found = self._partitions.get(topic, {}).get(partition)
         if found is None or not found.first <= offset < found.next:
-            return Read(())
+            return StorageRead(())
         for low, high in found.gaps():
             if low <= offset < high:
-                return Read((), Hole(topic, partition, low, high - 1, "damaged"))
+                return StorageRead((), Hole(topic, partition, low, high - 1, "damaged"))
         batches: list[bytes] = []
         size, at = 0, offset
         for each in found.kept:
@@ -169,7 +169,7 @@ class MemoryLogStorage:
                 batches.append(body)
                 size += len(body)
                 at = each.next
-        return Read(tuple(batches))
+        return StorageRead(tuple(batches))
 
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
         """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""

@@ -14,7 +14,7 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage, StoreInfo
 from chappe.log.queries import Answer
-from chappe.log.storage import Append, WriteRecords
+from chappe.log.storage import AppendRecords, WriteRecords
 from chappe.log.store import LogStore
 
 WALL = 1_700_000_000_000_000
@@ -98,7 +98,9 @@ class StoreRig:
     def keep(self, base: int, *values: bytes, partition: str = "P", topic: str = "hello", heal: bool = False) -> None:
         """Put records on its disk behind its back."""
         body = encode_batch(base, values, WALL)
-        self.storage.publish(self.storage.write([Append(topic, partition, base, len(values), WALL, WALL, body, heal)]))
+        self.storage.publish(
+            self.storage.write([AppendRecords(topic, partition, base, len(values), WALL, WALL, body, heal)])
+        )
 
     def contents(self, partition: str = "P", topic: str = "hello") -> list[tuple[int, bytes | None]]:
         """Offset and value of everything readable."""

@@ -14,7 +14,7 @@ from chappe.log.answering import PAUSE_S, Answering
 from chappe.log.batch import encode_batch
 from chappe.log.messages import Fetch, Head, RecordMessage
 from chappe.log.producer import LogProducer
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 
 CLOCK = FixedClock(WALL)
 
@@ -118,7 +118,7 @@ def test_headers_that_do_not_decode_are_nothing_to_an_original() -> None:
     rig = StoreRig()
     rig.keep(0, *[b"x"] * PIECE_RECORDS)
     body = encode_batch(PIECE_RECORDS, [b"y"], WALL, headers=[b"\xff"])
-    rig.storage.publish(rig.storage.write([Append("hello", "P", PIECE_RECORDS, 1, WALL, WALL, body)]))
+    rig.storage.publish(rig.storage.write([AppendRecords("hello", "P", PIECE_RECORDS, 1, WALL, WALL, body)]))
     actions = rig.core.handle_message(fetch("C", 0, PIECE_RECORDS + 1), rig.now)
     actions += rig.wait(0.1)
     heard = [each for each in published(actions) if isinstance(each, RecordMessage)]

@@ -23,8 +23,8 @@ from chappe.log.events import OutOfRange, PartitionsLeftOut, RecordsLost, Record
 from chappe.log.messages import BatchMessage, ConsumerHello, Fetch, GetHeads, RecordMessage, StoreHello, StoreInfo
 from chappe.log.queries import ErrorAnswer, HeadsRequest, ReadAnswer, ReadRequest, SeekRequest
 from chappe.log.sources import ANSWER_S
-from chappe.log.storage import Append
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.storage import AppendRecords
+from chappe.log.subscriptions import PeerSubscriptions
 
 CLOCK = FixedClock(WALL)
 
@@ -88,7 +88,7 @@ def test_it_subscribes_to_records_batches_and_heads_and_to_what_is_meant_for_it(
 
 
 def test_an_original_beside_it_is_never_overlooked_while_its_subscriptions_come_and_go() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = PeerSubscriptions()
     rig = ConsumerRig(LATEST)
     wanted = Filter("more", prefix=True)
     topics = (b"hello", b"more", b"moreover")
@@ -665,7 +665,7 @@ def test_a_time_in_the_middle_is_looked_up_by_a_store() -> None:
 
     for base in range(5):
         body = encode_batch(base, [b"%d" % base], base * 10)
-        store.storage.publish(store.storage.write([Append("hello", "P", base, 1, base * 10, base * 10, body)]))
+        store.storage.publish(store.storage.write([AppendRecords("hello", "P", base, 1, base * 10, base * 10, body)]))
     rig = ConsumerRig(Reset("time", 25))
     rig.meet(store)
     rig.wait(1.0)
@@ -678,7 +678,7 @@ def with_times(*batches: tuple[int, ...], name: str = "S", base: int = 0) -> Sto
     store = StoreRig(name)
     for stamps in batches:
         body = encode_batch(base, [b"%d" % each for each in stamps], stamps[0], timestamps=stamps)
-        append = Append("hello", "P", base, len(stamps), min(stamps), max(stamps), body)
+        append = AppendRecords("hello", "P", base, len(stamps), min(stamps), max(stamps), body)
         store.storage.publish(store.storage.write([append]))
         base += len(stamps)
     return store

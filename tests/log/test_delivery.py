@@ -10,7 +10,7 @@ from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.delivery import Delivery, Partition, Reset
-from chappe.log.gap import Gap
+from chappe.log.gap import PartitionGap
 from chappe.log.messages import BatchMessage, Head
 from chappe.log.sources import Sources
 
@@ -23,7 +23,7 @@ def delivered(*keys: tuple[str, str], at: float = 0.0, limits: LogLimits = LOG_L
     """Three records of each were delivered."""
     delivery = Delivery("C", EARLIEST, Sources(32), {}, limits, clock=CLOCK)
     for key in keys:
-        state = delivery.partitions[key] = Partition(Gap(0, 3, heard_at=at))
+        state = delivery.partitions[key] = Partition(PartitionGap(0, 3, heard_at=at))
         delivery.advance(key, state, Batch.parse(encode_batch(0, [b"a", b"b", b"c"], WALL)))
     return delivery
 

@@ -12,7 +12,7 @@ from chappe.defaults import RETRY_S
 from chappe.errors import ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.gap import GIVE_UP_TRIES, QUIET_S, Gap, Gaps, GapState
+from chappe.log.gap import GIVE_UP_TRIES, QUIET_S, Gaps, GapState, PartitionGap
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ErrorAnswer, ReadAnswer, ReadRequest
 from chappe.log.sources import ANSWER_S, Key, Sources
@@ -28,7 +28,7 @@ class Owner:
         self.sources = Sources(limits.reads_max, limits=limits)
         self.gaps = Gaps("C", self.sources, limits, eager=eager)
         self.gaps.owner = self
-        self.gap = Gap(0, head, said=head)
+        self.gap = PartitionGap(0, head, said=head)
         self.gaps.want(KEY, self.gap)
         self.patience = 0.0
         self.from_s = -math.inf
@@ -70,20 +70,20 @@ class Owner:
     def asks_from(self) -> float:
         return self.from_s
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         return []
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         return []
 
-    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+    def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
         return self.patience
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
+    def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         self.passed.append((gap.next, goal))
         return []
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         while (batch := self.gaps.pop_held(gap)) is not None:
             self.taken.append(batch.base)
             gap.next = batch.next
@@ -91,7 +91,7 @@ class Owner:
             self.gaps.progress(key, gap)
         return []
 
-    def readable_to(self, key: Key, gap: Gap) -> float:
+    def readable_to(self, key: Key, gap: PartitionGap) -> float:
         return math.inf
 
     def known_to(self, key: Key) -> int:
@@ -288,7 +288,7 @@ def test_nobody_is_asked_while_the_owner_takes_nothing_or_too_much_is_under_way(
     owner.from_s = NOW + 5.0
     assert (owner.gaps.look(NOW), owner.gaps.next_timeout()) == ([], NOW + 5.0)
     assert len(owner.gaps.look(NOW + 5.0)) == 1
-    other = Gap(0, 10, said=10)
+    other = PartitionGap(0, 10, said=10)
     owner.gaps.want(("t", "Q"), other)
     assert owner.gaps.pursue(("t", "Q"), other, NOW + 6.0) == []
     assert owner.gaps.next_timeout() == math.inf
@@ -297,7 +297,7 @@ def test_nobody_is_asked_while_the_owner_takes_nothing_or_too_much_is_under_way(
 def test_everybodys_turn_comes() -> None:
     owner = Owner(LogLimits(look_max=3, fetch_records_max=5))
     for number in range(10):
-        owner.gaps.want(("t", f"Q{number}"), Gap(0, 10, said=10))
+        owner.gaps.want(("t", f"Q{number}"), PartitionGap(0, 10, said=10))
     asked_for = [each.message.address for _, each in owner.wait(1.0, NOW) if isinstance(each, Publish)]
     assert len(asked_for) >= 11
     assert {each.message.count for each in owner.gaps.look(NOW + 3.0) if isinstance(each, Publish)} == {5}

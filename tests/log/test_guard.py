@@ -8,7 +8,7 @@ import pytest
 from tests.permissions.test_permission_rules import NOW, identity, permissions, rule
 
 from chappe.log.batch import encode_batch
-from chappe.log.guard import DENIED, GIVERS, PRODUCERS, Guard, Refusal
+from chappe.log.guard import DENIED, GIVERS, PRODUCERS, Guard, LogRefusal
 from chappe.log.messages import (
     Ack,
     AskTraffic,
@@ -55,7 +55,7 @@ ALL = ("pro", "con", "keep", "look", "")
 
 class Rig:
     def __init__(self, takes: Verbs = GIVERS) -> None:
-        self.refusals: list[Refusal] = []
+        self.refusals: list[LogRefusal] = []
         decisions = Decisions(FILE, NOW)
         self.guard = Guard(lambda: decisions, self.refusals.append, takes)
 

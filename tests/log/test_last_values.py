@@ -24,7 +24,7 @@ from chappe.log.events import LastValuesRefused, NoLastValues
 from chappe.log.last_values import FORGET_S, LastValues
 from chappe.log.messages import BatchMessage, StoreInfo
 from chappe.log.queries import ErrorAnswer, LastAnswer, LastRequest, decode_answer, encode_query
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 
 CLOCK = FixedClock(WALL)
 
@@ -38,7 +38,7 @@ def keep(rig: StoreRig, base: int, *records: Given, partition: str = "P", stamp:
         WALL + stamp,
         keys=[key.encode() or None for key, _ in records],
     )
-    append = Append("hello", partition, base, len(records), WALL + stamp, WALL + stamp, body)
+    append = AppendRecords("hello", partition, base, len(records), WALL + stamp, WALL + stamp, body)
     rig.storage.publish(rig.storage.write([append]))
 
 
@@ -174,7 +174,7 @@ def test_the_table_not_asked_for_longest_makes_room() -> None:
     rig = StoreRig(storage=storage, limits=replace(LOG_LIMITS, last_bytes_max=100_000))
     for topic in ("one", "two"):
         body = encode_batch(0, [b"x" * 300] * 100, WALL, keys=[b"k%d" % number for number in range(100)])
-        storage.publish(storage.write([Append(topic, "P", 0, 100, WALL, WALL, body)]))
+        storage.publish(storage.write([AppendRecords(topic, "P", 0, 100, WALL, WALL, body)]))
     for asked in (b"one", b"two", b"one"):
         rig.now += 1.0
         assert len(told(rig, asked)) == 100
@@ -186,7 +186,7 @@ def test_tables_that_have_no_room_beside_each_other_are_told_one_after_the_other
     rig = StoreRig(limits=limits)
     for topic in ("one", "two"):
         body = encode_batch(0, [b"x" * 300] * 100, WALL, keys=[b"k%d" % number for number in range(100)])
-        rig.storage.publish(rig.storage.write([Append(topic, "P", 0, 100, WALL, WALL, body)]))
+        rig.storage.publish(rig.storage.write([AppendRecords(topic, "P", 0, 100, WALL, WALL, body)]))
     found = {b"one": 0, b"two": 0}
     requests = {topic: LastRequest(topic) for topic in found}
     for _ in range(2_000):
@@ -206,7 +206,7 @@ def test_a_topic_with_more_than_the_bound_is_refused_while_another_one_is_asked_
     for topic, base in (("large", 0), ("large", 100), ("small", 0)):
         keys: list[bytes | None] = [b"k%d" % (base + number) for number in range(100)]
         body = encode_batch(base, [b"x" * 300] * 100, WALL, keys=keys)
-        rig.storage.publish(rig.storage.write([Append(topic, "P", base, 100, WALL, WALL, body)]))
+        rig.storage.publish(rig.storage.write([AppendRecords(topic, "P", base, 100, WALL, WALL, body)]))
     for _ in range(10):
         answer, _ = ask(rig, LastRequest(b"large"))
         if isinstance(answer, ErrorAnswer):
@@ -242,7 +242,7 @@ def test_a_topic_whose_records_overlap_is_refused_and_the_store_goes_on() -> Non
     keep(rig, 0, ("a", "1"))
     raw = bytearray(encode_batch(1, [b"x", b"y"], WALL, keys=[b"b", b"c"]))
     raw[HEADER.size + 4] = 99  # where the second key begins
-    rig.storage.publish(rig.storage.write([Append("hello", "P", 1, 2, WALL, WALL, bytes(raw))]))
+    rig.storage.publish(rig.storage.write([AppendRecords("hello", "P", 1, 2, WALL, WALL, bytes(raw))]))
     answer, _ = ask(rig, LastRequest(b"hello"))
     assert isinstance(answer, LastAnswer)
     assert answer.busy
@@ -624,7 +624,7 @@ def effort(topics: int) -> int:
 
     rig = StoreRig()
     body = encode_batch(0, [b"v"], WALL, keys=[b"k"])
-    appends = [Append(f"t{number}", f"P{number}", 0, 1, WALL, WALL, body) for number in range(topics)]
+    appends = [AppendRecords(f"t{number}", f"P{number}", 0, 1, WALL, WALL, body) for number in range(topics)]
     rig.storage.publish(rig.storage.write(appends))
     world = Queued([rig])
     before = sys.gettrace()

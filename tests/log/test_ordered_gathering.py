@@ -8,18 +8,20 @@ from tests.fixed_clock import FixedClock
 from chappe.errors import RecordTooLarge, UsageError
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.ordered.commands import ANY, BODY_BYTES_MAX, Append, encode
-from chappe.log.ordered.gathering import UNDER_WAY_MAX, Gathering, Leaving
+from chappe.log.ordered.gathering import UNDER_WAY_MAX, Gathering, LeavingBatch
 from chappe.replication.chain.messages import COMMAND_BYTES_MAX
 
 WALL = 1_700_000_000_000_000
 CLOCK = FixedClock(WALL)
 
 
-def add(found: Gathering, value: bytes | None, key: bytes | None = None, partition: int | None = None) -> list[Leaving]:
+def add(
+    found: Gathering, value: bytes | None, key: bytes | None = None, partition: int | None = None
+) -> list[LeavingBatch]:
     return found.add(value, key, (), None, partition)
 
 
-def values(leaving: list[Leaving]) -> list[list[bytes | None]]:
+def values(leaving: list[LeavingBatch]) -> list[list[bytes | None]]:
     return [Batch.parse(each.body).values() for each in leaving]
 
 

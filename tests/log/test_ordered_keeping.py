@@ -12,8 +12,8 @@ from chappe.errors import StorageError
 from chappe.log.backfill import FOUND_S
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.messages import BatchMessage, Head, RecordMessage
-from chappe.log.ordered.keeping import LOOK_S, OTHERS_S, PATIENCE_S, Keeping, OrderedStore
-from chappe.log.ordered.machine import End, Placed
+from chappe.log.ordered.keeping import LOOK_S, OTHERS_S, PATIENCE_S, Keeping, OrderedRole
+from chappe.log.ordered.machine import PartitionEnd, Placed
 from chappe.log.queries import HeadsAnswer, HeadsRequest, ReadRequest
 from chappe.log.storage import WriteRecords
 
@@ -29,7 +29,7 @@ class Kept(StoreRig):
     ):
         super().__init__(name, storage)
         self.keeping = Keeping(bytes_max)
-        self.role = OrderedStore(self.core, self.keeping)
+        self.role = OrderedRole(self.core, self.keeping)
         if live:
             self.keeping.live()
 
@@ -157,7 +157,7 @@ def test_what_is_on_disk_already_is_not_written_again() -> None:
 def test_a_joiner_is_complete_when_it_has_read_the_records_of_its_state_from_others() -> None:
     other, joiner = Kept("other"), Kept("joiner")
     other.keep(0, b"a", b"b", partition=PARTITION)
-    joiner.keeping.begin([End("hello", PARTITION, 2)])
+    joiner.keeping.begin([PartitionEnd("hello", PARTITION, 2)])
     assert not joiner.keeping.complete
     joiner.place(2, b"c")
     joiner.keeping.hand_over(shown=False)
@@ -178,7 +178,7 @@ def test_a_joiner_that_hears_first_of_a_store_that_removed_all_gets_it_from_the_
     for each in (short, other):
         each.keep(0, b"a", partition=PARTITION)
     short.storage.reset("hello", PARTITION, 1)  # its retention is a short one
-    joiner.keeping.begin([End("hello", PARTITION, 1)])
+    joiner.keeping.begin([PartitionEnd("hello", PARTITION, 1)])
     joiner.go()
 
     joiner.serve(short, joiner.meet(short))
@@ -197,7 +197,7 @@ def test_a_joiner_that_hears_first_of_a_store_that_removed_some_begins_where_the
         each.keep(0, b"a", b"b", partition=PARTITION)
     short.storage.reset("hello", PARTITION, 1)
     short.keep(1, b"b", partition=PARTITION)
-    joiner.keeping.begin([End("hello", PARTITION, 2)])
+    joiner.keeping.begin([PartitionEnd("hello", PARTITION, 2)])
     joiner.go()
 
     joiner.serve(short, joiner.meet(short))
@@ -214,7 +214,7 @@ def test_a_joiner_does_not_wait_for_what_no_store_keeps_any_more() -> None:
     other, joiner = Kept("other"), Kept("joiner")
     other.keep(0, b"a", partition=PARTITION)
     other.storage.reset("hello", PARTITION, 1)
-    joiner.keeping.begin([End("hello", PARTITION, 1)])
+    joiner.keeping.begin([PartitionEnd("hello", PARTITION, 1)])
     joiner.place(1, b"b")
     joiner.keeping.hand_over(shown=False)
     joiner.go()
@@ -233,7 +233,7 @@ def test_a_joiner_does_not_wait_for_what_no_store_keeps_any_more() -> None:
 def test_a_state_that_means_nothing_more_than_is_there_is_complete_at_once() -> None:
     member = Kept()
     member.keep(0, b"a", partition=PARTITION)
-    member.keeping.begin([End("hello", PARTITION, 1)])
+    member.keeping.begin([PartitionEnd("hello", PARTITION, 1)])
     assert not member.keeping.complete
 
     member.go()
@@ -304,7 +304,7 @@ def test_who_asks_where_partitions_end_does_not_wait_for_a_disk_that_refuses() -
 def test_a_joiner_keeps_no_more_than_its_bound_while_it_reads_the_rest() -> None:
     other, joiner = Kept("other"), Kept("joiner", bytes_max=1_000)
     other.keep(0, b"a", partition=PARTITION)
-    joiner.keeping.begin([End("hello", PARTITION, 1)])
+    joiner.keeping.begin([PartitionEnd("hello", PARTITION, 1)])
     joiner.go()
     most = ways = 0
     for base in range(1, 101):

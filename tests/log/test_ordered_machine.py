@@ -26,7 +26,7 @@ from chappe.log.ordered.commands import (
     decode_query,
     encode,
 )
-from chappe.log.ordered.machine import End, OrderedLog, Placed, is_ordered
+from chappe.log.ordered.machine import OrderedLog, PartitionEnd, Placed, is_ordered
 from chappe.replication.chain.external import ExternalState
 
 SEED = bytes(range(16))
@@ -41,7 +41,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.placed: list[Placed] = []
-        self.ends: list[Sequence[End]] = []
+        self.ends: list[Sequence[PartitionEnd]] = []
 
     def mark(self) -> int:
         return len(self.placed)
@@ -49,7 +49,7 @@ class Shelf:
     def place(self, placed: Placed) -> None:
         self.placed.append(placed)
 
-    def begin(self, ends: Sequence[End]) -> None:
+    def begin(self, ends: Sequence[PartitionEnd]) -> None:
         self.ends.append(ends)
 
 
@@ -165,7 +165,7 @@ def test_a_state_is_small_and_its_keeper_hears_what_it_means() -> None:
 
     assert other.snapshot() == log.snapshot()
     assert other.read(encode(Describe(b"t"))) == log.read(encode(Describe(b"t")))
-    assert list(found.ends[0])[1] == End("t", others.placed[0].partition, 100)
+    assert list(found.ends[0])[1] == PartitionEnd("t", others.placed[0].partition, 100)
     assert do(other, Append(b"t", 1, 100, body(b"a"))) == Appended(100, 101)
     other.restore(b"")
     assert decode_answer(other.read(encode(Describe(b"t")))) == Layout(())

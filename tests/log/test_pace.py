@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chappe.log.pace import GATHER_S, OVER_S, Pace
+from chappe.log.pace import GATHER_S, OVER_S, BatchPace
 
 
 class Sender:
@@ -12,7 +12,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.pace = Pace(0)
+        self.pace = BatchPace(0)
         self.left: list[tuple[float, float, int]] = []
         self._waiting: list[float] = []
         self._offset = 0
@@ -68,7 +68,7 @@ def test_a_few_at_once_are_no_fast_sequence() -> None:
 
 
 def test_between_two_batches_is_the_pause_that_is_asked_for() -> None:
-    pace = Pace(7)
+    pace = BatchPace(7)
     assert pace.leaves(100.0, 0.001)
     pace.left(100.0, 8)
     assert not pace.leaves(100.0009, 0.001)

@@ -15,7 +15,7 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.log.events import WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, Head, RecordMessage, Stored
 from chappe.log.producer import GREET_S, STORES, JournalBatch, JournalTrim, LogProducer
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 
 NOW = 100.0
 WALL = 1_700_000_000_000_000
@@ -591,7 +591,7 @@ def test_who_asks_for_what_was_damaged_in_the_journal_is_told_where_it_goes_on()
 
 
 def test_subscribers_are_counted_not_remembered() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = PeerSubscriptions()
     for on in (True, True, False):
         subscriptions.change(b"Sx", on)
     assert subscriptions.has(b"Sx")
@@ -621,7 +621,7 @@ def test_subscribers_are_counted_not_remembered() -> None:
 def test_an_original_listens_where_records_are_wanted_more_often_than_batches(
     prefixes: list[bytes], wanted: bool
 ) -> None:
-    subscriptions = Subscriptions()
+    subscriptions = PeerSubscriptions()
     for prefix in prefixes:
         subscriptions.change(prefix, True)
 

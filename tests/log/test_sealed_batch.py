@@ -15,7 +15,7 @@ from chappe.core import Persist, Publish, Reply
 from chappe.data.topic import encode_topic
 from chappe.errors import ProtocolError, RecordTooLarge, Sealed, UsageError
 from chappe.log.batch import SEALED, Batch, encode_batch, encode_record, encode_sealed, rebase
-from chappe.log.gap import Gap
+from chappe.log.gap import PartitionGap
 from chappe.log.messages import BatchMessage, Fetch, RecordMessage
 from chappe.log.producer import LogProducer
 from chappe.log.queries import ErrorAnswer, LastRequest, ReadRequest
@@ -135,7 +135,7 @@ def test_records_that_were_sealed_and_pending_are_batches_of_the_next_life(tmp_p
 
 
 def test_small_ones_are_never_merged() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     plain = [encode_batch(base, [b"x"], 1) for base in (0, 1, 12, 13)]
     for raw in (plain[0], plain[1], sealed(2, 5), sealed(7, 5), plain[2], plain[3]):
         stream.stage(Batch.parse(raw))
@@ -144,7 +144,7 @@ def test_small_ones_are_never_merged() -> None:
 
 
 def test_one_that_begins_before_what_is_there_is_kept_whole() -> None:
-    stream = Stream(Gap(4))
+    stream = Stream(PartitionGap(4))
     stream.stage(Batch.parse(sealed(0)))
     (append,) = stream.take(("hello", "P"))
     assert (append.base, append.count, body_of(append.body)) == (4, 6, BODY)

@@ -9,8 +9,8 @@ from tests.fixed_clock import FixedClock
 from chappe.defaults import BATCH_BYTES, BATCH_RECORDS_MAX
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.gap import Gap, GapState
-from chappe.log.storage import Append
+from chappe.log.gap import GapState, PartitionGap
+from chappe.log.storage import AppendRecords
 from chappe.log.writing import Stream
 
 KEY = ("hello", "P")
@@ -20,12 +20,12 @@ def batch(base: int, *values: bytes, at: int = 1) -> Batch:
     return Batch.parse(encode_batch(base, values, at))
 
 
-def values(appends: list[Append]) -> list[tuple[int, bytes | None]]:
+def values(appends: list[AppendRecords]) -> list[tuple[int, bytes | None]]:
     return [(r.offset, r.value) for each in appends for r in Batch.parse(each.body).records("t", "p")]
 
 
 def test_small_neighbours_are_merged_into_one() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     for base in range(10):
         stream.stage(batch(base, b"x", at=base))
 
@@ -36,7 +36,7 @@ def test_small_neighbours_are_merged_into_one() -> None:
 
 
 def test_large_batches_are_passed_on_as_they_are() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     large = [batch(base, bytes(LOG_LIMITS.small_batch_bytes)) for base in range(3)]
     for each in large:
         stream.stage(each)
@@ -45,7 +45,7 @@ def test_large_batches_are_passed_on_as_they_are() -> None:
 
 
 def test_merging_stops_at_the_size_of_a_batch() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     for base in range(100):
         stream.stage(batch(base, bytes(5_000)))
 
@@ -56,7 +56,7 @@ def test_merging_stops_at_the_size_of_a_batch() -> None:
 
 
 def test_merging_stops_at_the_count_of_a_batch() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     many = Batch.parse(encode_batch(0, [b""] * (BATCH_RECORDS_MAX - 1), 1))
     stream.stage(many)
     for base in range(many.next, many.next + 3):
@@ -66,7 +66,7 @@ def test_merging_stops_at_the_count_of_a_batch() -> None:
 
 
 def test_single_records_over_the_count_of_a_batch_become_several() -> None:
-    stream = Stream(Gap(7))
+    stream = Stream(PartitionGap(7))
     for _ in range(BATCH_RECORDS_MAX + 5):
         stream.stage_record(b"", FixedClock(1))
 
@@ -75,7 +75,7 @@ def test_single_records_over_the_count_of_a_batch_become_several() -> None:
 
 
 def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     for _ in range(20):
         stream.stage_record(bytes(BATCH_BYTES // 3 - 10), FixedClock(1))
 
@@ -85,7 +85,7 @@ def test_single_records_are_cut_into_batches_by_their_bytes() -> None:
 
 
 def test_a_single_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     for size in (10, 1_000_000, 10):
         stream.stage_record(bytes(size), FixedClock(1))
 
@@ -93,7 +93,7 @@ def test_a_single_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
 
 
 def test_the_part_that_is_there_already_is_cut_off() -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     stream.stage(batch(0, b"a", b"b"))
     stream.stage(batch(1, b"B", b"c"))
 
@@ -105,7 +105,7 @@ pieces = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 5),
 
 @given(pieces)
 def test_whatever_the_mixture_every_offset_comes_out_once_and_in_order(made: list[tuple[bool, int, int, int]]) -> None:
-    stream = Stream(Gap(0))
+    stream = Stream(PartitionGap(0))
     expected: dict[int, bytes] = {}
     for single, overlap, count, size in made:
         base = stream.gap.next if single else max(0, stream.gap.next - overlap)
@@ -123,7 +123,7 @@ def test_whatever_the_mixture_every_offset_comes_out_once_and_in_order(made: lis
 
 
 def test_a_stream_is_idle_when_the_storage_knows_everything() -> None:
-    stream = Stream(Gap(5))
+    stream = Stream(PartitionGap(5))
     assert stream.idle
     stream.gap.state = GapState.OPEN
     assert not stream.idle

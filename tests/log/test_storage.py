@@ -10,22 +10,22 @@ from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.errors import StorageFull
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, Hole, LogStorage, PartitionInfo, Read, Retention
+from chappe.log.storage import AppendRecords, Hole, LogStorage, PartitionInfo, Retention, StorageRead
 from chappe.storage.segments import SegmentStorage
 
 
 def batch(
     base: int, count: int, *, topic: str = "t", partition: str = "p", at: int = 100, heal: bool = False
-) -> Append:
+) -> AppendRecords:
     body = encode_batch(base, [b"record %d of %s" % (n, partition.encode()) for n in range(base, base + count)], at)
-    return Append(topic, partition, base, count, at, at, body, heal)
+    return AppendRecords(topic, partition, base, count, at, at, body, heal)
 
 
-def keep(storage: LogStorage, *batches: Append) -> None:
+def keep(storage: LogStorage, *batches: AppendRecords) -> None:
     storage.publish(storage.write(batches))
 
 
-def offsets(read: Read) -> list[int]:
+def offsets(read: StorageRead) -> list[int]:
     return [n for raw in read.batches for n in range(Batch.parse(raw).base, Batch.parse(raw).next)]
 
 
@@ -45,7 +45,7 @@ def info(storage: LogStorage, topic: str = "t", partition: str = "p") -> Partiti
 def test_nothing_is_known_of_an_unknown_partition(storage: LogStorage) -> None:
     assert storage.topics() == []
     assert storage.partition("t", "p") is None
-    assert storage.read("t", "p", 0, 100) == Read(())
+    assert storage.read("t", "p", 0, 100) == StorageRead(())
     assert storage.changed("", 0, 10) == []
 
 
@@ -69,7 +69,7 @@ def test_what_is_written_becomes_readable_when_it_is_published(storage: LogStora
     assert storage.partition("t", "p") is None
 
     storage.publish(written)
-    assert storage.read("t", "p", 0, 1) == Read((batch(0, 3).body,))
+    assert storage.read("t", "p", 0, 1) == StorageRead((batch(0, 3).body,))
     assert (info(storage).first, info(storage).next) == (0, 3)
 
 
@@ -89,7 +89,7 @@ def test_a_read_ends_before_it_gets_too_large_but_has_one_batch_at_least(storage
 @pytest.mark.parametrize("offset", [0, 4, 10, 11, 1 << 62])
 def test_outside_of_what_is_there_a_read_is_empty(storage: LogStorage, offset: int) -> None:
     keep(storage, batch(5, 5))
-    assert storage.read("t", "p", offset, 1000) == Read(())
+    assert storage.read("t", "p", offset, 1000) == StorageRead(())
 
 
 def test_partitions_and_topics_are_kept_apart(storage: LogStorage) -> None:
@@ -110,9 +110,9 @@ def test_any_topic_can_be_kept(storage: LogStorage, topic: str) -> None:
 
 @pytest.mark.parametrize("partition", ["", "ü", "\udcff", "x" * 255])
 def test_any_partition_can_be_kept(storage: LogStorage, partition: str) -> None:
-    made = Append("t", partition, 0, 2, 1, 1, encode_batch(0, [b"a", b"b"], 1))
+    made = AppendRecords("t", partition, 0, 2, 1, 1, encode_batch(0, [b"a", b"b"], 1))
     keep(storage, made)
-    assert storage.read("t", partition, 0, 1) == Read((made.body,))
+    assert storage.read("t", partition, 0, 1) == StorageRead((made.body,))
 
 
 def test_an_info_tells_size_and_times(storage: LogStorage) -> None:
@@ -172,7 +172,7 @@ def test_a_heal_replaces_nothing_that_is_there(storage: LogStorage) -> None:
     keep(storage, batch(2, 2), batch(6, 2))
     keep(storage, batch(0, 10, at=900, heal=True))
     assert offsets(storage.read("t", "p", 2, 10_000)) == list(range(2, 10))
-    assert storage.read("t", "p", 2, 1) == Read((batch(2, 2).body,))
+    assert storage.read("t", "p", 2, 1) == StorageRead((batch(2, 2).body,))
     assert storage.holes() == []
     assert (info(storage).first, info(storage).next) == (2, 10)
 
@@ -210,7 +210,7 @@ def test_a_reset_drops_what_is_below_and_is_a_change(storage: LogStorage) -> Non
     storage.reset("t", "p", 9)
     assert [each.first for each in storage.changed("", before, 10)] == [9]
     assert storage.holes() == []
-    assert storage.read("t", "p", 5, 1) == Read(())
+    assert storage.read("t", "p", 5, 1) == StorageRead(())
     storage.reset("t", "p", 2)
     assert info(storage).first == 9
 
@@ -231,7 +231,7 @@ def test_age_removes_everything_old_and_keeps_the_head(storage: LogStorage) -> N
 
     before = storage.version
     storage.forget(retained)
-    assert storage.read("t", "p", 0, 1) == Read(())
+    assert storage.read("t", "p", 0, 1) == StorageRead(())
     assert (info(storage).first, info(storage).next, info(storage).bytes) == (3, 3, 0)
     assert [each.topic for each in storage.changed("", before, 10)] == ["t"]
     assert info(storage, "other").bytes > 0

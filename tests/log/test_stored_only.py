@@ -18,7 +18,7 @@ from chappe.log.events import RecordsLost, RecordsUnconfirmed
 from chappe.log.messages import BatchMessage, Fetch, OnDisk, StoreInfo
 from chappe.log.queries import heads_answer
 from chappe.log.storage import Hole, PartitionInfo
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 
 CLOCK = FixedClock(WALL)
 
@@ -58,7 +58,7 @@ def test_it_does_not_ask_for_what_is_published() -> None:
 
 
 def test_producers_take_it_for_no_original() -> None:
-    subscriptions = Subscriptions()
+    subscriptions = PeerSubscriptions()
     for prefix in (b"Hhello", b"Rhello", b"Mhello", b"Hhello", b"Jhello"):
         subscriptions.change(prefix, True)
     assert not subscriptions.originals(b"hello")

@@ -17,7 +17,7 @@ from chappe.log.beyond import ALONE_S
 from chappe.log.consumer import EARLIEST, LATEST, Reset
 from chappe.log.messages import Fetch
 from chappe.log.queries import HeadsRequest, ReadRequest
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 
 HELLO = Filter("hello")
 KEY = ("hello", "P")
@@ -189,7 +189,7 @@ def test_a_time_in_the_midst_of_a_batch_is_still_waited_for() -> None:
     stamps = (WALL, WALL + 1, WALL + 2)
     store = StoreRig("S")
     body = encode_batch(0, [b"0", b"1", b"2"], WALL, timestamps=stamps)
-    store.storage.publish(store.storage.write([Append("hello", "P", 0, 3, stamps[0], stamps[-1], body)]))
+    store.storage.publish(store.storage.write([AppendRecords("hello", "P", 0, 3, stamps[0], stamps[-1], body)]))
     rig = ConsumerRig(Reset("time", WALL + 1))
     rig.late = []
     rig.meet(store)

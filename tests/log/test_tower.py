@@ -15,7 +15,7 @@ from chappe.defaults import BEACON_TIMEOUT_S, IDENTITY_BEACONS_MAX
 from chappe.errors import ProtocolError
 from chappe.log import beacon
 from chappe.log.beacon import REPLAY_S, TowerCore
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 
 ONE = [b"B", b"ONE", b"127.0.0.1", b"6000"]
 ONE_OUT = Publish((b"B", b"ONE", b"tcp://127.0.0.1:6000"))
@@ -171,7 +171,7 @@ HUB = [b"B", b"STORE", b"127.0.0.1", b"6000#hub"]
 
 
 def test_what_a_beacon_says_of_others_is_refused() -> None:
-    refused: list[Refusal] = []
+    refused: list[LogRefusal] = []
     core = TowerCore("127.0.0.1", guard(refused))
     assert core.handle_frames(HUB, "", "hub", 0.0)
 
@@ -187,7 +187,7 @@ def test_what_a_beacon_says_of_others_is_refused() -> None:
 
 
 def test_who_may_nothing_in_the_log_announces_nothing_and_only_producers_claim_identities() -> None:
-    refused: list[Refusal] = []
+    refused: list[LogRefusal] = []
     core = TowerCore("127.0.0.1", guard(refused))
 
     assert core.handle_frames([b"B", b"ANY", b"h", b"1#idle"], "", "idle", 0.0) == []

@@ -21,8 +21,8 @@ from chappe.log.traffic import (
     ROWS_MAX,
     SENDERS_MAX,
     Reading,
-    Report,
     Traffic,
+    TrafficReport,
     parse_report,
     reading_of,
     where_kept,
@@ -31,7 +31,7 @@ from chappe.log.traffic import (
 QUESTION = AskTraffic("node", "asker", 7)
 
 
-def told(traffic: Traffic, *carries: str, waiting: int = 0, full: bool = False) -> Report:
+def told(traffic: Traffic, *carries: str, waiting: int = 0, full: bool = False) -> TrafficReport:
     answer = traffic.answer(QUESTION, carries, waiting, full, 0.0)
     assert answer is not None
     return parse_report(answer.body)

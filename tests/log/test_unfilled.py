@@ -16,7 +16,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.events import RecordsLost
 from chappe.log.gap import GIVE_UP_TRIES
 from chappe.log.messages import Ack, Fetch, Stored
-from chappe.log.storage import Append, Hole, RunRetention
+from chappe.log.storage import AppendRecords, Hole, RunRetention
 from chappe.storage.segments.storage import SegmentStorage
 
 KEY = ("hello", "P")
@@ -237,7 +237,7 @@ def test_the_missing_beginning_survives_a_restart_on_disk(tmp_path: Path) -> Non
     storage = SegmentStorage(tmp_path)
     storage.reset("hello", "P", 0)
     body = encode_batch(5, [b"f"], WALL)
-    storage.publish(storage.write([Append("hello", "P", 5, 1, WALL, WALL, body)]))
+    storage.publish(storage.write([AppendRecords("hello", "P", 5, 1, WALL, WALL, body)]))
     assert [(hole.first, hole.last) for hole in storage.holes()] == [(0, 4)]
     storage.forget(storage.retain([], WALL))
     storage.close()

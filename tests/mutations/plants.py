@@ -2650,8 +2650,8 @@ PLANTS: Final[tuple[Plant, ...]] = (
         "plain-records-come-out-of-sealed-topics",
         "sealed",
         "sealing/in_log.py",
-        '            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")',
-        "            return Read(batch)",
+        '            return Unread(UnreadWhy.WRONG, f"they are not sealed for {group.name}, as the topic is")',
+        "            return OpenedRead(batch)",
     ),
     Plant(
         "stores-merge-what-they-cannot-read",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.sealing.people import FAR, TEXT, Group
 
 from chappe.log.batch import Batch, encode_batch, encode_sealed
-from chappe.log.opened import Read, Unread, Why
+from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.permissions import rules
 from chappe.permissions.rules import Permissions
 from chappe.sealing.epochs import GroupKeys
@@ -50,12 +50,12 @@ class Reader:
         body = self.group.sealer("ann").seal(secret, TOPIC, PARTITION, span, raw, self.group.micros)
         return Batch.parse(encode_sealed(offset, count, 1_000, 1_000, *body), check=False)
 
-    def open(self, batch: Batch) -> Why | None:
+    def open(self, batch: Batch) -> UnreadWhy | None:
         """Why it cannot be read, having gone on behind it if she is not of the group; None if it can."""
         outcome = self.opening.open(TOPIC, PARTITION, batch)
-        if isinstance(outcome, Read):
+        if isinstance(outcome, OpenedRead):
             return None
-        if outcome.why is Why.NOT_OURS:
+        if outcome.why is UnreadWhy.NOT_OURS:
             self.opening.pass_over(TOPIC, PARTITION, batch, batch.base)
         return outcome.why
 
@@ -65,9 +65,9 @@ class Reader:
 
 def test_what_came_before_her_own_files_is_read_again() -> None:
     cat = Reader()
-    assert cat.open(cat.batch(0)) is Why.NOT_OURS
+    assert cat.open(cat.batch(0)) is UnreadWhy.NOT_OURS
     cat.join()
-    assert [cat.open(each) for each in (cat.batch(2), cat.batch(4))] == [Why.NOT_OURS] * 2
+    assert [cat.open(each) for each in (cat.batch(2), cat.batch(4))] == [UnreadWhy.NOT_OURS] * 2
     assert cat.opening.again() == []
     cat.look(cat.permissions())
     assert cat.opening.again() == []  # the keys come later
@@ -84,7 +84,7 @@ def test_nothing_is_read_before_that() -> None:
     cat.open(cat.batch(0))
     cat.look(cat.permissions(), cat.group.keys)
     outcome = cat.opening.open(TOPIC, PARTITION, cat.batch(2))
-    assert outcome == Unread(Why.NO_KEYS_YET, "what comes before, and was passed over, is read again first")
+    assert outcome == Unread(UnreadWhy.NO_KEYS_YET, "what comes before, and was passed over, is read again first")
     assert cat.opening.again() == [(TOPIC, PARTITION, 0)]
 
 

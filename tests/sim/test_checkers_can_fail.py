@@ -20,17 +20,17 @@ from chappe.limits import LogLimits
 from chappe.log.batch import Batch
 from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Delivery, Records
-from chappe.log.exactly_once.staged import Kept
+from chappe.log.exactly_once.staged import KeptSinks
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps
 from chappe.log.messages import BatchMessage, Stored
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.queries import CommitAnswer, QueryReply, TrimRequest
 from chappe.log.sources import Key
-from chappe.log.storage import Append, PartitionInfo, Scrubbed, WriteRecords
+from chappe.log.storage import AppendRecords, PartitionInfo, Scrubbed, WriteRecords
 from chappe.log.store import LogStore
 from chappe.log.trimming import Trims
-from chappe.log.writing import Writer
+from chappe.log.writing import StoreWriter
 from chappe.sim.world import Settings
 
 
@@ -44,7 +44,7 @@ class AcknowledgesBeforeTheWrite(LogStore):
         return actions
 
 
-class ForgetsHalfOfItsWrite(Writer):
+class ForgetsHalfOfItsWrite(StoreWriter):
     """Counts all of a write as done of which it hands only the first half to the disk."""
 
     def write(self, now: float) -> list[Effect]:
@@ -68,7 +68,7 @@ class HoldsWithoutBound(Gaps):
             self.held_bytes += len(batch.raw)
 
 
-class ChangesWhatItStores(Writer):
+class ChangesWhatItStores(StoreWriter):
     def write(self, now: float) -> list[Effect]:
         actions = super().write(now)
         for each in actions:
@@ -78,11 +78,11 @@ class ChangesWhatItStores(Writer):
         return actions
 
     @staticmethod
-    def _moved(append: Append) -> Append:
+    def _moved(append: AppendRecords) -> AppendRecords:
         from chappe.log.batch import encode_batch
 
         body = encode_batch(append.base, [b"?"] * append.count, append.timestamp_min)
-        return Append(append.topic, append.partition, append.base, append.count, 0, 0, body, append.heal)
+        return AppendRecords(append.topic, append.partition, append.base, append.count, 0, 0, body, append.heal)
 
 
 class Unfenced(Transactions):
@@ -129,7 +129,7 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     """A store with these sinks."""
 
     class Store(LogStore):
-        def __init__(self, *arguments: Any, kept: Kept, limits: LogLimits, now: float, clock: Clock) -> None:
+        def __init__(self, *arguments: Any, kept: KeptSinks, limits: LogLimits, now: float, clock: Clock) -> None:
             super().__init__(*arguments, kept=kept, limits=limits, now=now, clock=clock)
             self.transactions = broken(self.storage.store_id, kept, self._writer.next_offset, limits, now=now)
 
@@ -137,7 +137,7 @@ def with_sinks(broken: type[Transactions]) -> type[LogStore]:
     return Store
 
 
-def with_writer(broken: type[Writer]) -> type[LogStore]:
+def with_writer(broken: type[StoreWriter]) -> type[LogStore]:
     """A store that writes like this."""
 
     class Store(LogStore):

@@ -9,8 +9,8 @@ import pytest
 from tests.worlds.ordered.homes import Homes
 
 from chappe.log.ordered.commands import Answer, BeginRun, CommitRows, StageRows
+from chappe.log.ordered.homes import ChainPiece, Snapshot
 from chappe.log.ordered.homes import Homes as Core
-from chappe.log.ordered.homes import Piece, Snapshot
 from chappe.sim.world import Settings
 
 CHUNK = 3
@@ -51,7 +51,7 @@ def commits_what_is_committed(patch: pytest.MonkeyPatch) -> None:
         forget(self, command)
         return stage(self, command, now_us)
 
-    def commit_again(self: Core, command: CommitRows, now_us: int) -> list[Piece] | Answer:
+    def commit_again(self: Core, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
         forget(self, command)
         return commit(self, command, now_us)
 
@@ -73,7 +73,7 @@ def forgets_whom_it_fenced(patch: pytest.MonkeyPatch) -> None:
 def lets_zombies_commit(patch: pytest.MonkeyPatch) -> None:
     commit = Core.commit
 
-    def anybody(self: Core, command: CommitRows, now_us: int) -> list[Piece] | Answer:
+    def anybody(self: Core, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
         sink = self._sinks.get(command.sink)
         run = command.run if sink is None else sink.run
         return commit(self, CommitRows(command.sink, run, command.batch, command.attempts), now_us)
@@ -85,7 +85,7 @@ def lets_zombies_commit(patch: pytest.MonkeyPatch) -> None:
 def commits_a_half(patch: pytest.MonkeyPatch) -> None:
     commit = Core.commit
 
-    def some(self: Core, command: CommitRows, now_us: int) -> list[Piece] | Answer:
+    def some(self: Core, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
         found = commit(self, command, now_us)
         return found[: (len(found) + 1) // 2] if isinstance(found, list) else found
 
@@ -95,7 +95,7 @@ def commits_a_half(patch: pytest.MonkeyPatch) -> None:
 def commits_all_attempts(patch: pytest.MonkeyPatch) -> None:
     commit = Core.commit
 
-    def all_of_them(self: Core, command: CommitRows, now_us: int) -> list[Piece] | Answer:
+    def all_of_them(self: Core, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
         found = commit(self, command, now_us)
         if not isinstance(found, list):
             return found

@@ -9,7 +9,7 @@ from tests.worlds.log import world
 from tests.worlds.log.forwarding import Forward
 from tests.worlds.log.scenario import Log
 
-from chappe.log.last_topics import LastTopics, _Topic
+from chappe.log.last_topics import LastTopics, _LastTopic
 from chappe.log.last_values import LastValues
 
 SEEDS = range(20)
@@ -37,7 +37,7 @@ def test_the_newest_come_and_then_everything(kind: type[Log]) -> None:
 def test_who_goes_on_behind_what_was_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = LastTopics._finish
 
-    def later(self: LastTopics, found: _Topic) -> None:
+    def later(self: LastTopics, found: _LastTopic) -> None:
         found.cuts = {partition: cut + 2 for partition, cut in found.cuts.items()}
         finish(self, found)
 
@@ -48,7 +48,7 @@ def test_who_goes_on_behind_what_was_told_is_caught(monkeypatch: pytest.MonkeyPa
 def test_who_goes_on_before_what_was_told_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = LastTopics._finish
 
-    def earlier(self: LastTopics, found: _Topic) -> None:
+    def earlier(self: LastTopics, found: _LastTopic) -> None:
         found.cuts = dict.fromkeys(found.cuts, 0)
         finish(self, found)
 

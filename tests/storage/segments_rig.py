@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 
 
-def batch(base: int, count: int, *, topic: str = "t", partition: str = "p", heal: bool = False) -> Append:
+def batch(base: int, count: int, *, topic: str = "t", partition: str = "p", heal: bool = False) -> AppendRecords:
     body = encode_batch(base, [b"record %d of %s" % (n, partition.encode()) for n in range(base, base + count)], 100)
-    return Append(topic, partition, base, count, 100, 100, body, heal)
+    return AppendRecords(topic, partition, base, count, 100, 100, body, heal)
 
 
-def keep(storage: SegmentStorage, *batches: Append) -> None:
+def keep(storage: SegmentStorage, *batches: AppendRecords) -> None:
     storage.publish(storage.write(batches))
 
 

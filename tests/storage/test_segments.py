@@ -20,7 +20,7 @@ from tests.alone import alone
 
 from chappe.errors import StorageError, StorageFormat, StorageLocked
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, PartitionInfo, Read, Retention
+from chappe.log.storage import AppendRecords, PartitionInfo, Retention, StorageRead
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.directory import folder_name, load_identity
 from chappe.storage.segments.files import Buffer, FileOps
@@ -28,16 +28,16 @@ from chappe.storage.segments.files import Buffer, FileOps
 
 def batch(
     base: int, count: int, *, topic: str = "t", partition: str = "p", at: int = 100, heal: bool = False
-) -> Append:
+) -> AppendRecords:
     body = encode_batch(base, [b"record %d of %s" % (n, partition.encode()) for n in range(base, base + count)], at)
-    return Append(topic, partition, base, count, at, at, body, heal)
+    return AppendRecords(topic, partition, base, count, at, at, body, heal)
 
 
-def keep(storage: SegmentStorage, *batches: Append) -> None:
+def keep(storage: SegmentStorage, *batches: AppendRecords) -> None:
     storage.publish(storage.write(batches))
 
 
-def offsets(read: Read) -> list[int]:
+def offsets(read: StorageRead) -> list[int]:
     return [n for raw in read.batches for n in range(Batch.parse(raw).base, Batch.parse(raw).next)]
 
 
@@ -505,7 +505,7 @@ def test_a_hundred_thousand_partitions_restart_quickly(tmp_path: Path, capsys: p
     body = encode_batch(0, [b"x" * 100] * 10, 5)
     storage = SegmentStorage(tmp_path)
     for start in range(0, 100_000, 10_000):
-        keep(storage, *(Append("t", f"{n:036d}", 0, 10, 5, 5, body) for n in range(start, start + 10_000)))
+        keep(storage, *(AppendRecords("t", f"{n:036d}", 0, 10, 5, 5, body) for n in range(start, start + 10_000)))
     storage.close()
     code = (
         "import sys, time; from chappe.storage.segments import SegmentStorage\n"

@@ -15,7 +15,7 @@ from tests.storage.segments_rig import batch, everything, holes, keep
 from chappe.defaults import DISK_RESERVE_BYTES
 from chappe.errors import StorageError, StorageFull
 from chappe.log.batch import encode_batch
-from chappe.log.storage import Append, Retention
+from chappe.log.storage import AppendRecords, Retention
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import Buffer, FileOps
 
@@ -415,7 +415,7 @@ def test_a_segment_within_a_record_is_not_taken_for_blocks(tmp_path: Path) -> No
     raw = next((tmp_path / "one" / "topics" / "t").glob("*.seg")).read_bytes()
     storage = SegmentStorage(tmp_path / "two")
     keep(storage, batch(0, 2))
-    keep(storage, Append("t", "x", 0, 1, 1, 1, encode_batch(0, [raw * 3], 1)))
+    keep(storage, AppendRecords("t", "x", 0, 1, 1, 1, encode_batch(0, [raw * 3], 1)))
     keep(storage, batch(2, 2))
     file = next((tmp_path / "two" / "topics" / "t").glob("*.seg"))
     changed = bytearray(file.read_bytes())

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.log.memory_storage import MemoryLogStorage
 
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, LogStorage, PartitionInfo, Retention
+from chappe.log.storage import AppendRecords, LogStorage, PartitionInfo, Retention
 from chappe.storage.segments import SegmentStorage
 
 TOPICS = st.sampled_from(["a", "a/b"])
@@ -20,8 +20,8 @@ PARTITIONS = st.sampled_from(["p", "q"])
 TIMES = st.integers(0, 50)
 
 
-def batch(topic: str, partition: str, base: int, count: int, at: int, *, heal: bool = False) -> Append:
-    return Append(
+def batch(topic: str, partition: str, base: int, count: int, at: int, *, heal: bool = False) -> AppendRecords:
+    return AppendRecords(
         topic,
         partition,
         base,
@@ -78,7 +78,7 @@ class SameAsMemory(RuleBasedStateMachine):
         found = self.memory.partition(topic, partition)
         return found.next if found else 0
 
-    def keep(self, *appends: Append) -> None:
+    def keep(self, *appends: AppendRecords) -> None:
         self.disk.publish(self.disk.write(appends))
         self.memory.publish(self.memory.write(appends))
 

@@ -17,7 +17,7 @@ from tests.storage.power import Killed, PowerOps
 
 from chappe.errors import StorageError
 from chappe.log.batch import Batch, encode_batch
-from chappe.log.storage import Append, Retention
+from chappe.log.storage import AppendRecords, Retention
 from chappe.storage.segments import SegmentStorage
 
 KEYS = [(topic, partition) for topic in ("t", "u") for partition in ("p", "q")]
@@ -28,9 +28,9 @@ def value(key: Key, offset: int) -> bytes:
     return b"%s %s %d" % (key[0].encode(), key[1].encode(), offset) * (1 + offset % 40)
 
 
-def batch(key: Key, base: int, count: int) -> Append:
+def batch(key: Key, base: int, count: int) -> AppendRecords:
     body = encode_batch(base, [value(key, n) for n in range(base, base + count)], 5)
-    return Append(*key, base, count, 5, 5, body)
+    return AppendRecords(*key, base, count, 5, 5, body)
 
 
 def let_go(storage: SegmentStorage) -> None:
@@ -148,7 +148,7 @@ class World:
             self.acknowledge()
             self.removing = False
             return
-        appends: list[Append] = []
+        appends: list[AppendRecords] = []
         heads = {key: found.next if (found := storage.partition(*key)) else 0 for key in KEYS}
         for key in rng.choices(KEYS, k=rng.randint(1, 6)):
             count = rng.randint(1, 5)

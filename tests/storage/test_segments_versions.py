@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chappe.log.batch import encode_batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments import storage as module
 
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def store(directory: Path, partition: str | None = None) -> SegmentStorage:
     storage = SegmentStorage(directory)
     if partition is not None:
-        storage.publish(storage.write([Append("t", partition, 0, 1, 1, 1, encode_batch(0, [b"x"], 1))]))
+        storage.publish(storage.write([AppendRecords("t", partition, 0, 1, 1, 1, encode_batch(0, [b"x"], 1))]))
     return storage
 
 

@@ -29,7 +29,7 @@ from chappe.log.exactly_once.staged import (
     StagedAttempt,
     StagePiece,
 )
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import Buffer, FileOps
 from chappe.storage.sink_database import DATABASE, SinkDatabase, Statement
@@ -438,7 +438,7 @@ def test_committed_rows_that_rot_leave_a_hole_and_no_lie(tmp_path: Path) -> None
     assert info is not None
     assert info.next == 6
     assert [(hole.first, hole.last) for hole in disk.storage.holes()] == [(2, 3)]
-    disk.storage.publish(disk.storage.write([Append("t", "other", 0, 1, 7, 7, encode_batch(0, [b"x"], 7))]))
+    disk.storage.publish(disk.storage.write([AppendRecords("t", "other", 0, 1, 7, 7, encode_batch(0, [b"x"], 7))]))
     disk.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from chappe import Consumer, Producer, read_batches
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.testing import Log
 
@@ -25,7 +25,7 @@ def test_what_is_sent_is_stored_and_comes(chappe_log: Log) -> None:
 def test_a_record_does_not_wait_for_the_disk_of_a_store(chappe_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     write = SegmentStorage.write
 
-    def slow(storage: SegmentStorage, appends: Sequence[Append]) -> object:
+    def slow(storage: SegmentStorage, appends: Sequence[AppendRecords]) -> object:
         time.sleep(60)
         return write(storage, appends)
 

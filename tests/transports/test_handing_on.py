@@ -13,7 +13,7 @@ from tests.waiting import until
 
 from chappe import Consumer, Forwarder, Keys, Producer, Store, Tower
 from chappe.api import permissions
-from chappe.log.handing_on import GROUPS, NEWS, PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
+from chappe.log.handing_on import GROUPS, NEWS, PERMISSIONS, VERSION, WORD_BYTES, Middle, PermissionsMember
 from chappe.security import permissions_file, sealed_file
 from chappe.storage.key_files import watched_permissions
 from chappe.storage.sealed_files import watched_groups
@@ -78,7 +78,7 @@ def test_all_have_the_newest_version_in_the_end_and_then_nothing_is_sent_but_its
     to_members: list[list[bytes]] = []
     to_middle: list[list[bytes]] = []
     middle = Middle(files[0], to_members.append)
-    members = [Member(each, to_middle.append, b"%016d" % place) for place, each in enumerate(files[1:])]
+    members = [PermissionsMember(each, to_middle.append, b"%016d" % place) for place, each in enumerate(files[1:])]
     newest = max(each.version for each in files)
     keys = max(each.groups.version for each in files)
 
@@ -147,7 +147,7 @@ def test_who_joins_is_told_the_versions_soon_and_notes_them() -> None:
     said = [each for each in sent if each[0] == VERSION]
     assert len(said) == 1
     late = File(1, 2)
-    Member(late, lambda frames: None, b"w" * WORD_BYTES).hear(said[0], 7.0)
+    PermissionsMember(late, lambda frames: None, b"w" * WORD_BYTES).hear(said[0], 7.0)
     assert late.groups.heard == [("ward", 3, 7.0)]
 
 
@@ -175,7 +175,7 @@ ODD = (
 
 def test_what_has_other_frames_is_nothing() -> None:
     file = File(3)
-    member = Member(file, lambda frames: None, b"word")
+    member = PermissionsMember(file, lambda frames: None, b"word")
     middle = Middle(file, lambda frames: None)
     for frames in ([PERMISSIONS], [VERSION], [PERMISSIONS, b"7", b"8"], [PERMISSIONS, b""], [VERSION, b""], *ODD):
         member.hear(frames, 0.0)

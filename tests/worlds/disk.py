@@ -16,7 +16,7 @@ from chappe.errors import StorageFull
 from chappe.log.batch import Batch
 from chappe.log.events import ScrubEnded
 from chappe.log.exactly_once.staged import MemoryStaged
-from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
+from chappe.log.storage import AppendRecords, Hole, PartitionInfo, Retention, Scrubbed, StorageRead
 
 Key = tuple[str, str]
 
@@ -87,7 +87,7 @@ class SimDisk:
         self.scrubbed_us = 0
         self.suspicious = False
         # What a killed process wrote, and where its partition ended before; not safe until it is synced.
-        self._cached: list[tuple[Append, int | None]] = []
+        self._cached: list[tuple[AppendRecords, int | None]] = []
         self._version = 0
         self._scrub_at = 0  # the partition that is read next
 
@@ -98,7 +98,7 @@ class SimDisk:
 
     # -- the storage port ---------------------------------------------------------------------------
 
-    def write(self, appends: Sequence[Append]) -> tuple[Append, ...]:
+    def write(self, appends: Sequence[AppendRecords]) -> tuple[AppendRecords, ...]:
         """See ``LogStorage``; here what is written counts as durable from now on."""
         if self.full:
             raise StorageFull("the disk of the simulation is full")
@@ -111,13 +111,13 @@ class SimDisk:
         for each in written:
             self._insert(each)
 
-    def _part(self, each: Append) -> Part:
+    def _part(self, each: AppendRecords) -> Part:
         part = self.parts.get((each.topic, each.partition))
         if part is None:
             part = self.parts[each.topic, each.partition] = Part(each.base, each.base)
         return part
 
-    def _safe(self, appends: Sequence[Append]) -> None:
+    def _safe(self, appends: Sequence[AppendRecords]) -> None:
         for each in appends:
             self._part(each)
             ever = self.ever.setdefault((each.topic, each.partition), bytearray())
@@ -125,7 +125,7 @@ class SimDisk:
             ever.extend(bytes(max(0, end - len(ever))))
             ever[each.base : end] = b"\1" * each.count
 
-    def _insert(self, each: Append) -> None:
+    def _insert(self, each: AppendRecords) -> None:
         part = self._part(each)
         if each.heal:
             for low, high in part.gaps():
@@ -185,11 +185,11 @@ class SimDisk:
         """The version of the newest change."""
         return self._version
 
-    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         """See ``LogStorage``; damaged blocks that are met turn into holes."""
         part = self.parts.get((topic, partition))
         if part is None or not part.first <= offset < part.next:
-            return Read(())
+            return StorageRead(())
         batches: list[bytes] = []
         size, at = 0, offset
         while at < part.next:
@@ -205,9 +205,9 @@ class SimDisk:
             size += len(block.body)
             at = block.next
         if batches:
-            return Read(tuple(batches), ahead=_end_of(part, at, bytes_max))
+            return StorageRead(tuple(batches), ahead=_end_of(part, at, bytes_max))
         low, high = next(gap for gap in part.gaps() if gap[0] <= offset < gap[1])
-        return Read((), Hole(topic, partition, low, high - 1, "damaged by the simulation"))
+        return StorageRead((), Hole(topic, partition, low, high - 1, "damaged by the simulation"))
 
     def offset_at(self, topic: str, partition: str, timestamp: int) -> int:
         """The first offset whose batch ends at or after ``timestamp``; ``next`` if all are older."""
@@ -301,7 +301,7 @@ class SimDisk:
                 part.first = was.first
                 self._touch(part)
 
-    def tear(self, appends: Sequence[Append], survivors: int) -> None:
+    def tear(self, appends: Sequence[AppendRecords], survivors: int) -> None:
         """A kill during a write: its first ``survivors`` blocks are there afterwards, in memory at least."""
         for each in appends[:survivors]:
             part = self.parts.get((each.topic, each.partition))

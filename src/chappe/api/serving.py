@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from chappe.api.tokens import Holder, token_holder
 from chappe.errors import NotPermitted, UsageError
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.permissions.rules import ADMINISTER, Permissions
 from chappe.security import Keys, LogSecurity, Security, Tls, check_reach, is_loopback
 from chappe.storage.key_files import watched_permissions
@@ -147,6 +147,6 @@ class Office:
         name = self._door.holder(host, by_certificate, authorization).name
         decision = self._watched.permissions.decide(name, ADMINISTER, "", datetime.now(UTC), subtree=True)
         if not decision.allowed:
-            refusal = Refusal(name, ADMINISTER, "", decision.why, prefix=True)
+            refusal = LogRefusal(name, ADMINISTER, "", decision.why, prefix=True)
             self._door.refusals.add_refusal(refusal)
             raise NotPermitted(str(refusal))

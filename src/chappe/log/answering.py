@@ -104,7 +104,7 @@ class Answering:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptBatch:
     base: int
     next: int
     body: bytes
@@ -129,7 +129,7 @@ class KeptBatches:
         self._limits = limits
         self._topic = topic
         self._address = address
-        self._batches: deque[_Kept] = deque()
+        self._batches: deque[_KeptBatch] = deque()
         self.bytes = 0
         self._shared = KeptBytes() if shared is None else shared
 
@@ -140,7 +140,7 @@ class KeptBatches:
 
     def add(self, base: int, next_: int, body: bytes) -> None:
         """Keep a batch behind the others."""
-        self._batches.append(_Kept(base, next_, body))
+        self._batches.append(_KeptBatch(base, next_, body))
         self.bytes += len(body)
         self._shared.total += len(body)
 

@@ -21,14 +21,14 @@ from chappe.defaults import RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch
 from chappe.log.events import DamageFound, RecordsLost
-from chappe.log.gap import GIVE_UP_TRIES, Gap, Gaps
+from chappe.log.gap import GIVE_UP_TRIES, Gaps, PartitionGap
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ReadAnswer
 from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, Source, Sources
+from chappe.log.sources import Key, KnownStore, Sources
 from chappe.log.storage import Hole, LogStorage
-from chappe.log.subscriptions import Subscriptions
-from chappe.log.writing import Writer
+from chappe.log.subscriptions import PeerSubscriptions
+from chappe.log.writing import StoreWriter
 
 SILENT_S: Final = 5.0  # a producer not heard for this long is gone
 FOUND_S: Final = 2.0  # stores that are there are found so soon after the first one
@@ -37,7 +37,7 @@ EVERYTHING: Final = (Filter("", prefix=True),)  # what other stores are asked fo
 
 
 @dataclass(slots=True)
-class _Part:
+class _UnfilledPart:
     """The ranges of one partition, and the question to its producer for the first of them."""
 
     ranges: RangeSet = field(default_factory=RangeSet)
@@ -56,14 +56,14 @@ class Unfilled:
 
     def __init__(self, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits
-        self._parts: dict[Key, _Part] = {}
+        self._parts: dict[Key, _UnfilledPart] = {}
 
     def __iter__(self) -> Iterator[Key]:
         return iter(list(self._parts))
 
     def miss(self, key: Key, first: int, end: int, ask_at: float = -math.inf) -> None:
         """The store goes on at ``end`` without ``first`` <= n < ``end``."""
-        part = self._parts.setdefault(key, _Part())
+        part = self._parts.setdefault(key, _UnfilledPart())
         part.ranges.add(first, end)
         part.ask_at = max(part.ask_at, ask_at)
 
@@ -137,9 +137,9 @@ class Backfill:
         self,
         storage: LogStorage,
         gaps: Gaps,
-        writer: Writer,
+        writer: StoreWriter,
         sources: Sources,
-        subscriptions: Subscriptions,
+        subscriptions: PeerSubscriptions,
         limits: LogLimits,
     ) -> None:
         self._storage = storage
@@ -164,11 +164,11 @@ class Backfill:
         """What is on our own disk."""
         return self._writer.stored(key)
 
-    def readable_to(self, key: Key, gap: Gap) -> float:
+    def readable_to(self, key: Key, gap: PartitionGap) -> float:
         """Everything that another store has is wanted."""
         return math.inf
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Begin a partition that is new where the others begin, if they removed what came before.
 
         Each removes by its own retention, and a partition cannot begin earlier afterwards: so those who were found with
@@ -187,12 +187,12 @@ class Backfill:
         self._gaps.progress(key, gap)
         return self.take_held(key, gap, now)
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """What its producer answers from now on may not be for what was given up."""
         self.unfilled.wait(key, now + SILENT_S)
         return []
 
-    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+    def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
         """Return 0 for records before a new partition, and for those that all who could have them lack."""
         if self._writer.unknown(key):
             # A producer that speaks and does not answer does not hear us: what we lack it may still have.
@@ -210,7 +210,7 @@ class Backfill:
         away = now - self._sources.gone_at < self._limits.give_up_s
         return not away and not self._subscriptions.original_stores() and self._sources.listed(EVERYTHING, since)
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
+    def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         """Report what is lost; what may yet come is remembered, and nothing behind it is acknowledged."""
         first = min((first for first, _ in self._sources.ranges(key)), default=0)
         damaged = gap.damaged_to > gap.next
@@ -225,7 +225,7 @@ class Backfill:
         reason = "no store or producer has them any more" if gone else "no store or producer answered for them"
         return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Write what is held and begins at or before the next offset."""
         actions = self._writer.go_on(key, self._writer.streams[key], now)
         self._writer.prune(key)
@@ -268,7 +268,7 @@ class Backfill:
         return actions
 
     def healing(
-        self, store: Source, hole: Hole, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+        self, store: KnownStore, hole: Hole, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
         """A store answered for a hole: write what it has. Raises ProtocolError for a malformed batch."""
         actions = self._writer.heal(hole, [Batch.parse(raw) for raw in batches], now)
@@ -278,7 +278,7 @@ class Backfill:
                 actions += self._ask(replace(hole, first=first), now, store)
         return actions
 
-    def _ask(self, hole: Hole, now: float, store: Source | None = None) -> list[Effect]:
+    def _ask(self, hole: Hole, now: float, store: KnownStore | None = None) -> list[Effect]:
         """Ask a store, or else the next one in turn, for a damaged range; nothing if there is none."""
         usable = self._sources.usable(now)
         if not usable:

@@ -40,7 +40,7 @@ class ClockRead(Frozen, frozen=True):
 
 
 @dataclass(slots=True)
-class _State:
+class _ClockState:
     """What is known of the clock of one partition's producer."""
 
     clock: ClockEstimate = field(default_factory=ClockEstimate)
@@ -60,7 +60,7 @@ class Clocks:
         self._address = address
         self._clock = clock
         self._pause_s = pause_s
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _ClockState] = {}
         self._waits: Deadlines[str] = Deadlines()
         self._own = ClockEstimate(slack_s=0.0)
         self._number = 0
@@ -189,26 +189,26 @@ class Clocks:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _of(self, partition: str) -> _State:
+    def _of(self, partition: str) -> _ClockState:
         state = self._states.get(partition)
         if state is None:
             if len(self._states) >= CLOCKS_MAX:
                 oldest = next(iter(self._states))
                 self._wait_no_more(oldest, self._states.pop(oldest))
-            state = self._states[partition] = _State()
+            state = self._states[partition] = _ClockState()
         return state
 
-    def _wait_no_more(self, partition: str, state: _State) -> None:
+    def _wait_no_more(self, partition: str, state: _ClockState) -> None:
         state.since = math.inf
         self._waits.clear(partition)
 
-    def _ask_seldom(self, partition: str, state: _State, now: float) -> list[Effect]:
+    def _ask_seldom(self, partition: str, state: _ClockState, now: float) -> list[Effect]:
         if now < state.asked_at + state.pause_s:
             return []
         state.pause_s = self._pause_s if state.silent else min(2 * state.pause_s, self._pause_s)
         return self._ask(partition, state, now)
 
-    def _ask(self, partition: str, state: _State, now: float) -> list[Effect]:
+    def _ask(self, partition: str, state: _ClockState, now: float) -> list[Effect]:
         self._states[partition] = self._states.pop(partition)  # asked last
         self._number += 1
         state.asked_at = now

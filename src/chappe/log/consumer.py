@@ -27,7 +27,7 @@ from chappe.log.clock import ClockEstimate
 from chappe.log.clocks import Clocks
 from chappe.log.delivery import COUNTED, EARLIEST, LAST, LATEST, Delivery, Partition, Reset
 from chappe.log.events import PartitionsLeftOut
-from chappe.log.gap import UNDECIDED, Gap, GapState, Load, check_single
+from chappe.log.gap import UNDECIDED, GapState, Load, PartitionGap, check_single
 from chappe.log.last_topics import LastTopics
 from chappe.log.messages import (
     BatchMessage,
@@ -43,7 +43,7 @@ from chappe.log.messages import (
 )
 from chappe.log.queries import Answer, HeadsAnswer, SeekAnswer
 from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, Question, Source, Sources
+from chappe.log.sources import Key, KnownStore, Question, Sources
 from chappe.log.storage import PartitionInfo
 from chappe.log.subscriptions import address_in
 
@@ -466,7 +466,7 @@ class LogConsumer:
         """True if it counts the stores that have a record: a single store has everything that is read from it."""
         return self.min_acks >= COUNTED
 
-    def _counted(self, gap: Gap) -> None:
+    def _counted(self, gap: PartitionGap) -> None:
         """A store said what it has on disk: enough may have what a gap waits for."""
         if gap.state is GapState.OPEN and not gap.tries:
             gap.retry_at = 0.0
@@ -517,7 +517,7 @@ class LogConsumer:
         return [action for topic in lasts for action in self._last.unanswered(topic, now)] + self._begin(now)
 
     def _last_came(
-        self, store: Source, topic: str, answer: Answer, batches: Sequence[bytes | memoryview], now: float
+        self, store: KnownStore, topic: str, answer: Answer, batches: Sequence[bytes | memoryview], now: float
     ) -> list[Effect]:
         """A store told newest records of a topic: deliver those of partitions that have not begun."""
         actions, page = self._last.answered(store, topic, answer, now)
@@ -620,7 +620,7 @@ class LogConsumer:
             return self._reset is not LATEST if reached is None else reached < end
         return True
 
-    def _start(self, store: Source, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
+    def _start(self, store: KnownStore, key: Key, info: PartitionInfo, *, new: bool, now: float) -> int:
         """Where to begin in a partition that a store lists; another store may have more from before."""
         if self._reset is LAST:
             return info.first if self._last.begun(key[0]) else self._begin_with_last(key, now)
@@ -632,13 +632,15 @@ class LogConsumer:
             return UNDECIDED
         return min([info.first, *(first for first, _ in self._sources.ranges(key))])
 
-    def _has_all(self, store: Source, key: Key, info: PartitionInfo, now: float) -> bool:
+    def _has_all(self, store: KnownStore, key: Key, info: PartitionInfo, now: float) -> bool:
         """True if a store lists all that any store has of a partition."""
         if not self._sources.all_listed(now, but=store):
             return False
         return all(info.first <= first and next_ <= info.next for first, next_ in self._sources.ranges(key))
 
-    def _listed(self, store: Source, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float) -> list[Effect]:
+    def _listed(
+        self, store: KnownStore, wanted: Filter, answer: HeadsAnswer, asked_at: float, now: float
+    ) -> list[Effect]:
         """A store lists partitions: begin those that are new, and get what nobody sends live."""
         delivery = self._delivery
         actions: list[Effect] = []

@@ -13,7 +13,7 @@ from chappe.defaults import BATCH_RECORDS_MAX, RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, StampedHere, encode_batch
 from chappe.log.events import OutOfRange, RecordsLost, RecordsMissing, RecordsUnconfirmed
-from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gap, Gaps, GapState
+from chappe.log.gap import GIVE_UP_TRIES, UNDECIDED, Gaps, GapState, PartitionGap
 from chappe.log.sources import Key, Sources
 from chappe.log.storage import PartitionInfo
 
@@ -78,7 +78,7 @@ LAST: Final = Reset("last")
 class Partition:
     """One partition."""
 
-    gap: Gap
+    gap: PartitionGap
     delivered: bool = False  # a record of it came, or a store told its newest: its position outlives the store
     strict: bool = False  # an offset the user named: out of range is an error, not a reset
     since: int | None = None  # begin with the first record that has this time or a later one; it has not come yet
@@ -101,7 +101,7 @@ class Records(Frozen, frozen=True):
 
 
 @dataclass(slots=True)
-class _Singles:
+class _GatheredSingles:
     """Consecutive single records of an original, gathered for one batch."""
 
     base: int
@@ -133,10 +133,10 @@ class Delivery:
         self.gaps = Gaps(address, sources, limits, eager=True, fetches=not min_acks)
         self.gaps.owner = self
         self.partitions = {
-            key: Partition(Gap(position, position), delivered=True) for key, position in positions.items()
+            key: Partition(PartitionGap(position, position), delivered=True) for key, position in positions.items()
         }
         self.settled: dict[Key, int] = {}  # next offsets of those that nothing was heard of for long
-        self.singles: dict[Key, _Singles] = {}  # gathered; ``hand_on`` delivers them
+        self.singles: dict[Key, _GatheredSingles] = {}  # gathered; ``hand_on`` delivers them
         self.queued_bytes = 0  # delivered or about to be, and not taken by the application
         self.duplicates = 0
 
@@ -160,12 +160,12 @@ class Delivery:
         part = self.partitions.get(key)
         if part is None and key in self.settled:
             position = self.settled.pop(key)
-            part = self.partitions[key] = Partition(Gap(position, position), delivered=True)
+            part = self.partitions[key] = Partition(PartitionGap(position, position), delivered=True)
         return part
 
     def add(self, key: Key, next_: int) -> Partition:
         """A partition that is new."""
-        part = self.partitions[key] = Partition(Gap(next_), strict=self._reset.strict)
+        part = self.partitions[key] = Partition(PartitionGap(next_), strict=self._reset.strict)
         return part
 
     def settle(self, now: float) -> None:
@@ -226,7 +226,7 @@ class Delivery:
 
     def go_to(self, key: Key, offset: int, *, strict: bool = True) -> None:
         """Go on at an offset that the user named; else, if not ``strict``, behind what nobody has of it any more."""
-        part = self.find(key) or self.partitions.setdefault(key, Partition(Gap(offset)))
+        part = self.find(key) or self.partitions.setdefault(key, Partition(PartitionGap(offset)))
         gap = part.gap
         self.gaps.drop_held(gap)
         gap.next, gap.heard_at, gap.retry_at, gap.tries = offset, -math.inf, 0.0, 0
@@ -256,7 +256,7 @@ class Delivery:
         gap = part.gap
         singles = self.singles.get(key)
         if singles is None:
-            singles = self.singles[key] = _Singles(gap.next, self._clock.wall_ns() // 1000, [])
+            singles = self.singles[key] = _GatheredSingles(gap.next, self._clock.wall_ns() // 1000, [])
         singles.contents.append(content)
         singles.size += len(content)
         self.queued_bytes += len(content)
@@ -311,7 +311,7 @@ class Delivery:
             self._deliver_held(key, part, actions, moved=gap.next > next_)
         return actions
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Deliver what is held and begins at or before the next offset."""
         actions: list[Effect] = []
         if gap.state is not GapState.CLOSED:
@@ -352,7 +352,7 @@ class Delivery:
         """Everything that a store lists is remembered."""
         return -1
 
-    def readable_to(self, key: Key, gap: Gap) -> float:
+    def readable_to(self, key: Key, gap: PartitionGap) -> float:
         """The offset before which enough stores have everything on disk, if stores are counted."""
         if self._min_acks < COUNTED or gap.next == UNDECIDED:
             return math.inf
@@ -371,7 +371,7 @@ class Delivery:
             gap.retry_at = now + RETRY_S / 10
         return kept
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Find out where to begin; report a position that is not, or no longer, there, and go on elsewhere."""
         part = self.partitions[key]
         if gap.next == UNDECIDED:
@@ -406,7 +406,7 @@ class Delivery:
         part.told = gap.next
         return [Report(RecordsUnconfirmed(key[0], key[1], gap.next, gap.head - 1, self._min_acks))]
 
-    def _decide(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def _decide(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Ask a store where a time begins; if none can say, start with what came live."""
         if self._reset.kind == "earliest":  # stores may begin at different offsets
             ranges = self._sources.ranges(key)
@@ -445,7 +445,7 @@ class Delivery:
         first = min((first for first, _ in self._sources.ranges(key)), default=at)
         return self._out_of_range(key, part, first, at, now)
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Say once for each gap that it is waited for."""
         part = self.partitions[key]
         waited = now - gap.missing_at
@@ -455,7 +455,7 @@ class Delivery:
         end = gap.damaged_to if gap.damaged_to > gap.next else gap.end
         return [Report(RecordsMissing(key[0], key[1], gap.next, end - 1))]
 
-    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+    def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
         """Where there are or were stores, longer than they wait for one another; for the same stores only once."""
         if not self._sources.ever:
             return 0.0
@@ -464,7 +464,7 @@ class Delivery:
         spent = self._sources.gone_at < passed_at and gap.missing_at - passed_at < patience_s
         return 0.0 if spent else patience_s
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
+    def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         """Report what is lost."""
         damaged = gap.damaged_to > gap.next
         why = "they are damaged on disk and no other store has them"
@@ -472,7 +472,7 @@ class Delivery:
         self.partitions[key].passed_at = now
         return [Report(RecordsLost(key[0], key[1], gap.next, goal - 1, reason))]
 
-    def answer_begins(self, gap: Gap, base: int) -> None:
+    def answer_begins(self, gap: PartitionGap, base: int) -> None:
         """The answer to a FETCH begins at ``base``, behind the next offset."""
         if gap.next != UNDECIDED and not gap.held and gap.tries and not self._sources.ever:
             # The producer answered from the first record that it still keeps: what came before is not there.

@@ -39,7 +39,7 @@ LATELY_MAX: Final = 50_000  # messages of one kind that are passed on within tha
 
 
 @dataclass(slots=True)
-class _Singles:
+class _PassedSingles:
     """Records that follow each other."""
 
     base: int
@@ -76,7 +76,7 @@ class LogForwarder:
         self._store = store
         self._beat_at = now
         self._askers: Deadlines[bytes] = Deadlines()  # until when each is passed what producers answer
-        self._singles: dict[Key, _Singles] = {}  # of originals, to go on as batches at once
+        self._singles: dict[Key, _PassedSingles] = {}  # of originals, to go on as batches at once
         self._heads, self._questions, self._records = _Lately(), _Lately(), _Lately()
 
     def start(self, now: float) -> list[Effect]:
@@ -182,7 +182,9 @@ class LogForwarder:
             found.bytes += size
             return []
         actions = [] if found is None else [_batch(key, found)]
-        self._singles[key] = _Singles(message.sequence, self._store.clock.wall_ns() // 1000, [message.content], size)
+        self._singles[key] = _PassedSingles(
+            message.sequence, self._store.clock.wall_ns() // 1000, [message.content], size
+        )
         return actions
 
     def _pass_singles(self) -> list[Effect]:
@@ -228,6 +230,6 @@ def _place(message: BatchMessage | RecordMessage) -> tuple[str, str, object]:
     return message.subject, message.address, start
 
 
-def _batch(key: Key, singles: _Singles) -> Effect:
+def _batch(key: Key, singles: _PassedSingles) -> Effect:
     body = encode_batch(singles.base, singles.contents, singles.arrived_us)
     return Publish(BatchMessage(key[0], key[1], key[0], body))

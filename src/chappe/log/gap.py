@@ -1,7 +1,7 @@
 """What is missing of partitions, and what is done about it: one machine for consumers and stores.
 
-Every partition has a ``Gap``: the next offset that its member can use, what is known to exist behind that, and what
-came early and is held. While nothing is missing it is closed. An open one is looked at again and again:
+Every partition has a ``PartitionGap``: the next offset that its member can use, what is known to exist behind that, and
+what came early and is held. While nothing is missing it is closed. An open one is looked at again and again:
 
     closed ──► open ──► reading ──► (records) ──► open or closed
                 │  ▲       │
@@ -34,7 +34,7 @@ from chappe.log.batch import Batch
 from chappe.log.messages import Fetch
 from chappe.log.queries import Answer, ReadAnswer
 from chappe.log.ranges import RangeSet
-from chappe.log.sources import Key, Question, Source, Sources
+from chappe.log.sources import Key, KnownStore, Question, Sources
 
 UNDECIDED: Final = -1  # an offset: it is not known yet where to begin
 LOOK_S: Final = 0.05  # how often open gaps are looked at
@@ -60,7 +60,7 @@ class GapState(Enum):
 
 
 @dataclass(slots=True)
-class Gap:
+class PartitionGap:
     """One partition: how far it came, what is known behind that, and what was tried to get it."""
 
     next: int  # the offset that is wanted next, or UNDECIDED
@@ -133,25 +133,25 @@ class GapOwner(Protocol):
     def asks_from(self) -> float:
         """When it may ask again for what is missing; infinity while it takes nothing more in."""
 
-    def place(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def place(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Move the next offset to where it is to be, if that is not where it is; or find out where that is."""
 
-    def fetching(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def fetching(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """A producer is asked for what is missing."""
 
-    def patience_s(self, key: Key, gap: Gap, now: float) -> float:
+    def patience_s(self, key: Key, gap: PartitionGap, now: float) -> float:
         """How long everybody is to be asked for what is missing before it is passed over."""
 
-    def pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
+    def pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         """Nobody has what comes before ``goal``: the gap goes on there."""
 
-    def take_held(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def take_held(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Use what is held and begins at or before the next offset."""
 
     def known_to(self, key: Key) -> int:
         """What a store has of a partition is remembered if it is more than this."""
 
-    def readable_to(self, key: Key, gap: Gap) -> float:
+    def readable_to(self, key: Key, gap: PartitionGap) -> float:
         """What comes from here on is not to be read yet, though a store has it; infinity: all may be read."""
 
 
@@ -171,16 +171,16 @@ class Gaps:
         self._limits = limits
         self._eager = eager
         self._look_at = -math.inf
-        self.open: dict[Key, Gap] = {}  # in the order in which they are looked at
+        self.open: dict[Key, PartitionGap] = {}  # in the order in which they are looked at
         self.held_bytes = 0
 
-    def want(self, key: Key, gap: Gap) -> None:
+    def want(self, key: Key, gap: PartitionGap) -> None:
         """There is something to get of a partition."""
         if gap.state is GapState.CLOSED:
             gap.state = GapState.OPEN
             self.open[key] = gap
 
-    def close(self, key: Key, gap: Gap) -> None:
+    def close(self, key: Key, gap: PartitionGap) -> None:
         """Nothing is missing, or nobody has it: what was tried for it is over."""
         self.open.pop(key, None)
         gap.state = GapState.CLOSED
@@ -188,7 +188,7 @@ class Gaps:
         gap.kept_from = gap.kept_before = 0
         gap.ahead = UNDECIDED
 
-    def progress(self, key: Key, gap: Gap) -> None:
+    def progress(self, key: Key, gap: PartitionGap) -> None:
         """The next offset of an open gap moved on."""
         if gap.next >= gap.head and not gap.held:
             self.close(key, gap)
@@ -201,7 +201,7 @@ class Gaps:
         if gap.damaged is not None:
             gap.damaged.remove(0, gap.next)
 
-    def hold_early(self, key: Key, gap: Gap, batch: Batch, *, live: bool) -> None:
+    def hold_early(self, key: Key, gap: PartitionGap, batch: Batch, *, live: bool) -> None:
         """Keep a batch that lies behind what is missing; in order, without overlap, up to the bound."""
         if not live and not 0 < gap.kept_from < batch.base:
             gap.kept_from = batch.base
@@ -210,7 +210,7 @@ class Gaps:
         self.hold(gap, batch)
         self.want(key, gap)
 
-    def hold(self, gap: Gap, batch: Batch) -> None:
+    def hold(self, gap: PartitionGap, batch: Batch) -> None:
         """Keep a batch, if there is room; what is dropped is asked for like everything else."""
         size = len(batch.raw)
         if self.held_bytes + size > self._limits.held_bytes_max or (gap.held and batch.base < gap.held[-1].next):
@@ -220,7 +220,7 @@ class Gaps:
         gap.held.append(batch)
         self.held_bytes += size
 
-    def pop_held(self, gap: Gap) -> Batch | None:
+    def pop_held(self, gap: PartitionGap) -> Batch | None:
         """The first batch that is held, if it begins at or before the next offset and does not end there."""
         while gap.held and gap.held[0].base <= gap.next:
             batch = gap.held.popleft()
@@ -231,7 +231,7 @@ class Gaps:
                 return batch
         return None
 
-    def drop_held(self, gap: Gap) -> None:
+    def drop_held(self, gap: PartitionGap) -> None:
         """Forget what is held; it is asked for like everything else."""
         self.held_bytes -= sum(len(batch.raw) for batch in gap.held or ())
         gap.held = None
@@ -258,7 +258,7 @@ class Gaps:
             actions += self.pursue(key, gap, now)
         return actions
 
-    def pursue(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def pursue(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Ask whoever may have the next offset of an open gap, if it is time to."""
         if gap.state is GapState.READING or now < max(gap.retry_at, self.owner.asks_from()) or self._sources.busy:
             return []
@@ -287,7 +287,7 @@ class Gaps:
                 return actions + self._read(perhaps[gap.tries // 2 % len(perhaps)], key, gap, now)
         return actions + self._fetch(key, gap, now)
 
-    def _read(self, store: Source, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def _read(self, store: KnownStore, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """Ask for what is wanted next, and for what comes behind that: one is read while the other is on its way."""
         gap.state = GapState.READING
         actions: list[Effect] = []
@@ -301,12 +301,12 @@ class Gaps:
             actions.append(self._sources.read(store, key, ends, now))
         return actions
 
-    def seek(self, store: Source, key: Key, gap: Gap, timestamp: int, now: float) -> Effect:
+    def seek(self, store: KnownStore, key: Key, gap: PartitionGap, timestamp: int, now: float) -> Effect:
         """Ask a store where a time begins."""
         gap.state = GapState.READING
         return self._sources.seek(store, key, timestamp, now)
 
-    def _fetch(self, key: Key, gap: Gap, now: float) -> list[Effect]:
+    def _fetch(self, key: Key, gap: PartitionGap, now: float) -> list[Effect]:
         """No store of ours has it: ask its producer and original stores, and go on without what nobody has."""
         if gap.tries >= GIVE_UP_TRIES:
             ranges = self._sources.ranges(key)
@@ -332,7 +332,7 @@ class Gaps:
         fetch = Publish(Fetch(key[1], self.address, key[0], gap.next, count))
         return [*self.owner.fetching(key, gap, now), fetch]
 
-    def _pass_over(self, key: Key, gap: Gap, goal: int, now: float) -> list[Effect]:
+    def _pass_over(self, key: Key, gap: PartitionGap, goal: int, now: float) -> list[Effect]:
         actions = self.owner.pass_over(key, gap, goal, now)
         gap.next = goal
         gap.state = GapState.OPEN
@@ -349,7 +349,7 @@ class Gaps:
             elif gap is not None and gap.state is GapState.READING:
                 gap.state = GapState.OPEN
 
-    def listed(self, store: Source, key: Key, gap: Gap | None, first: int, next_: int) -> None:
+    def listed(self, store: KnownStore, key: Key, gap: PartitionGap | None, first: int, next_: int) -> None:
         """A store said what it has of a partition."""
         if next_ <= self.owner.known_to(key):
             store.forget(key)
@@ -359,7 +359,7 @@ class Gaps:
             gap.retry_at = 0.0  # what nobody answered for is here
 
     def answered(
-        self, store: Source, question: Question, answer: Answer, raws: Sequence[bytes | memoryview], now: float
+        self, store: KnownStore, question: Question, answer: Answer, raws: Sequence[bytes | memoryview], now: float
     ) -> list[Batch]:
         """A store answered a READ or SEEK; returns the records in it.
 
@@ -399,7 +399,7 @@ class Gaps:
             gap.retry_at = 0.0 if elsewhere else now + RETRY_S
         return batches
 
-    def _refused(self, store: Source, key: Key, gap: Gap | None, now: float) -> None:
+    def _refused(self, store: KnownStore, key: Key, gap: PartitionGap | None, now: float) -> None:
         """A store did not answer what it was asked: it is passed over for a while."""
         store.fail(now)
         if gap is not None:
@@ -408,7 +408,7 @@ class Gaps:
 
     # -- for people and checkers --------------------------------------------------------------------------
 
-    def story(self, key: Key, gap: Gap, now: float) -> str:
+    def story(self, key: Key, gap: PartitionGap, now: float) -> str:
         """What is done about a partition, in one sentence."""
         at = "undecided where to begin" if gap.next == UNDECIDED else f"next is {gap.next}, known to exist {gap.head}"
         told = f"{key[0]}/{key[1]}: {gap.state.value}, {at}"
@@ -421,7 +421,7 @@ class Gaps:
             told += f", again in {gap.retry_at - now:.2f} s" if gap.retry_at > now else ""
         return told
 
-    def invariants(self, key: Key, gap: Gap) -> list[str]:
+    def invariants(self, key: Key, gap: PartitionGap) -> list[str]:
         """What is not as it must be in one gap, one sentence each."""
         found = []
         if (gap.state is GapState.CLOSED) != (key not in self.open) or self.open.get(key, gap) is not gap:

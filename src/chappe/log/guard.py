@@ -86,7 +86,7 @@ RULES_BITS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LogRefusal:
     """Somebody may not do something; ``topic`` is how topics begin if ``prefix``, and empty if none is named."""
 
     who: str
@@ -112,7 +112,7 @@ class Guard:
     """
 
     def __init__(
-        self, decisions: Callable[[], Decisions], refused: Callable[[Refusal], None], takes: Verbs = GIVERS
+        self, decisions: Callable[[], Decisions], refused: Callable[[LogRefusal], None], takes: Verbs = GIVERS
     ) -> None:
         self._decisions = decisions
         self._refused = refused
@@ -127,7 +127,7 @@ class Guard:
     def announces(self, who: str, named: str, verbs: Verbs) -> bool:
         """True if a beacon of ``who`` names itself and has one of these rights for some topic."""
         if named != who:
-            self._refused(Refusal(who, ANNOUNCE, "", f"its beacon names {named or 'nobody'}"))
+            self._refused(LogRefusal(who, ANNOUNCE, "", f"its beacon names {named or 'nobody'}"))
             return False
         return self._may_somewhere(who, verbs)
 
@@ -190,13 +190,13 @@ class Guard:
         for kind in (b"S", b"D"):
             listening = self._boxes.get(kind + raw)
             if listening and who not in listening[0].split(AND):
-                self._refused(Refusal(who, CONSUME, "", f"it asks in the name of {listening[0]}"))
+                self._refused(LogRefusal(who, CONSUME, "", f"it asks in the name of {listening[0]}"))
                 return False
         return True
 
     def _tell(self, who: str, verb: str, topic: str, *, prefix: bool = False) -> None:
         why = self._decisions().why_not(who, verb, topic) if topic and not prefix else "no rule allows it"
-        self._refused(Refusal(who, verb, topic, why, prefix))
+        self._refused(LogRefusal(who, verb, topic, why, prefix))
 
     # -- subscriptions --------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class Guard:
             verb = CONSUME if records or kind in (b"S", b"D", b"E") else PRODUCE if asked else STORE
             self._tell(who, verb, decode_topic(rest) if records or asked else "", prefix=records)
         elif kind in b"SDEAKLCQU" and not self._claim(who, prefix):
-            self._refused(Refusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
+            self._refused(LogRefusal(who, CONSUME, "", "it listens to what is meant for somebody else"))
             return []
         return scope
 
@@ -295,7 +295,7 @@ class Guard:
             return None
         prefix = isinstance(request, HeadsRequest)
         why = decisions.why_not(who, verbs[0], topic) if topic and not prefix else "no rule allows it"
-        refusal = Refusal(who, verbs[0], topic, why, prefix)
+        refusal = LogRefusal(who, verbs[0], topic, why, prefix)
         self._refused(refusal)
         return ErrorAnswer(str(refusal), DENIED)
 

@@ -84,7 +84,7 @@ def is_handed_on(kind: bytes) -> bool:
     return kind in (VERSION, PERMISSIONS) or kind[:1] == GROUPS
 
 
-class Member:
+class PermissionsMember:
     """One that hears towers or forwarders, and sends to them.
 
     Args:

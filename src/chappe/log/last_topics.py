@@ -25,7 +25,7 @@ from chappe.defaults import RETRY_S
 from chappe.log.batch import Batch
 from chappe.log.events import LastValuesRefused, NoLastValues
 from chappe.log.queries import Answer, ErrorAnswer, LastAnswer, LastRequest
-from chappe.log.sources import ANSWER_S, Key, Source, Sources
+from chappe.log.sources import ANSWER_S, Key, KnownStore, Sources
 
 LOOK_S: Final = 0.05  # how often it is looked whether stores have listed what they have
 BUSY_S: Final = 0.1  # a store that makes its table is asked again
@@ -35,7 +35,7 @@ ALONE_S: Final = 1.3  # stores are found by then
 
 
 @dataclass(slots=True)
-class _Topic:
+class _LastTopic:
     """One topic whose newest records are still to come."""
 
     name: str
@@ -66,7 +66,7 @@ class LastTopics:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._open: dict[str, _Topic] = {}  # each is asked for, or in one of these two:
+        self._open: dict[str, _LastTopic] = {}  # each is asked for, or in one of these two:
         self._ready: list[tuple[int, str]] = []  # a heap
         self._later: Deadlines[str] = Deadlines()
         self._number = 0
@@ -84,7 +84,7 @@ class LastTopics:
         found = self._open.get(key[0])
         if found is None:
             self._number += 1
-            found = self._open[key[0]] = _Topic(key[0], self._number, now)
+            found = self._open[key[0]] = _LastTopic(key[0], self._number, now)
             self._later.set(found.name, now)
         found.partitions[key] = None
 
@@ -128,7 +128,9 @@ class LastTopics:
         found = self._open.get(topic)
         return [] if found is None or not found.asked else self._refused(found, SILENT, now)
 
-    def answered(self, store: Source, topic: str, answer: Answer, now: float) -> tuple[list[Effect], LastAnswer | None]:
+    def answered(
+        self, store: KnownStore, topic: str, answer: Answer, now: float
+    ) -> tuple[list[Effect], LastAnswer | None]:
         """A store answered; returns what to report, and the page if there is one, of which ``records`` follow."""
         found = self._open.get(topic)
         if found is None or found.store != store.address:
@@ -170,7 +172,7 @@ class LastTopics:
         """A page is malformed: its store is not asked again for a while."""
         self._again(self._open[topic], now)
 
-    def _store(self, topic: _Topic, now: float) -> Source | None:
+    def _store(self, topic: _LastTopic, now: float) -> KnownStore | None:
         """The one that was asked before, or else the one that has most of the topic."""
         usable = self._sources.usable(now)
         if topic.table:
@@ -184,7 +186,7 @@ class LastTopics:
         having.sort(key=lambda found: found[:2])
         return having[topic.refused % len(having)][2] if having else None
 
-    def _nobody(self, topic: _Topic, now: float) -> list[Effect]:
+    def _nobody(self, topic: _LastTopic, now: float) -> list[Effect]:
         """No store that answers has it. So it is new, unless one has it that is silent or has left in the midst."""
         stores = self._sources.stores.values()
         missed = topic.refused > 0 or topic.wait_until < math.inf
@@ -196,13 +198,13 @@ class LastTopics:
             return self._refused(topic, SILENT, now)
         return []
 
-    def _again(self, found: _Topic, now: float) -> None:
+    def _again(self, found: _LastTopic, now: float) -> None:
         """Ask another store, or this one anew, for partitions of which nothing came."""
         self.begins += [((found.name, partition), offset + 1) for partition, offset in found.came.items()]
         found.again()
         self._later.set(found.name, now + RETRY_S)
 
-    def _refused(self, found: _Topic, reason: str, now: float) -> list[Effect]:
+    def _refused(self, found: _LastTopic, reason: str, now: float) -> list[Effect]:
         found.refused += 1
         self._again(found, now)
         if found.refused < REFUSED_MAX:
@@ -210,7 +212,7 @@ class LastTopics:
         self._finish(found)
         return [Report(LastValuesRefused(found.name, reason))]
 
-    def _finish(self, found: _Topic) -> None:
+    def _finish(self, found: _LastTopic) -> None:
         """All came that is to be had."""
         del self._open[found.name]
         self._later.clear(found.name)
@@ -219,6 +221,6 @@ class LastTopics:
         self.over += found.partitions
 
 
-def _lists(store: Source, topic: _Topic) -> bool:
+def _lists(store: KnownStore, topic: _LastTopic) -> bool:
     """Whether a store has listed what it has of a topic: it may be wanted since a moment ago."""
     return any(each.matches(topic.name) for each in store.synced)

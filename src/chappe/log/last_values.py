@@ -40,7 +40,7 @@ _Last: TypeAlias = tuple[bytes, int, bytes | None, bytes]  # key, time, value an
 
 
 @dataclass(slots=True)
-class _Part:
+class _ValuesPart:
     """The records of one partition that are the newest of their keys."""
 
     name: str
@@ -62,8 +62,8 @@ class _Table:
     topic: str
     number: int
     version: int = 0  # of the storage, up to which partitions are known
-    parts: dict[str, _Part] = field(default_factory=dict)
-    newest: dict[bytes, tuple[_Part, int, int]] = field(default_factory=dict)  # by key: where, offset, time
+    parts: dict[str, _ValuesPart] = field(default_factory=dict)
+    newest: dict[bytes, tuple[_ValuesPart, int, int]] = field(default_factory=dict)  # by key: where, offset, time
     goals: dict[str, int] = field(default_factory=dict)  # up to where partitions are still to be read
     bytes: int = 0
     asked_at: float = -math.inf
@@ -147,7 +147,7 @@ class LastValues:
             return
         table.version = self._storage.version
         for info in infos:
-            part = table.parts.setdefault(info.partition, _Part(info.partition, info.first))
+            part = table.parts.setdefault(info.partition, _ValuesPart(info.partition, info.first))
             if part.next < info.next:
                 table.goals[info.partition] = info.next
 
@@ -181,7 +181,7 @@ class LastValues:
             table.fresh_at = now
         self._shrink(table, now)
 
-    def _take(self, table: _Table, part: _Part, batch: Batch) -> None:
+    def _take(self, table: _Table, part: _ValuesPart, batch: Batch) -> None:
         """Enter the newest record of each key."""
         start, part.next = max(part.next - batch.base, 0), max(part.next, batch.next)
         keys = batch.keys()

@@ -44,7 +44,7 @@ class PartBroken:
     error: Exception
 
 
-class Part(Protocol):
+class CarriedPart(Protocol):
     """A core that a node carries."""
 
     address: str
@@ -59,7 +59,7 @@ class Part(Protocol):
         """When something is due."""
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=CarriedPart)
 
 
 class Carrying(Generic[P]):
@@ -215,7 +215,7 @@ class Carrying(Generic[P]):
         return number
 
 
-def _time_out(part: Part, now: float) -> list[Effect]:
+def _time_out(part: CarriedPart, now: float) -> list[Effect]:
     """What is due of a part; raises also what its next time-out does."""
     actions = part.handle_timeout(now)
     part.next_timeout()

@@ -24,7 +24,7 @@ from chappe.log.traffic import Traffic
 ASKS: Final = b"Q"  # how a question begins that the node itself answers (``log.traffic``)
 
 
-class Role(Protocol):
+class LogRole(Protocol):
     """The core of a store, of producers or of consumers."""
 
     address: str
@@ -108,7 +108,7 @@ class LogNode:
         guard: Judges other members, where connections have keys.
     """
 
-    def __init__(self, role: Role, guard: Guard | None = None) -> None:
+    def __init__(self, role: LogRole, guard: Guard | None = None) -> None:
         self.role = role
         self.guard = guard
         self.address = role.address

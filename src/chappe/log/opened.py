@@ -8,7 +8,7 @@ from enum import Enum
 from chappe.log.batch import Batch
 
 
-class Why(Enum):
+class UnreadWhy(Enum):
     """Why records cannot be read."""
 
     WRONG = 0  # they are not what they say to be, or not for us: they never can be
@@ -20,12 +20,12 @@ class Why(Enum):
 class Unread:
     """Records that cannot be read."""
 
-    why: Why
+    why: UnreadWhy
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class OpenedRead:
     """Records that can be; ``sender`` is None where the topic is plain."""
 
     batch: Batch

@@ -15,7 +15,7 @@ MANY: Final = 2.5  # ... which is when so many are to be expected meanwhile: few
 OVER_S: Final = 0.01  # a rate is one over so long: two records at once are none yet, and a pause ends it
 
 
-class Pace:
+class BatchPace:
     """How fast the records of one partition come, and when what is gathered of them leaves.
 
     Args:

@@ -39,7 +39,7 @@ from chappe.log.batch import Batch, Headers, encode_batch, encode_headers, rebas
 from chappe.log.events import IdentityRolledBack, WritesRefused, WritesResumed
 from chappe.log.messages import Ack, BatchMessage, Fetch, GetHeads, Head, Message, RecordMessage, Stored
 from chappe.log.resuming import Resuming
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 
 _Extras: TypeAlias = tuple[bytes | None, Headers, int | None]  # key, headers and timestamp of a record
 Seal: TypeAlias = Callable[[bytes], bytes]
@@ -125,7 +125,7 @@ class LogProducer:
         journal: Sequence[bytes] | None = None,
         next_offset: int = 0,
         resumed: bool = False,
-        subscriptions: Subscriptions | None = None,
+        subscriptions: PeerSubscriptions | None = None,
         kept: KeptBytes | None = None,
         seal: Seal | None = None,
         limits: LogLimits = LOG_LIMITS,
@@ -139,7 +139,7 @@ class LogProducer:
         self._raw_topic = encode_topic(topic)
         self._min_acks = min_acks
         self._journaled = journal is not None
-        self._subscriptions = Subscriptions() if subscriptions is None else subscriptions
+        self._subscriptions = PeerSubscriptions() if subscriptions is None else subscriptions
         self._kept = KeptBatches(topic, address, kept, limits)
         self._answering = Answering(self._piece, limits)
         self._asking: dict[str, None] = {}  # who asked for the end, and does not listen to the answer yet

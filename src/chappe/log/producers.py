@@ -14,16 +14,16 @@ from chappe.errors import StorageError
 from chappe.log.answering import KeptBytes
 from chappe.log.messages import Ack, AskClock, ClockTold, Fetch, GetHeads, Message, Stored
 from chappe.log.producer import STORES, JournalBatch, JournalTrim, LogProducer, questions_for, subscriptions_of
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 
 
 class LogProducers:
     """All partitions with one address. ``subscriptions``: of the node, where that counts them for several producers."""
 
-    def __init__(self, address: str, subscriptions: Subscriptions | None = None, *, clock: Clock) -> None:
+    def __init__(self, address: str, subscriptions: PeerSubscriptions | None = None, *, clock: Clock) -> None:
         self.address = address
         self.clock = clock  # for each partition, too
-        self.subscriptions = Subscriptions() if subscriptions is None else subscriptions  # for each partition, too
+        self.subscriptions = PeerSubscriptions() if subscriptions is None else subscriptions  # for each partition, too
         self.kept = KeptBytes()  # likewise
         self._parts: dict[str, LogProducer] = {}
         self._started = False

@@ -14,7 +14,7 @@ from chappe.log.member import Carrying
 from chappe.log.messages import Ack, AskClock, Fetch, GetHeads, Message, Stored
 from chappe.log.producer import STORES, JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 
 
 class Claims(Protocol):
@@ -32,7 +32,7 @@ class ProducingMember(Carrying[LogProducers]):
 
     def __init__(self, name: str) -> None:
         super().__init__(PRODUCING + name)
-        self.subscriptions = Subscriptions()  # to be given to each producer
+        self.subscriptions = PeerSubscriptions()  # to be given to each producer
         self._topics: dict[bytes, dict[str, LogProducer]] = {}  # topic -> its partitions here, by address
         self._sorted: list[bytes] = []  # these topics
         self._identities: dict[str, None] = {}

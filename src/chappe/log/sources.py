@@ -27,7 +27,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Source:
+class KnownStore:
     """One store."""
 
     address: str
@@ -96,7 +96,7 @@ class Sources:
     def __init__(self, reads_max: int, *, ever: bool = False, limits: LogLimits = LOG_LIMITS) -> None:
         self._limits = limits
         self._reads_max = reads_max
-        self.stores: dict[str, Source] = {}
+        self.stores: dict[str, KnownStore] = {}
         self.asked: dict[int, Question] = {}
         self.ever = ever  # whether any store was ever heard of
         self.gone_at = -math.inf  # when a store left last
@@ -121,7 +121,7 @@ class Sources:
             self.gone(silent, now)
         self.met_at = now if not self.stores else min(self.met_at, now)
         asked = 0 if store is None else store.polling  # at its endpoint before this one
-        self.stores[address] = Source(address, endpoint, store_id, polling=asked, poll_at=now)
+        self.stores[address] = KnownStore(address, endpoint, store_id, polling=asked, poll_at=now)
         self._polls.set(address, now)
         return True
 
@@ -145,7 +145,7 @@ class Sources:
             for each in filters
         )
 
-    def all_listed(self, now: float, but: Source | None = None) -> bool:
+    def all_listed(self, now: float, but: KnownStore | None = None) -> bool:
         """Whether all that answered lately have listed what they have; ``but`` is just doing so."""
         return all(each.synced for each in self.usable(now) if each is not but)
 
@@ -153,11 +153,11 @@ class Sources:
         """Whether any store has listed what it has of a filter."""
         return any(wanted in each.synced for each in self.stores.values())
 
-    def usable(self, now: float) -> list[Source]:
+    def usable(self, now: float) -> list[KnownStore]:
         """Those that answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until]
 
-    def having(self, key: Key, offset: int, now: float) -> list[Source]:
+    def having(self, key: Key, offset: int, now: float) -> list[KnownStore]:
         """Those that listed the offset and answered lately."""
         return [each for each in self.stores.values() if now >= each.down_until and each.has(key, offset)]
 
@@ -199,17 +199,17 @@ class Sources:
         """Whether so many READs are under way that no further one should be made."""
         return self.reads >= self._reads_max
 
-    def read(self, store: Source, key: Key, offset: int, now: float, hole: Hole | None = None) -> Effect:
+    def read(self, store: KnownStore, key: Key, offset: int, now: float, hole: Hole | None = None) -> Effect:
         """Ask for what comes from ``offset`` on; ``hole``: to mend that damage."""
         request = ReadRequest(encode_topic(key[0]), encode_topic(key[1]), offset, self._limits.read_bytes)
         return self._ask(store, request, Question(store.address, now, key, offset, hole))
 
-    def seek(self, store: Source, key: Key, timestamp: int, now: float) -> Effect:
+    def seek(self, store: KnownStore, key: Key, timestamp: int, now: float) -> Effect:
         """Ask which offset belongs to a time."""
         request = SeekRequest(encode_topic(key[0]), encode_topic(key[1]), timestamp)
         return self._ask(store, request, Question(store.address, now, key))
 
-    def last(self, store: Source, request: LastRequest, now: float) -> Effect:
+    def last(self, store: KnownStore, request: LastRequest, now: float) -> Effect:
         """Ask for the newest records of a topic."""
         key = (decode_topic(request.topic), "")
         return self._ask(store, request, Question(store.address, now, key, last=True))
@@ -226,7 +226,7 @@ class Sources:
             actions += asked
         return actions
 
-    def news(self, store: Source, wanted: Filter, now: float) -> Effect:
+    def news(self, store: KnownStore, wanted: Filter, now: float) -> Effect:
         """Ask which partitions changed since the last answer."""
         request = HeadsRequest(encode_topic(wanted.name), store.since.get(wanted, 0))
         return self._ask(store, request, Question(store.address, now, filter=wanted))
@@ -242,7 +242,7 @@ class Sources:
             if not store.polling:
                 self._polls.set(store.address, store.poll_at)
 
-    def rest(self, store: Source, filters: Iterable[Filter]) -> None:
+    def rest(self, store: KnownStore, filters: Iterable[Filter]) -> None:
         """A store has listed what it has: if that is all that it was asked for, leave it to the one that tells us."""
         wanted = list(filters)
         if not self.told or store.polling or store.again:
@@ -252,7 +252,7 @@ class Sources:
             if wanted:
                 self.rested[store.address] = min(store.since[each] for each in wanted)
 
-    def answered(self, request_id: int) -> tuple[Question, Source] | None:
+    def answered(self, request_id: int) -> tuple[Question, KnownStore] | None:
         """What was asked, and of whom; None if nobody waits for the answer any more."""
         if request_id not in self.asked:
             return None
@@ -284,7 +284,7 @@ class Sources:
         """When a poll or a deadline is due."""
         return min(self._polls.next, self._late.next)
 
-    def _ask(self, store: Source, request: Request, question: Question) -> Effect:
+    def _ask(self, store: KnownStore, request: Request, question: Question) -> Effect:
         self._last_id += 1
         self.asked[self._last_id] = question
         self._late.set(self._last_id, question.at + ANSWER_S)

@@ -21,7 +21,7 @@ from chappe.log.events import ScrubEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendRecords:
     """A batch to be written behind the end of its partition, or (``heal``) into a hole of it."""
 
     topic: str
@@ -38,7 +38,7 @@ class Append:
 class WriteRecords:
     """A job of a store's disk: make these batches durable in one commit."""
 
-    appends: tuple[Append, ...]
+    appends: tuple[AppendRecords, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class StorageRead:
     """Answer to a read: whole batches, the first of which contains the wanted offset.
 
     ``hole`` is set when the wanted offset itself lies in damage; then there are no batches. ``ahead`` is where a read
@@ -120,7 +120,7 @@ class LogStorage(Protocol):
 
     store_id: str
 
-    def write(self, appends: Sequence[Append]) -> object:
+    def write(self, appends: Sequence[AppendRecords]) -> object:
         """Make the batches durable; return what ``publish`` needs.
 
         Raises:
@@ -144,7 +144,7 @@ class LogStorage(Protocol):
     def version(self) -> int:
         """The version of the newest change."""
 
-    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         """Batches from the one containing ``offset`` on: at least one, further ones while they fit.
 
         Every batch is checked against its checksum; damage found now becomes a hole.

@@ -26,7 +26,7 @@ from chappe.log.batch import Batch, encode_batch
 from chappe.log.beacon import CONSUMING, kind_of
 from chappe.log.clocks import Clocks
 from chappe.log.events import DamageHealed, ScrubEnded
-from chappe.log.exactly_once.staged import Intent, Kept, SinkJob
+from chappe.log.exactly_once.staged import Intent, KeptSinks, SinkJob
 from chappe.log.exactly_once.transactions import Transactions
 from chappe.log.gap import Gaps, Load, check_single
 from chappe.log.inquiries import Inquiries
@@ -58,11 +58,11 @@ from chappe.log.queries import (
     SeekRequest,
     TrimRequest,
 )
-from chappe.log.sources import Key, Question, Source, Sources
+from chappe.log.sources import Key, KnownStore, Question, Sources
 from chappe.log.storage import LogStorage, RunRetention, ScrubPiece, WriteRecords
-from chappe.log.subscriptions import Subscriptions, address_in
+from chappe.log.subscriptions import PeerSubscriptions, address_in
 from chappe.log.trimming import Trims
-from chappe.log.writing import Writer
+from chappe.log.writing import StoreWriter
 
 INQUIRY_PAUSE_S: Final = 10.0  # between two questions to original stores, whose answers list everything
 GREET_S: Final = 0.005  # newcomers within this time share one STORE-INFO, which is repeated every ``INFO_S``
@@ -88,7 +88,7 @@ class LogStore:
         *,
         now: float,
         clock: Clock,
-        kept: Kept | None = None,
+        kept: KeptSinks | None = None,
         limits: LogLimits = LOG_LIMITS,
     ) -> None:
         self.limits = limits
@@ -96,13 +96,13 @@ class LogStore:
         self.address = address
         self.storage = storage
         self.endpoint = endpoint
-        self.subscriptions = Subscriptions()
+        self.subscriptions = PeerSubscriptions()
         self._sources = Sources(limits.asks_max, limits=limits)
         self._gaps = Gaps(address, self._sources, limits, eager=False)
         self._timers: Deadlines[str] = Deadlines()  # what is due of ``_duties``
         self._timers.set("heal", now)
         self._timers.set("retain", now + limits.maintain_s)
-        self._writer = Writer(storage, self._gaps, self._timers, clock, limits)
+        self._writer = StoreWriter(storage, self._gaps, self._timers, clock, limits)
         self._backfill = Backfill(storage, self._gaps, self._writer, self._sources, self.subscriptions, limits)
         self._unfilled = self._backfill.unfilled
         self._last = LastValues(storage, limits)
@@ -110,7 +110,9 @@ class LogStore:
         self._trims = Trims(storage)
         self._inquiries = Inquiries(INQUIRY_PAUSE_S)
         self._answering = Answering(partial(answer_fetch, storage, limits), limits)
-        self.transactions = Transactions(storage.store_id, kept or Kept(), self._writer.next_offset, limits, now=now)
+        self.transactions = Transactions(
+            storage.store_id, kept or KeptSinks(), self._writer.next_offset, limits, now=now
+        )
         self._duties: dict[str, Callable[[float], list[Effect]]] = {
             "info": self._tell_newcomers,
             "heal": self._heal,
@@ -418,7 +420,7 @@ class LogStore:
     def _stamped(self, sequence: int, content: bytes) -> Batch:
         return Batch.parse(encode_batch(sequence, [content], self.clock.wall_ns() // 1000), check=False)
 
-    def _listed(self, source: Source, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
+    def _listed(self, source: KnownStore, question: Question, answer: HeadsAnswer, now: float) -> list[Effect]:
         """Another store said what is new there."""
         (everything,) = EVERYTHING
         source.since[everything] = answer.version

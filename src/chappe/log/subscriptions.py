@@ -12,7 +12,7 @@ def address_in(prefix: bytes) -> str | None:
     return decode_topic(raw) if 0 < len(raw) <= ADDRESS_BYTES_MAX and b"\0" not in raw else None
 
 
-class Subscriptions:
+class PeerSubscriptions:
     """Counts of subscribers by prefix.
 
     A member of chappe that wants a topic subscribes to ``H``, ``R`` and ``M`` of it, in this order, and unsubscribes in

@@ -71,7 +71,7 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
         return {(decode_topic(topic), decode_topic(part)): offset for topic, part, offset in self.positions}
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class TrafficReport(msgspec.Struct, frozen=True, array_like=True):
     """An answer; counters only rise, but where a node was counted anew.
 
     Args:
@@ -95,10 +95,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     readers: tuple[Reading, ...]
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Report)
+_decoder: Final = msgspec.msgpack.Decoder(TrafficReport)
 
 
-def parse_report(body: bytes) -> Report:
+def parse_report(body: bytes) -> TrafficReport:
     """An answer's content; what a newer format has at its end is passed over. Raises ProtocolError."""
     try:
         report = _decoder.decode(body)
@@ -189,7 +189,7 @@ class Traffic:
         self._told.append(now)
         came = nlargest(ROWS_MAX, _texts(self._came), key=lambda each: each[1][1])
         stores = nlargest(ROWS_MAX, _texts(self._stores), key=lambda each: each[1][1])
-        report = Report(
+        report = TrafficReport(
             FORMAT,
             tuple(islice(carries, ROWS_MAX)),
             tuple([(address, counts[0], counts[1]) for address, counts in came]),

@@ -18,16 +18,16 @@ from chappe.defaults import BATCH_RECORDS_MAX, DISK_RETRY_S
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, encode_batch, merge
 from chappe.log.events import WritesRefused, WritesResumed
-from chappe.log.gap import Gap, Gaps, GapState
+from chappe.log.gap import Gaps, GapState, PartitionGap
 from chappe.log.sources import Key
-from chappe.log.storage import Append, Hole, LogStorage, WriteRecords
+from chappe.log.storage import AppendRecords, Hole, LogStorage, WriteRecords
 
 
 @dataclass(slots=True)
 class Stream:
     """One partition with something staged, being written, or missing; what comes next is its gap's ``next``."""
 
-    gap: Gap
+    gap: PartitionGap
     limits: LogLimits = LOG_LIMITS
     staged: list[Batch] | None = None
     records: list[bytes] | None = None  # single records of originals, behind ``staged``
@@ -78,14 +78,14 @@ class Stream:
             batch = encode_batch(base, records[group.start : group.stop], self.records_us)
             self.staged.append(Batch.parse(batch, check=False))
 
-    def take(self, key: Key) -> Iterator[Append]:
+    def take(self, key: Key) -> Iterator[AppendRecords]:
         """Everything staged, small neighbours merged, as the next write's part of this partition."""
         self._seal_records()
         staged, self.staged = self.staged, None
         for run in _runs(staged or (), self.limits):
             body = merge(run)
             low, high = min(b.timestamp_min for b in run), max(b.timestamp_max for b in run)
-            yield Append(key[0], key[1], run[0].base, run[-1].next - run[0].base, low, high, body)
+            yield AppendRecords(key[0], key[1], run[0].base, run[-1].next - run[0].base, low, high, body)
 
 
 def _groups(records: Sequence[bytes], bytes_max: int) -> Iterator[range]:
@@ -116,7 +116,7 @@ def _runs(staged: Sequence[Batch], limits: LogLimits) -> Iterator[list[Batch]]:
         yield run
 
 
-class Writer:
+class StoreWriter:
     """Streams, which begin at what the storage has, and what the disk is asked to do for them.
 
     Of ``timers``, ``retain`` is when retention runs, unless it does so; ``write`` when the disk may be asked again.
@@ -135,8 +135,8 @@ class Writer:
         self.refused = False  # the disk refused the last write ...
         self.refusing_until = -math.inf  # ... and is asked for none until then
         self._dirty: dict[Key, None] = {}  # streams with something staged
-        self._heals: list[Append] = []
-        self._in_flight: tuple[Append, ...] = ()
+        self._heals: list[AppendRecords] = []
+        self._in_flight: tuple[AppendRecords, ...] = ()
 
     @property
     def paused(self) -> bool:
@@ -162,7 +162,7 @@ class Writer:
         """The stream of a partition; a new one begins at what is stored."""
         stream = self.streams.get(key)
         if stream is None:
-            stream = self.streams[key] = Stream(Gap(self.stored(key)), self._limits)
+            stream = self.streams[key] = Stream(PartitionGap(self.stored(key)), self._limits)
         return stream
 
     def prune(self, key: Key) -> None:
@@ -224,11 +224,13 @@ class Writer:
                 continue
             body = batch.slice(first, end)
             low, high = batch.timestamp_min, batch.timestamp_max
-            self._heals.append(Append(hole.topic, hole.partition, first, end - first, low, high, body, heal=True))
+            self._heals.append(
+                AppendRecords(hole.topic, hole.partition, first, end - first, low, high, body, heal=True)
+            )
             self.staged_bytes += len(body)
         return self.write(now)
 
-    def _healing(self, hole: Hole) -> list[Append]:
+    def _healing(self, hole: Hole) -> list[AppendRecords]:
         return [
             a
             for a in (*self._heals, *self._in_flight)
@@ -239,7 +241,7 @@ class Writer:
         """Begin a write of everything staged, unless one is under way."""
         if self._in_flight or now < self.refusing_until or not (self._dirty or self._heals):
             return []
-        appends: list[Append] = []
+        appends: list[AppendRecords] = []
         for key in self._dirty:
             stream = self.streams[key]
             stream.writing = True
@@ -251,7 +253,7 @@ class Writer:
         self.staged_bytes = sum(len(append.body) for append in appends)
         return [Persist(WriteRecords(self._in_flight))]
 
-    def written(self) -> tuple[Append, ...]:
+    def written(self) -> tuple[AppendRecords, ...]:
         """The write under way is on disk and readable; returns what was in it, for ``settle``."""
         done, self._in_flight = self._in_flight, ()
         self.staged_bytes -= sum(len(append.body) for append in done)

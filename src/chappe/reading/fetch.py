@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from chappe.api.log.sealed import Read, Unread, Why, reader_here
+from chappe.api.log.sealed import OpenedRead, Unread, UnreadWhy, reader_here
 from chappe.arrow import COLUMNS, concat, run_to_arrow
 from chappe.data.topic import encode_topic
 from chappe.defaults import KIB, MIB
@@ -245,14 +245,14 @@ class _Fetch:
         run: list[Batch] = []
         for each in batches:
             if self._reader is None:
-                outcome: Read | Unread = Read(each)
+                outcome: OpenedRead | Unread = OpenedRead(each)
             elif self._task.keeps and each.sealed is not None:
-                outcome = Read(kept(each, max(start, each.base), min(end, each.next)))
+                outcome = OpenedRead(kept(each, max(start, each.base), min(end, each.next)))
             elif not self._task.opens and each.sealed is not None:
-                outcome = Unread(Why.NOT_OURS, "they are to stay sealed, and what is made of them would be plain")
+                outcome = Unread(UnreadWhy.NOT_OURS, "they are to stay sealed, and what is made of them would be plain")
             else:
                 outcome = self._reader.open(wanted.topic, wanted.partition, each)
-            if isinstance(outcome, Read):
+            if isinstance(outcome, OpenedRead):
                 run.append(outcome.batch)
                 continue
             if run:

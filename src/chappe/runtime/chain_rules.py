@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.permissions.rules import ADMINISTER, ATTACH_CLONE, ATTACH_MASTER, WRITE
 from chappe.replication.chain.messages import Do, Listen, Open, Read
 from chappe.replication.chain.wire import AnyRequest, Exclude
@@ -30,7 +30,7 @@ class ChainRules:
         if who == self._identities[place]:
             return self._may(who, ATTACH_MASTER)
         why = f"{who} is not the server at that place, {self._identities[place]} is"
-        self._gate.refuse(Refusal(who, ATTACH_MASTER, self._chain, why))
+        self._gate.refuse(LogRefusal(who, ATTACH_MASTER, self._chain, why))
         return False
 
     def request(self, who: str, request: AnyRequest) -> str:
@@ -55,5 +55,5 @@ class ChainRules:
         decisions = self._gate.decisions()
         if decisions.may(who, (verb,), self._chain):
             return True
-        self._gate.refuse(Refusal(who, verb, self._chain, decisions.why_not(who, verb, self._chain)))
+        self._gate.refuse(LogRefusal(who, verb, self._chain, decisions.why_not(who, verb, self._chain)))
         return False

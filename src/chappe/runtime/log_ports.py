@@ -15,7 +15,7 @@ from chappe.log.events import PermissionsChanged, Stopped
 from chappe.log.guard import GIVERS, Guard
 from chappe.log.handing_on import PERMISSIONS
 from chappe.log.messages import encode
-from chappe.log.node import Discovers, LogNode, Role
+from chappe.log.node import Discovers, LogNode, LogRole
 from chappe.permissions.decisions import Verbs
 from chappe.runtime.dealers import Dealers, StoreLink
 from chappe.runtime.driver import Driver, Frames, Inlet, Ports
@@ -44,7 +44,7 @@ class LogPorts(Ports):
 
     def __init__(
         self,
-        role: Role,
+        role: LogRole,
         meeting: Meeting,
         *,
         on_report: Callable[[object], None],

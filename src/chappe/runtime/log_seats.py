@@ -27,7 +27,7 @@ from chappe.log.member import OfPart, PartBroken
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
-from chappe.log.subscriptions import Subscriptions
+from chappe.log.subscriptions import PeerSubscriptions
 from chappe.log.traffic import Reading
 from chappe.permissions.rules import PRODUCE, STORE
 from chappe.runtime.driver import Task
@@ -158,7 +158,7 @@ class Seat(Generic[M]):
         self.discovery = ports.discovery
 
     @property
-    def subscriptions(self) -> Subscriptions:
+    def subscriptions(self) -> PeerSubscriptions:
         """What is to be given to the core of a producer."""
         assert isinstance(self._member, ProducingMember)
         return self._member.subscriptions

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from chappe.errors import ProtocolError
 from chappe.kv.chp import stream as say
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.permissions.rules import ATTACH_CLONE, ATTACH_MASTER, WRITE
 from chappe.transports.gate import Gate
 
@@ -63,7 +63,7 @@ class MapRules:
         if isinstance(message, say.Hello):
             refusal = self.follow(who, peer=message.peer, subtrees=message.subtrees)
             if refusal is None and self._sealed and not message.peer and message.map != self._name:
-                refusal = Refusal(who, ATTACH_CLONE, self._name, "the map is sealed: say its name when it is opened")
+                refusal = LogRefusal(who, ATTACH_CLONE, self._name, "the map is sealed: say its name when it is opened")
             if refusal is None:
                 return frames, True
             self._gate.refuse(refusal)
@@ -72,17 +72,17 @@ class MapRules:
             return self._steps(who, message), True
         return frames, True
 
-    def update(self, who: str) -> Refusal:
+    def update(self, who: str) -> LogRefusal:
         """Why nobody may publish or push updates, as the Guide's programs do."""
-        return Refusal(who, WRITE, self._name, "it writes as programs of others do, which have no keys")
+        return LogRefusal(who, WRITE, self._name, "it writes as programs of others do, which have no keys")
 
-    def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> Refusal | None:
+    def follow(self, who: str, *, peer: bool, subtrees: Sequence[bytes]) -> LogRefusal | None:
         """Why somebody may not follow the map, or subtrees; None if he may."""
         if not peer:
             return next(filter(None, [self._why(who, ATTACH_CLONE, each, subtree=True) for each in subtrees]), None)
         if who != self._partner:
             other = f", {self._partner} is" if self._partner else ""
-            return Refusal(who, ATTACH_MASTER, self._name, f"{who} is not the other server of this pair{other}")
+            return LogRefusal(who, ATTACH_MASTER, self._name, f"{who} is not the other server of this pair{other}")
         return self._why(who, ATTACH_MASTER, b"", subtree=True)
 
     def is_partner(self, who: str) -> bool:
@@ -97,7 +97,7 @@ class MapRules:
             reasons += [self._why(who, verb, key) for key, _ in step.expected for verb in (WRITE, ATTACH_CLONE)]
             refusal = next(filter(None, reasons), None)
             if refusal is None and self._sealed and not all(_is_sealed(body) for _, body, _, _ in step.sets):
-                refusal = Refusal(who, WRITE, self._name, "the map is sealed, and the value is not")
+                refusal = LogRefusal(who, WRITE, self._name, "the map is sealed, and the value is not")
             if refusal is not None:
                 self._gate.refuse(refusal)
             steps.append(step if refusal is None else say.denied(str(refusal)))
@@ -114,7 +114,7 @@ class MapRules:
             self._unbound[who] = found
         return found
 
-    def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> Refusal | None:
+    def _why(self, who: str, verb: str, key: bytes, *, subtree: bool = False) -> LogRefusal | None:
         return self._gate.forbids(who, verb, topic_of(self._name, key), subtree=subtree)
 
 

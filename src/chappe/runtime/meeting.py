@@ -21,7 +21,7 @@ from chappe.errors import UsageError
 from chappe.log.beacon import BEACON, GOODBYE, NAMED, WELCOME, Discovery
 from chappe.log.forwarders import Forwarders
 from chappe.log.guard import Guard
-from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Member, Middle, is_handed_on
+from chappe.log.handing_on import GROUPS, PERMISSIONS, WORD_BYTES, Middle, PermissionsMember, is_handed_on
 from chappe.log.introducing import Introducer
 from chappe.log.leaving import Leaving
 from chappe.log.messages import StoreInfo, decode
@@ -139,7 +139,7 @@ class _Dialled:
     connection: Dialled
 
 
-class _Listening:
+class _MembersHeard:
     """The sockets that subscribe, at which members are listened to as a tower tells of them.
 
     With keys there is one for each identity that is dialled, so that it is known who says what: the other end may put
@@ -246,7 +246,7 @@ class _Listening:
         return made
 
 
-class AtTowers(_Listening):
+class AtTowers(_MembersHeard):
     """Members find each other through towers, and connect to each other.
 
     Args:
@@ -257,7 +257,7 @@ class AtTowers(_Listening):
 
     def __init__(self, towers: Sequence[TowerAddress], listen: str, gate: Gate | None = None) -> None:
         super().__init__(gate)
-        self._permissions: Member | None = None
+        self._permissions: PermissionsMember | None = None
         self._towers = towers
         self._listen = listen
         self._host = reachable_host(listen)
@@ -279,7 +279,7 @@ class AtTowers(_Listening):
         for kind in (NAMED, BEACON, GOODBYE, WELCOME):  # who subscribes to beacons is told of everybody, and the name
             beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         if self.gate is not None:
-            self._permissions = Member(self.gate, self.beacon, _word())
+            self._permissions = PermissionsMember(self.gate, self.beacon, _word())
             for kind in self._permissions.kinds:
                 beacon_sub.setsockopt(zmq.SUBSCRIBE, kind)
         self._discovery = Discovery(
@@ -331,14 +331,14 @@ class _Dialling:
         self._gate = gate
         self._all_groups = all_groups
         self._dialled: list[_Dialled] = []
-        self._permissions: Member | None = None
+        self._permissions: PermissionsMember | None = None
         self.names: list[str] = []
 
     def open(self, node: Meets) -> Forwarders:
         """Dial all of them; what they say of themselves is wanted in any case."""
         self._node = node
         if self._gate is not None:
-            self._permissions = Member(self._gate, node.publish_frames, _word(), all_groups=self._all_groups)
+            self._permissions = PermissionsMember(self._gate, node.publish_frames, _word(), all_groups=self._all_groups)
         self.names = [_name(self._gate, STORE, each) for each in self._where]
         self.known = Forwarders(node.core.role, [str(each) for each in self._where], now=time.monotonic())
         for place, each in enumerate(self._where):
@@ -447,7 +447,7 @@ class AtForwarders:
         """There is nobody else."""
 
 
-class AsForwarder(_Listening):
+class AsForwarder(_MembersHeard):
     """A forwarder: members dial it, to publish, to listen and to ask.
 
     Args:

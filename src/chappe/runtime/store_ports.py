@@ -18,7 +18,7 @@ from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, SinkJob, StagedStorage
 from chappe.log.forwarder import LogForwarder
 from chappe.log.guard import PRODUCERS, Guard
-from chappe.log.ordered.keeping import Keeping, OrderedStore
+from chappe.log.ordered.keeping import Keeping, OrderedRole
 from chappe.log.queries import (
     ErrorAnswer,
     HeadsAnswer,
@@ -89,11 +89,11 @@ class StorePorts(LogPorts):
         self._queries_left = False  # in the queue, as a commit is under way
         kept = recover(staged, storage)
         self.store = LogStore(address, storage, "", now=time.monotonic(), clock=SYSTEM_CLOCK, kept=kept)
-        self._role: LogStore | LogForwarder | OrderedStore = self.store
+        self._role: LogStore | LogForwarder | OrderedRole = self.store
         if forwards:
             self._role = LogForwarder(self.store, now=time.monotonic())
         elif keeping is not None:
-            self._role = OrderedStore(self.store, keeping)
+            self._role = OrderedRole(self.store, keeping)
         super().__init__(self._role, meeting, on_report=on_report, takes=PRODUCERS, views=False)
         self.core.traffic.names[address] = name
         try:

@@ -17,7 +17,7 @@ import zmq
 from chappe.core import Effect, Reply
 from chappe.defaults import MIB
 from chappe.errors import ProtocolError
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.permissions.rules import ADMINISTER
 from chappe.runtime.driver import SYSTEM_CLOCK, Driver, Frames, Inlet, Ports
 from chappe.system import time
@@ -161,7 +161,7 @@ class TapPorts(Ports):
             self.core.forget(effect.to)
         self.driver.suspect(self._questions)
 
-    def _forbidden(self, who: str, look: Look) -> Refusal | None:
+    def _forbidden(self, who: str, look: Look) -> LogRefusal | None:
         """Why somebody with keys may not see that; None if he may."""
         if self._gate is None:
             return None

@@ -10,7 +10,7 @@ from typing import Final
 
 from chappe.errors import ProtocolError
 from chappe.log.batch import HEADER, Batch, encode_sealed, rebase
-from chappe.log.opened import Read, Unread, Why
+from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.log.sources import Key
 from chappe.permissions.rules import Group
 from chappe.sealing.frames import RecordSpan, decode
@@ -97,20 +97,20 @@ class RecordOpening:
         self._passed: dict[Key, tuple[str, dict[int, int]]] = {}  # partition: group, and by epoch where it begins
         self._seen = held.changes  # of what is held, when it was looked at what was passed over
 
-    def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
+    def open(self, topic: str, partition: str, batch: Batch) -> OpenedRead | Unread:
         """Open a batch, as far as it can be read."""
         held, sealed = self._held, batch.sealed
         group = held.group(topic)
         if group is None:
             if sealed is None:
-                return Read(batch)
-            return Unread(Why.NO_KEYS_YET, "the permissions here do not say for whom")
+                return OpenedRead(batch)
+            return Unread(UnreadWhy.NO_KEYS_YET, "the permissions here do not say for whom")
         if sealed is None:
-            return Unread(Why.WRONG, f"they are not sealed for {group.name}, as the topic is")
+            return Unread(UnreadWhy.WRONG, f"they are not sealed for {group.name}, as the topic is")
         if not held.within(group):
-            return Unread(Why.NOT_OURS, f"{held.name} is not of the group {group.name}")
+            return Unread(UnreadWhy.NOT_OURS, f"{held.name} is not of the group {group.name}")
         if self._passed and (topic, partition) in self._passed and self._begin((topic, partition)) is not None:
-            return Unread(Why.NO_KEYS_YET, "what comes before, and was passed over, is read again first")
+            return Unread(UnreadWhy.NO_KEYS_YET, "what comes before, and was passed over, is read again first")
         return self._open(topic, partition, batch, sealed, group)
 
     def pass_over(self, topic: str, partition: str, batch: Batch, start: int) -> None:
@@ -155,18 +155,20 @@ class RecordOpening:
             return None
         return min((offset for epoch, offset in begins.items() if ring.secret(epoch) is not None), default=None)
 
-    def _open(self, topic: str, partition: str, batch: Batch, sealed: memoryview, group: Group) -> Read | Unread:
+    def _open(self, topic: str, partition: str, batch: Batch, sealed: memoryview, group: Group) -> OpenedRead | Unread:
         held = self._held
         ring = held.ring(group.name)
         if ring is None:
-            return Unread(Why.NO_KEYS_YET, f"{held.where(group.name)} is not there, or not usable")
+            return Unread(UnreadWhy.NO_KEYS_YET, f"{held.where(group.name)} is not there, or not usable")
         span = RecordSpan(batch.base, batch.count, batch.timestamp_min, batch.timestamp_max)
         outcome = self._opener.open(sealed, topic, partition, span, ring, held.permissions.identities)
         if isinstance(outcome, SealRefused):
-            return Unread(Why.WRONG, outcome.reason)
+            return Unread(UnreadWhy.WRONG, outcome.reason)
         if isinstance(outcome, KeysLacking):
             path = held.where(group.name)
-            return Unread(Why.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here")
+            return Unread(
+                UnreadWhy.NO_KEYS_YET, f"{outcome.reason}: no newer {path} has been handed on, or copied here"
+            )
         try:
             content = rebase(outcome.content, outcome.span.base) if outcome.placed_later else outcome.content
             plain = Batch.parse(content, check=False)  # of its bytes each was authenticated
@@ -177,7 +179,7 @@ class RecordOpening:
             if plain.count != batch.count:
                 plain = Batch.parse(plain.slice(batch.base, batch.next), check=False)
         except ProtocolError as error:
-            return Unread(Why.WRONG, f"what {outcome.sender} sealed is malformed: {error}")
+            return Unread(UnreadWhy.WRONG, f"what {outcome.sender} sealed is malformed: {error}")
         if self._passed:
             self._passed.pop((topic, partition), None)  # what comes before is not read again, whoever gives its keys
-        return Read(plain, outcome.sender)
+        return OpenedRead(plain, outcome.sender)

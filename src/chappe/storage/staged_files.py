@@ -37,7 +37,7 @@ from chappe.log.exactly_once.staged import (
     Discard,
     Forget,
     Intent,
-    Kept,
+    KeptSinks,
     PieceAt,
     Remember,
     StagedAttempt,
@@ -114,12 +114,12 @@ class StagedFiles:
     def close(self) -> None:
         self._sinks.close()
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptSinks:
         attempts = tuple(
             (attempt, tuple(dict.fromkeys(piece.topic for piece in file.pieces)))
             for attempt, file in self._files.items()
         )
-        return Kept(tuple(self._sinks.states()), attempts)
+        return KeptSinks(tuple(self._sinks.states()), attempts)
 
     def carry_out(self, job: Step) -> None:
         match job:

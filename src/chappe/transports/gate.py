@@ -27,7 +27,7 @@ import zmq
 
 from chappe.data.endpoint import identity_of
 from chappe.errors import ChappeError, NotPermitted, UsageError
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.permissions.decisions import Decisions
 from chappe.permissions.rules import Identity
 from chappe.security import PASSPHRASE, Keys, LogSecurity, NothingChosen, is_loopback, permissions_file
@@ -91,7 +91,7 @@ class Gate:
         if decisions.may_all(self.name, (verb,), topic) if prefix else decisions.may(self.name, (verb,), topic):
             return
         why = "no rule allows all of it" if prefix else decisions.why_not(self.name, verb, topic)
-        raise NotPermitted(f"{Refusal(self.name, verb, topic, why, prefix)}; {self._remedy}")
+        raise NotPermitted(f"{LogRefusal(self.name, verb, topic, why, prefix)}; {self._remedy}")
 
     def require_server(self, name: str, verb: str, topic: str, *, prefix: bool = False) -> None:
         """Raise NotPermitted if one whom we dial may do this with no topic that we are about."""
@@ -99,7 +99,7 @@ class Gate:
         if decisions.scopes(name, (verb,), topic) if prefix else decisions.may(name, (verb,), topic):
             return
         why = "no rule allows it" if prefix else decisions.why_not(name, verb, topic)
-        raise NotPermitted(f"{Refusal(name, verb, topic, why, prefix)}, and it is the only way; {self._remedy}")
+        raise NotPermitted(f"{LogRefusal(name, verb, topic, why, prefix)}, and it is the only way; {self._remedy}")
 
     def anybody(self, verb: str, topic: str) -> bool:
         """Whether there is an identity that may do this with a topic."""
@@ -219,12 +219,12 @@ class Gate:
         self.refusals.add_stranger(1, f"refused {address}: {found}")
         return None
 
-    def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> Refusal | None:
+    def forbids(self, name: str, verb: str, topic: str, *, subtree: bool = False) -> LogRefusal | None:
         """Why an identity may not do this with a topic, or all that begin so; None if it may."""
         found = self._watched.permissions.decide(name, verb, topic, datetime.now(UTC), subtree=subtree)
-        return None if found.allowed else Refusal(name, verb, topic[:SHOWN], found.why, subtree)
+        return None if found.allowed else LogRefusal(name, verb, topic[:SHOWN], found.why, subtree)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: LogRefusal) -> None:
         """Count and log that somebody who was let in asked for what is not allowed."""
         self.refusals.add_refusal(refusal)
 

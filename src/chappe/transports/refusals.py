@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from chappe.log.guard import Refusal
+from chappe.log.guard import LogRefusal
 from chappe.system import time
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class RefusalLog:
         self.add(count, text, reason)
         audited.note("", "join", "", text.removeprefix("refused "), count)
 
-    def add_refusal(self, refusal: Refusal) -> None:
+    def add_refusal(self, refusal: LogRefusal) -> None:
         """Somebody who was let in may not do what he wants."""
         key = refusal.who, refusal.verb
         with self._lock:

@@ -21,7 +21,7 @@ from chappe.log.consumer import LAST, LogConsumer
 from chappe.log.delivery import Records
 from chappe.log.events import OutOfRange, RecordsLost
 from chappe.log.sources import Key
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.log.store import LogStore
 from chappe.sim.host import Host
 from chappe.sim.world import Checker
@@ -178,7 +178,7 @@ class Contents(Checker[WatchedLog]):
             if store.core.met_stores:
                 self._company.setdefault(store.address, self.world.now)
 
-    def on_written(self, host: StoreSubject, appends: tuple[Append, ...]) -> None:
+    def on_written(self, host: StoreSubject, appends: tuple[AppendRecords, ...]) -> None:
         """Compare every block; and note a store that begins late because it knew no other."""
         originals = bool(self.world.originals)
         for each in appends:

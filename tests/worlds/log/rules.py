@@ -30,7 +30,7 @@ from chappe.log.batch import encode_batch
 from chappe.log.beacon import BEACON, GOODBYE, IDENTITY
 from chappe.log.delivery import Records
 from chappe.log.events import IdentityClash
-from chappe.log.guard import GIVERS, PRODUCERS, Guard, Refusal
+from chappe.log.guard import GIVERS, PRODUCERS, Guard, LogRefusal
 from chappe.log.messages import BatchMessage, Head, Message, OnDisk, Stored, encode
 from chappe.log.producer import LogProducer
 from chappe.log.producers import LogProducers
@@ -95,7 +95,7 @@ class Rules(Log):
         """See ``LogWorld.guard_of``."""
         name = host.name
 
-        def refused(refusal: Refusal) -> None:
+        def refused(refusal: LogRefusal) -> None:
             self.trace(host, "refuses: %s", refusal)
             self.refusals[name, refusal.who] += 1
             self.see("on_refused", name, refusal)
@@ -105,7 +105,7 @@ class Rules(Log):
     def tower_guard(self) -> Guard:
         """Return a guard that traces and counts refusals."""
 
-        def refused(refusal: Refusal) -> None:
+        def refused(refusal: LogRefusal) -> None:
             self.trace(None, "a tower refuses: %s", refusal)
             self.refusals["tower", refusal.who] += 1
             self.see("on_refused", "a tower", refusal)
@@ -336,7 +336,7 @@ class Refused(Checker[Rules]):
             ):
                 self.fail(f"{host.name} hears a goodbye of {address} at {endpoint}, which is there")
 
-    def on_refused(self, by: str, refusal: Refusal) -> None:
+    def on_refused(self, by: str, refusal: LogRefusal) -> None:
         """Somebody is refused: a rogue, or one of whom there was news lately."""
         world = self.world
         if refusal.who in (FORGER, READER, THIEF) or world.now <= world.changed_at + CALM_S:

@@ -18,7 +18,7 @@ from chappe.log.exactly_once.redo import Finishing, recover
 from chappe.log.exactly_once.staged import CommitBatch, SinkJob
 from chappe.log.queries import ReadRequest, TrimRequest, decode_request, encode_query
 from chappe.log.sources import Key
-from chappe.log.storage import Append, Retention, RunRetention, ScrubPiece, WriteRecords
+from chappe.log.storage import AppendRecords, Retention, RunRetention, ScrubPiece, WriteRecords
 from chappe.log.store import LogStore, StoreJob
 from chappe.sim.pubsub import Dialogue
 
@@ -42,7 +42,7 @@ class StoreHost(NodeHost, StoreSubject):
         self._work: deque[StoreJob] = deque()
         self._running: StoreJob | None = None
         self._finishing: Finishing | None = None  # a commit that is decided
-        self._written: list[tuple[Append, ...]] = []  # durable, and the core does not know yet
+        self._written: list[tuple[AppendRecords, ...]] = []  # durable, and the core does not know yet
         self._query_port = self.net.port()
         self.core.endpoint = f"tcp://{HOST}:{self._query_port}"
         self.net.routers[self.core.endpoint] = self

@@ -19,7 +19,7 @@ from chappe.errors import StorageError
 from chappe.log.batch import encode_batch
 from chappe.log.consumer import EARLIEST, LogConsumer
 from chappe.log.ordered.commands import ANY, Append, Create, Describe, Layout, decode_answer, encode
-from chappe.log.ordered.keeping import Keeping, OrderedStore
+from chappe.log.ordered.keeping import Keeping, OrderedRole
 from chappe.log.storage import RunRetention, WriteRecords
 from chappe.log.store import LogStore
 from chappe.sim.host import Host
@@ -140,7 +140,7 @@ class OrderedServer(Speaks, ServerHost):
             clock=HostClock(world, self),
             limits=world.log_limits,
         )
-        self.role: OrderedStore = OrderedStore(self.store, self.keeping)
+        self.role: OrderedRole = OrderedRole(self.store, self.keeping)
         self._jobs: deque[WriteRecords] = deque()
         self._job: WriteRecords | None = None
 

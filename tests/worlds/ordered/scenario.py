@@ -24,7 +24,7 @@ from chappe.log.consumer import LogConsumer
 from chappe.log.delivery import Records
 from chappe.log.ordered.commands import Describe, Layout, decode_answer, encode
 from chappe.log.ordered.keeping import Keeping
-from chappe.log.ordered.machine import End, OrderedLog, Placed
+from chappe.log.ordered.machine import OrderedLog, PartitionEnd, Placed
 from chappe.log.store import LogStore
 from chappe.replication.chain.messages import Entry
 from chappe.replication.chain.replica import ChainReplica
@@ -67,7 +67,7 @@ class Truth:
         """See ``Keeper``."""
         return 0
 
-    def begin(self, ends: Sequence[End]) -> None:
+    def begin(self, ends: Sequence[PartitionEnd]) -> None:
         """See ``Keeper``."""
 
     def place(self, placed: Placed) -> None:

@@ -10,7 +10,7 @@ from tests.worlds.log.towers import Line, Tower
 from tests.worlds.sealed.hosts import NAMES, SealedWorld
 from tests.worlds.sealing import LOOK_S, Machine
 
-from chappe.log.handing_on import PERMISSIONS, VERSION, WORD_BYTES, Member, Middle
+from chappe.log.handing_on import PERMISSIONS, VERSION, WORD_BYTES, Middle, PermissionsMember
 
 LOST: Final = 0.1  # of what is handed on
 FORGED: Final = 0.3  # of the seconds somebody hands on what nobody has made
@@ -26,7 +26,7 @@ class Couriers:
         self.deaf: dict[str, float] = {}  # to whom nothing is handed, until when
         self._middles: dict[str, Middle] = {}  # of towers, by name
         self._lives: dict[str, int] = {}
-        self._members: dict[Any, Member] = {}  # by host
+        self._members: dict[Any, PermissionsMember] = {}  # by host
         self._met: dict[Line, int] = {}  # lives of connections over which somebody has subscribed
 
     def begin(self) -> None:
@@ -36,7 +36,7 @@ class Couriers:
     def join(self, host: Any, machine: Machine) -> None:
         """A program of a machine begins."""
         word = b"%0*d" % (WORD_BYTES, len(self._members))
-        self._members[host] = Member(machine, lambda frames: self._up(host, frames), word)
+        self._members[host] = PermissionsMember(machine, lambda frames: self._up(host, frames), word)
 
     def _look(self) -> None:
         world = self._world

@@ -11,7 +11,7 @@ from tests.worlds.sealed.hosts import NAMES, SealedConsumer, SealedWorld
 from tests.worlds.sealing import MARK, private_of, sign_of
 
 from chappe.log.batch import Batch, encode_batch, encode_sealed
-from chappe.log.opened import Read
+from chappe.log.opened import OpenedRead
 from chappe.log.sources import Key
 from chappe.sealing.frames import RecordSpan, decode
 from chappe.sealing.records import Sealer
@@ -46,7 +46,7 @@ class Forgeries(Checker[SealedWorld]):
         forge, forged = next((forge, found) for forge in kinds if (found := forge(host, key, batch)) is not None)
         self._seen.append(batch)
         where, made = forged
-        if isinstance(host.opening.open(*where, made), Read):
+        if isinstance(host.opening.open(*where, made), OpenedRead):
             self.fail(f"{host.name} reads what was {forge.__name__[1:]} as {where} {made.base}")
         self.refused += 1
 

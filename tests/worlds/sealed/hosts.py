@@ -16,7 +16,7 @@ from chappe.errors import StorageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, encode_batch
 from chappe.log.delivery import Records
-from chappe.log.opened import Read, Why
+from chappe.log.opened import OpenedRead, UnreadWhy
 from chappe.log.sources import Key
 from chappe.sealing.frames import decode
 from chappe.sealing.in_log import RecordOpening, RecordSealing
@@ -249,12 +249,12 @@ class SealedConsumer(ConsumerHost):
         while waiting:
             start, batch = waiting[0]
             outcome = self.opening.open(*key, batch)
-            if not isinstance(outcome, Read) and outcome.why is Why.NO_KEYS_YET:
+            if not isinstance(outcome, OpenedRead) and outcome.why is UnreadWhy.NO_KEYS_YET:
                 return
             waiting.popleft()
-            if not isinstance(outcome, Read) and outcome.why is Why.NOT_OURS:
+            if not isinstance(outcome, OpenedRead) and outcome.why is UnreadWhy.NOT_OURS:
                 self.opening.pass_over(*key, batch, start)
             self.world.see("on_outcome", self, key, start, batch, outcome)
             self.next[key] = batch.next
-            if isinstance(outcome, Read) and outcome.sender is not None:
+            if isinstance(outcome, OpenedRead) and outcome.sender is not None:
                 self.senders[key] = outcome.sender

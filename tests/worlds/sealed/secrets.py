@@ -11,9 +11,9 @@ from tests.worlds.sealing import BEGINNING, LOOK_S, MARK
 from chappe.log.batch import Batch
 from chappe.log.delivery import Records
 from chappe.log.messages import Message, encode
-from chappe.log.opened import Read, Unread, Why
+from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.log.sources import Key
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.sealing.frames import RecordFrame, decode
 from chappe.sealing.ring import CHANGE
 from chappe.sealing.shelf import ASKED_S, BEHIND_S
@@ -69,7 +69,7 @@ class Secrets(Checker[SealedWorld]):
         if self._secret(getattr(message, "subject", "")) and any(MARK in bytes(each) for each in encode(message)):
             self.fail(f"{host.name} sends plain text: {message}")
 
-    def on_written(self, host: Any, appends: tuple[Append, ...]) -> None:
+    def on_written(self, host: Any, appends: tuple[AppendRecords, ...]) -> None:
         """What lies on disks of stores, and is read from there."""
         for each in appends:
             if self._secret(each.topic) and MARK in bytes(each.body):
@@ -90,23 +90,25 @@ class Secrets(Checker[SealedWorld]):
 
     # -- opening ----------------------------------------------------------------------------------------------
 
-    def on_outcome(self, host: SealedConsumer, key: Key, start: int, batch: Batch, outcome: Read | Unread) -> None:
+    def on_outcome(
+        self, host: SealedConsumer, key: Key, start: int, batch: Batch, outcome: OpenedRead | Unread
+    ) -> None:
         """A consumer has opened what came, or never will."""
         if start < host.next.get(key, 0):
             self.fail(f"{host.name} opens {key} offset {start} again, {host.next[key]} was next")
         if batch.sealed is None:
-            if not isinstance(outcome, Read) or outcome.sender is not None:
+            if not isinstance(outcome, OpenedRead) or outcome.sender is not None:
                 self.fail(f"{host.name} takes plain records of {key} for sealed ones: {outcome}")
             return
         frame = decode(batch.sealed)
         entitled = frame.epoch in self.world.authority.entitled[frame.group, host.name]
         owed = self._owed.setdefault(host, {}).setdefault(key, {})
-        if isinstance(outcome, Unread) and outcome.why is Why.NOT_OURS:
+        if isinstance(outcome, Unread) and outcome.why is UnreadWhy.NOT_OURS:
             owed[start] = frame
         else:
             for each in [each for each in owed if each <= start]:  # it was read again, or is not any more
                 del owed[each]
-        if isinstance(outcome, Read):
+        if isinstance(outcome, OpenedRead):
             self.opened += 1
             self._look_at(host, key, batch, outcome)
             if not entitled:
@@ -114,7 +116,7 @@ class Secrets(Checker[SealedWorld]):
         elif entitled and not self._excused(host, frame):
             self.fail(f"{host.name} refuses {key} {start}, which it may read: {outcome.reason}")
 
-    def _look_at(self, host: SealedConsumer, key: Key, batch: Batch, outcome: Read) -> None:
+    def _look_at(self, host: SealedConsumer, key: Key, batch: Batch, outcome: OpenedRead) -> None:
         if outcome.sender != self._senders[key]:
             self.fail(f"{host.name} takes {key} {batch.base} for sealed by {outcome.sender}")
         found = self.world.contents(outcome.batch, batch.base)

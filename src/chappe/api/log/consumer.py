@@ -17,7 +17,7 @@ from chappe.api.faces import Closeable, Seconds, happened, weakly
 from chappe.api.identity import log_event, new_address, state_directory
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.inbox import LOOK_S, Inbox
+from chappe.api.log.inbox import LOOK_S, ConsumerInbox
 from chappe.api.log.sealed import Opening
 from chappe.api.times import as_micros
 from chappe.data.given import as_index, as_text, pairs, two
@@ -133,7 +133,7 @@ class Consumer(at_exit.Collectable, Closeable):
             self._release_identity()
             raise
         self.lock = self._lock = self._node.lock
-        self._inbox = Inbox(self._core, self._node, self._opening, self._aged)
+        self._inbox = ConsumerInbox(self._core, self._node, self._opening, self._aged)
         with self._lock:
             self._node.start(
                 self._core,

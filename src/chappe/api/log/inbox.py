@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from chappe.api.log.aged import Aged
 from chappe.api.log.consumed_batch import ConsumedBatch
-from chappe.api.log.sealed import Opening, Waiting
+from chappe.api.log.sealed import KeyWait, Opening
 from chappe.data.topic import Filter
 from chappe.errors import Sealed, TooSlow
 from chappe.log.batch import Record
@@ -28,7 +28,7 @@ RECHECK_KEYS_S: Final = 0.2  # how often it is looked whether keys have come for
 CLOCKS_AT_ONCE: Final = 256  # batches whose producers are asked for the time at once
 
 
-class Inbox:
+class ConsumerInbox:
     """The queue of one consumer, and where its user is; all with the member's lock held, but for ``iterate``.
 
     At most one batch is open for loops over records. Taking a batch, or opening another one, ends these loops and takes
@@ -122,8 +122,8 @@ class Inbox:
         while at < len(self.queue):
             found = self.queue[at]
             key = found.topic, found.partition
-            opened = Waiting.FOR_KEYS if key in waits else self._open_next(found)
-            if opened is Waiting.FOR_KEYS:
+            opened = KeyWait.FOR_KEYS if key in waits else self._open_next(found)
+            if opened is KeyWait.FOR_KEYS:
                 waits.add(key)
                 at += 1
                 continue
@@ -151,7 +151,7 @@ class Inbox:
                 return opened.cut(offset)
         return None
 
-    def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[Waiting.FOR_KEYS] | None:
+    def _open_next(self, found: ConsumedBatch) -> ConsumedBatch | Literal[KeyWait.FOR_KEYS] | None:
         try:
             return self._opening.open(found)
         except Sealed:

@@ -20,7 +20,7 @@ from chappe.log.events import ForwarderLost, TowerLost
 from chappe.log.messages import AskTraffic, Message, StoreInfo, TrafficTold
 from chappe.log.producing import ProducingMember
 from chappe.log.scouting import TOLD_S
-from chappe.log.traffic import Report, parse_report
+from chappe.log.traffic import TrafficReport, parse_report
 from chappe.runtime.log_ports import LogPorts
 from chappe.runtime.log_seats import Where
 from chappe.security import LogSecurity
@@ -68,7 +68,7 @@ class _Watch(ProducingMember):
         self.address = new_address()
         self.stores: dict[str, StoreAddress] = {}
         self.listeners: dict[bytes, int] = {}
-        self.reports: dict[str, tuple[float, Report]] = {}  # of nodes that were asked, and when they told
+        self.reports: dict[str, tuple[float, TrafficReport]] = {}  # of nodes that were asked, and when they told
         self._questions = 0
         self._turn = 0
 
@@ -169,7 +169,7 @@ class LogWatch:
             self._node.driver.run(self._node.driver.do, effects)
         return max(1.0, len(nodes) / ASKED_MAX)
 
-    def reports(self, last_s: float) -> dict[str, Report]:
+    def reports(self, last_s: float) -> dict[str, TrafficReport]:
         """What nodes have told within this time, by their addresses."""
         since = time.monotonic() - last_s
         with self._node.driver.lock:

@@ -48,7 +48,7 @@ from chappe.log.ordered.commands import (
     decode_answer,
     encode,
 )
-from chappe.log.ordered.gathering import Gathering, Leaving
+from chappe.log.ordered.gathering import Gathering, LeavingBatch
 from chappe.runtime.driver import SYSTEM_CLOCK
 from chappe.security import LogSecurity
 from chappe.system import time
@@ -397,13 +397,13 @@ class OrderedProducer(Closeable):
                 )
             self._chain.member.turns.wait(self._has_room, LOOK_S)
 
-    def _submit(self, batches: Iterable[Leaving]) -> None:
+    def _submit(self, batches: Iterable[LeavingBatch]) -> None:
         """Have batches appended; the lock is held."""
         for each in batches:
             call = self._chain.member.submit(encode(Append(self._raw, each.partition, ANY, each.body)))
             call.then(partial(self._answered, each, call))
 
-    def _answered(self, leaving: Leaving, call: ChainCall) -> None:
+    def _answered(self, leaving: LeavingBatch, call: ChainCall) -> None:
         """What became of a batch; the lock is held."""
         try:
             answer = self._decoded(call.take().result)

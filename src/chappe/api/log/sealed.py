@@ -14,7 +14,7 @@ from chappe.api.log.consumed_batch import ConsumedBatch
 from chappe.errors import Sealed
 from chappe.log.batch import Batch
 from chappe.log.events import RecordsRefused
-from chappe.log.opened import Read, Unread, Why
+from chappe.log.opened import OpenedRead, Unread, UnreadWhy
 from chappe.security import Keys, LogSecurity
 from chappe.system import time
 from chappe.transports.gate import keys_of
@@ -22,7 +22,17 @@ from chappe.transports.gate import keys_of
 if TYPE_CHECKING:
     from chappe.storage.sealed_files import SealedGroups
 
-__all__ = ["Opening", "Read", "Reader", "Sealing", "Unread", "Waiting", "Why", "reader_here", "sealing_here"]
+__all__ = [
+    "KeyWait",
+    "OpenedRead",
+    "Opening",
+    "Reader",
+    "Sealing",
+    "Unread",
+    "UnreadWhy",
+    "reader_here",
+    "sealing_here",
+]
 
 KEYS_WAIT_S: Final = 30.0  # so long records whose keys are not there yet are held back; then the reader is told
 TELL_S: Final = 1.0  # between two events about what was refused
@@ -81,10 +91,14 @@ class Reader:
         self._files.look(time.monotonic())
         return self._files.held.group(topic) is not None
 
-    def open(self, topic: str, partition: str, batch: Batch) -> Read | Unread:
+    def open(self, topic: str, partition: str, batch: Batch) -> OpenedRead | Unread:
         """What can be read of a batch."""
         if self._files is None:
-            return Read(batch) if batch.sealed is None else Unread(Why.NOT_OURS, "this program has no identity")
+            return (
+                OpenedRead(batch)
+                if batch.sealed is None
+                else Unread(UnreadWhy.NOT_OURS, "this program has no identity")
+            )
         self._files.look(time.monotonic())
         return self._core.open(topic, partition, batch)
 
@@ -117,13 +131,13 @@ def sealing_here(security: LogSecurity = None) -> Sealing | None:
     return None if keys is None else Sealing(keys, "")
 
 
-class Waiting(Enum):
+class KeyWait(Enum):
     """Its keys may come yet."""
 
     FOR_KEYS = 0
 
 
-_Opened: TypeAlias = ConsumedBatch | Literal[Waiting.FOR_KEYS] | None
+_Opened: TypeAlias = ConsumedBatch | Literal[KeyWait.FOR_KEYS] | None
 
 
 class Opening:
@@ -178,17 +192,17 @@ class Opening:
 
     def _unread(self, found: ConsumedBatch, outcome: Unread) -> _Opened:
         key = found.topic, found.partition
-        if outcome.why is Why.NO_KEYS_YET:
+        if outcome.why is UnreadWhy.NO_KEYS_YET:
             now = time.monotonic()
             if now - self._waits.setdefault(key, now) < KEYS_WAIT_S:
-                return Waiting.FOR_KEYS
+                return KeyWait.FOR_KEYS
             self._waits[key] = now
             raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read yet: {outcome.reason}")
-        if outcome.why is Why.NOT_OURS and found.topic not in self._told and len(self._told) < TOLD_MAX:
+        if outcome.why is UnreadWhy.NOT_OURS and found.topic not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(found.topic)
             raise Sealed(f"topic {found.topic!r} is sealed, and cannot be read: {outcome.reason}")
         self._waits.pop(key, None)
-        if outcome.why is Why.NOT_OURS:
+        if outcome.why is UnreadWhy.NOT_OURS:
             self._reader.pass_over(found.topic, found.partition, found.batch, found.first)
         self.refused += len(found)
         count = len(found) + (0 if self._untold is None else self._untold.count)

@@ -19,7 +19,7 @@ from chappe.errors import BufferFull, Sealed, StorageError, UsageError
 from chappe.limits import LOG_LIMITS
 from chappe.log.batch import Batch, Headers, encode_batch, encode_record
 from chappe.log.events import JournalDamaged
-from chappe.log.pace import Pace
+from chappe.log.pace import BatchPace
 from chappe.log.producer import JournalBatch, JournalTrim, LogProducer, StoredTo
 from chappe.log.producers import LogProducers
 from chappe.log.producing import ProducingMember
@@ -214,7 +214,7 @@ class TopicWriter:
         self._node = common.node
         self._refusal: StorageError | None = None  # of the journal, when it was asked last
         self._retry_at = 0.0  # the journal refused the batch being gathered: it is tried again then
-        self._pace = Pace(core.published)
+        self._pace = BatchPace(core.published)
         self._full_at = 0.0  # when last a batch left because it was full
         for each in journal.pending if journal else ():
             core.append(each.value, each.key, each.headers, each.timestamp)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from chappe.api.identity import IDENTITY
-from chappe.log.traffic import Report
+from chappe.log.traffic import TrafficReport
 from chappe.observing.snapshot import readable
 from chappe.reading.offsets import Key
 
@@ -22,7 +22,7 @@ class Labels:
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()
 
-    def take(self, reports: Mapping[str, Report]) -> set[str]:
+    def take(self, reports: Mapping[str, TrafficReport]) -> set[str]:
         """Note what nodes told of themselves and of whom they carry; return the addresses that are called anew."""
         changed = set()
         for node, report in reports.items():
@@ -71,7 +71,7 @@ class ConsumerCommits(NamedTuple):
 
 
 def committed_elsewhere(
-    reports: Mapping[str, Report], labels: Labels, kept_here: Callable[[str], bytes]
+    reports: Mapping[str, TrafficReport], labels: Labels, kept_here: Callable[[str], bytes]
 ) -> list[ConsumerCommits]:
     """Consumers that told how far they have committed, each under a name of its own.
 

@@ -20,7 +20,7 @@ from chappe.dashboard.sources.missed import Missed
 from chappe.dashboard.sources.passing import NodeIds, Passing
 from chappe.data.topic import Filter
 from chappe.errors import TimedOut
-from chappe.log.traffic import Report
+from chappe.log.traffic import TrafficReport
 from chappe.observing.snapshot import (
     NAMES_MAX,
     HealthProblem,
@@ -214,7 +214,7 @@ class LogSource:
         self,
         seen: list[LogMember],
         lags: dict[str, tuple[ObservedReader, ...]],
-        reports: Mapping[str, Report],
+        reports: Mapping[str, TrafficReport],
         rounds: float,
     ) -> tuple[list[ObservedMember], list[ObservedLink]]:
         tower = f"tower {self._tower}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from chappe.dashboard.sources.labels import ConsumerCommits, Labels, committed_elsewhere
-from chappe.log.traffic import Report
+from chappe.log.traffic import TrafficReport
 from chappe.observing.snapshot import NAMES_MAX, ObservedReader, readable
 from chappe.reading.offsets import Key, KnownPartition
 from chappe.storage.positions import kept_at
@@ -35,7 +35,7 @@ class LogReaders:
         self._looks = 0
         self._elsewhere: list[ConsumerCommits] = []
 
-    def take(self, reports: Mapping[str, Report], labels: Labels) -> None:
+    def take(self, reports: Mapping[str, TrafficReport], labels: Labels) -> None:
         """Take the reports of nodes, and read the files now and then."""
         if self._looks % POSITIONS_EVERY == 0:
             self._positions = self.groups()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from typing import Final, NamedTuple
 
-from chappe.log.traffic import Report
+from chappe.log.traffic import TrafficReport
 from chappe.observing.snapshot import ObservedLink
 
 FURTHER_MAX: Final = 2_000  # links beside those between stores and all others: those over which most goes
@@ -38,7 +38,12 @@ class Passing:
     """
 
     def __init__(
-        self, nodes: Sequence[NodeIds], reports: Mapping[str, Report], *, every_s: float = 0.0, encrypted: bool = False
+        self,
+        nodes: Sequence[NodeIds],
+        reports: Mapping[str, TrafficReport],
+        *,
+        every_s: float = 0.0,
+        encrypted: bool = False,
     ) -> None:
         self._reports = reports
         self._every_s = every_s

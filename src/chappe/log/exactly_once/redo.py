@@ -16,8 +16,8 @@ from typing import Final
 from chappe.errors import Damaged, ProtocolError
 from chappe.limits import LOG_LIMITS, LogLimits
 from chappe.log.batch import Batch, rebase
-from chappe.log.exactly_once.staged import Intent, Kept, PieceAt, StagedStorage
-from chappe.log.storage import Append, LogStorage
+from chappe.log.exactly_once.staged import Intent, KeptSinks, PieceAt, StagedStorage
+from chappe.log.storage import AppendRecords, LogStorage
 
 logger: Final = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Finishing:
         self._at = 0
         self._offsets = {topic: first for topic, _, first, _ in intent.ranges}
         self._partitions = {topic: partition for topic, partition, _, _ in intent.ranges}
-        self._chunk: list[Append] = []
+        self._chunk: list[AppendRecords] = []
 
     def step(self) -> None:
         """Append the next chunk or, behind the last one, complete the intent.
@@ -62,7 +62,7 @@ class Finishing:
         self._staged.complete(self.intent)
         self.done = True
 
-    def next_chunk(self) -> Sequence[Append]:
+    def next_chunk(self) -> Sequence[AppendRecords]:
         """What the next step appends; nothing if all is appended."""
         if self._chunk:
             return self._chunk  # it was refused
@@ -89,11 +89,11 @@ class Finishing:
         batch = Batch.parse(body, check=False)
         partition = self._partitions[piece.topic]
         self._chunk.append(
-            Append(piece.topic, partition, base, batch.count, batch.timestamp_min, batch.timestamp_max, body)
+            AppendRecords(piece.topic, partition, base, batch.count, batch.timestamp_min, batch.timestamp_max, body)
         )
 
 
-def recover(staged: StagedStorage, storage: LogStorage, limits: LogLimits = LOG_LIMITS) -> Kept:
+def recover(staged: StagedStorage, storage: LogStorage, limits: LogLimits = LOG_LIMITS) -> KeptSinks:
     """Finish what a crash interrupted, before the store answers anything; returns what is there then.
 
     Raises StorageError: the disk refuses; to be tried again.

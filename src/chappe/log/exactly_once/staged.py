@@ -57,7 +57,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSinks:
     """What a store found when it opened."""
 
     sinks: tuple[SinkState, ...] = ()
@@ -148,7 +148,7 @@ class SinkJob:
 class StagedStorage(Protocol):
     """See the module's text. Every method raises StorageError, StorageFull where there is no room."""
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptSinks:
         """Everything there is."""
 
     def carry_out(self, job: Step) -> None:
@@ -224,9 +224,9 @@ class MemoryStaged:
         self.rows: dict[StagedAttempt, _Rows] = {}
         self.intents: dict[str, Intent] = {}
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptSinks:
         attempts = ((key, tuple(dict.fromkeys(each.topic for each in rows.pieces))) for key, rows in self.rows.items())
-        return Kept(tuple(self.sinks.values()), tuple(attempts))
+        return KeptSinks(tuple(self.sinks.values()), tuple(attempts))
 
     def carry_out(self, job: Step) -> None:
         match job:

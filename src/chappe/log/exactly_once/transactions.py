@@ -39,7 +39,7 @@ from chappe.log.exactly_once.staged import (
     Forget,
     Intent,
     Job,
-    Kept,
+    KeptSinks,
     Remember,
     SinkJob,
     SinkState,
@@ -111,7 +111,7 @@ class _Job:
 
 
 @dataclass(slots=True)
-class _Sink:
+class _SinkAtHome:
     """A sink; ``state`` is what it will be when the jobs under way are done."""
 
     state: SinkState
@@ -130,13 +130,13 @@ class Transactions:
     """
 
     def __init__(
-        self, store_id: str, kept: Kept, next_offset: NextOffset, limits: LogLimits = LOG_LIMITS, *, now: float
+        self, store_id: str, kept: KeptSinks, next_offset: NextOffset, limits: LogLimits = LOG_LIMITS, *, now: float
     ) -> None:
         self._limits = limits
         self._store_id = store_id
         self._next_offset = next_offset
         self._sinks = {
-            state.sink: _Sink(replace(state, age_s=0.0), state.run, state.home, now - state.age_s)
+            state.sink: _SinkAtHome(replace(state, age_s=0.0), state.run, state.home, now - state.age_s)
             for state in kept.sinks
         }
         self._jobs: dict[int, _Job] = {}
@@ -240,7 +240,7 @@ class Transactions:
             if len(self._sinks) >= SINKS_MAX:
                 raise _Refused(f"this store knows {SINKS_MAX} sinks, which is the most; choose another store")
             state = SinkState(request.sink, request.home, lasting=request.lasting)
-            sink = self._sinks[request.sink] = _Sink(state, "", "", now)
+            sink = self._sinks[request.sink] = _SinkAtHome(state, "", "", now)
             if "sweep" not in self._timers:
                 self._timers.set("sweep", now + self._limits.maintain_s)
         actions: list[Effect] = []
@@ -258,7 +258,7 @@ class Transactions:
         sink.touched_at = now
         return [*actions, *self._job(Remember(sink.state), asked)]
 
-    def _make_current(self, sink: _Sink, run: str) -> list[Effect]:
+    def _make_current(self, sink: _SinkAtHome, run: str) -> list[Effect]:
         state = sink.state
         if state.home != self._store_id:
             raise self._elsewhere(sink)
@@ -270,24 +270,24 @@ class Transactions:
         sink.state = replace(state, run=run, fenced=fenced)
         return self._discard(sink, [each for each in sink.staged if each.run != run])
 
-    def _moves(self, sink: _Sink, request: SinkRequest) -> bool:
+    def _moves(self, sink: _SinkAtHome, request: SinkRequest) -> bool:
         """Whether another store is the home now, and the disk does not know it: nobody is sent there before."""
         if isinstance(request, AttachSink) and request.home != self._store_id:
             return False  # answered when it is on disk
         return sink.state.home not in (self._store_id, sink.saved_home)
 
-    def _remember(self, sink: _Sink) -> list[Effect]:
+    def _remember(self, sink: _SinkAtHome) -> list[Effect]:
         """Have the state saved, unless that is under way: the one who wanted it may be gone."""
         job = Remember(sink.state)
         return [] if any(each.job == job for each in self._jobs.values()) else self._job(job)
 
-    def _elsewhere(self, sink: _Sink) -> _Refused:
+    def _elsewhere(self, sink: _SinkAtHome) -> _Refused:
         return _Refused(f"the home of sink {sink.state.sink} is the store {sink.state.home}; ask that one", ELSEWHERE)
 
-    def _fenced(self, sink: _Sink, run: str) -> Fenced:
+    def _fenced(self, sink: _SinkAtHome, run: str) -> Fenced:
         return Fenced(f"run {run} of sink {sink.state.sink} is over, run {sink.state.run} took over; stop this one")
 
-    def _current(self, name: str, run: str, now: float) -> _Sink:
+    def _current(self, name: str, run: str, now: float) -> _SinkAtHome:
         """The sink, if ``run`` may write to it here."""
         sink = self._sinks.get(name)
         if sink is None:
@@ -329,7 +329,7 @@ class Transactions:
             self._repeatable.pop(job, None)  # the one under way comes before what was staged since
         return self._job(job, asked)
 
-    def _discard(self, sink: _Sink, attempts: Sequence[StagedAttempt]) -> list[Effect]:
+    def _discard(self, sink: _SinkAtHome, attempts: Sequence[StagedAttempt]) -> list[Effect]:
         for attempt in attempts:
             del sink.staged[attempt]
         return self._job(Discard(tuple(attempts))) if attempts else []
@@ -346,7 +346,7 @@ class Transactions:
         sink.committing = True
         return self._job(job, asked)
 
-    def _commit_job(self, sink: _Sink, request: Commit) -> CommitBatch:
+    def _commit_job(self, sink: _SinkAtHome, request: Commit) -> CommitBatch:
         attempts = sorted(request.attempts)
         if len({task for task, *_ in attempts}) < len(attempts):
             raise _Refused(f"batch {request.batch} names a task twice")

@@ -24,7 +24,7 @@ _RECORD_BYTES: Final = 64  # what a record takes beside its bytes, at most, with
 _I64: Final = range(-(2**63), 2**63)
 
 
-class Leaving(NamedTuple):
+class LeavingBatch(NamedTuple):
     """A batch that is to be appended; ``size`` counts until ``confirmed``."""
 
     partition: int
@@ -34,13 +34,13 @@ class Leaving(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Part:
+class _GatheredPart:
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     stamps: list[int | None] = field(default_factory=list)
     size: int = 0
-    ready: deque[Leaving] = field(default_factory=deque)  # full batches
+    ready: deque[LeavingBatch] = field(default_factory=deque)  # full batches
     under_way: int = 0
 
 
@@ -48,7 +48,7 @@ class Gathering:
     """See the module; ``partitions``: of the topic, ``batch_bytes``: a batch of so many is full."""
 
     def __init__(self, partitions: int, clock: Clock, *, batch_bytes: int = BATCH_BYTES) -> None:
-        self._parts = [_Part() for _ in range(partitions)]
+        self._parts = [_GatheredPart() for _ in range(partitions)]
         self._clock = clock
         self._batch_bytes = batch_bytes
         self._turn = 0  # where records without a key go until a batch leaves
@@ -76,7 +76,7 @@ class Gathering:
         headers: Headers,
         timestamp: int | None,
         partition: int | None,
-    ) -> list[Leaving]:
+    ) -> list[LeavingBatch]:
         """Add a record; returns what is to leave now.
 
         Raises:
@@ -101,7 +101,9 @@ class Gathering:
             self._seal(index)
         return self._leave(index)
 
-    def add_values(self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None) -> list[Leaving]:
+    def add_values(
+        self, values: Sequence[bytes | None], timestamp: int | None, partition: int | None
+    ) -> list[LeavingBatch]:
         """As ``add`` of each, without keys and headers; returns what is to leave now.
 
         Raises:
@@ -110,7 +112,7 @@ class Gathering:
         self.partition_of(None, partition)
         sizes = [_RECORD_BYTES + len(value or b"") for value in values]
         self._refuse(max(sizes, default=0), timestamp)
-        found: list[Leaving] = []
+        found: list[LeavingBatch] = []
         first = 0
         while first < len(values):
             index = self.partition_of(None, partition)
@@ -132,24 +134,24 @@ class Gathering:
             first = end
         return found
 
-    def add_batch(self, batch: Batch, partition: int) -> list[Leaving]:
+    def add_batch(self, batch: Batch, partition: int) -> list[LeavingBatch]:
         """Add records that are a batch already; returns what is to leave now. Raises RecordTooLarge, UsageError."""
         index = self.partition_of(None, partition)
         if len(batch.raw) > BODY_BYTES_MAX:
             raise RecordTooLarge(f"a batch for a chain has at most {BODY_BYTES_MAX:,} bytes, not {len(batch.raw):,}")
         self._seal(index)
         size = len(batch.raw)
-        self._parts[index].ready.append(Leaving(index, bytes(batch.raw), batch.count, size))
+        self._parts[index].ready.append(LeavingBatch(index, bytes(batch.raw), batch.count, size))
         self.bytes += size
         self.taken += batch.count
         return self._leave(index)
 
-    def push(self, partition: int) -> list[Leaving]:
+    def push(self, partition: int) -> list[LeavingBatch]:
         """All that is gathered for a partition is to leave now: something follows it."""
         self._seal(partition)
         return self._leave(partition, most=len(self._parts[partition].ready))
 
-    def confirmed(self, leaving: Leaving) -> list[Leaving]:
+    def confirmed(self, leaving: LeavingBatch) -> list[LeavingBatch]:
         """A batch is not under way any more, whatever became of it; returns what is to leave now."""
         self.bytes -= leaving.size
         self._parts[leaving.partition].under_way -= 1
@@ -167,9 +169,9 @@ class Gathering:
         if timestamp is not None and timestamp not in _I64:
             raise UsageError(f"the timestamp {timestamp} has more than 64 bits: it is in microseconds since 1970")
 
-    def _leave(self, index: int, most: int = 0) -> list[Leaving]:
+    def _leave(self, index: int, most: int = 0) -> list[LeavingBatch]:
         part = self._parts[index]
-        found: list[Leaving] = []
+        found: list[LeavingBatch] = []
         while part.ready and (part.under_way < UNDER_WAY_MAX or len(found) < most):
             found.append(part.ready.popleft())
             part.under_way += 1
@@ -196,7 +198,7 @@ class Gathering:
             keys=None if keys.count(None) == len(keys) else keys,
             headers=headers if any(headers) else None,
         )
-        part.ready.append(Leaving(index, body, len(values), part.size))
+        part.ready.append(LeavingBatch(index, body, len(values), part.size))
         part.values, part.keys, part.headers, part.stamps, part.size = [], [], [], [], 0
         if index == self._turn:
             self._turn = (index + 1) % len(self._parts)

@@ -46,7 +46,7 @@ ORIGINS_MAX: Final = 2 * SINKS_MAX  # what is remembered of queries that began; 
 Attempt = tuple[int, int, int]  # batch, task, number
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class ChainPiece(msgspec.Struct, frozen=True, array_like=True):
     """Rows of one attempt for one partition, as a batch; they are placed when they are committed."""
 
     topic: bytes
@@ -55,7 +55,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class _Sink(msgspec.Struct, array_like=True):
+class _ChainSink(msgspec.Struct, array_like=True):
     run: str
     fenced: list[str]  # earlier runs, oldest first
     batch: int  # committed
@@ -71,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
         origins: By name, oldest first, each with the query that wrote last.
     """
 
-    sinks: list[tuple[str, _Sink, list[tuple[Attempt, list[Piece]]]]]
+    sinks: list[tuple[str, _ChainSink, list[tuple[Attempt, list[ChainPiece]]]]]
     origins: list[tuple[str, str]]
 
 
@@ -86,8 +86,8 @@ class Homes:
     def __init__(self, has: Callable[[bytes, int], bool], staged_bytes_max: int = STAGED_BYTES_MAX) -> None:
         self._has = has
         self._bytes_max = staged_bytes_max
-        self._sinks: dict[str, _Sink] = {}  # least recently used first
-        self._staged: dict[str, dict[Attempt, list[Piece]]] = {}  # by sink
+        self._sinks: dict[str, _ChainSink] = {}  # least recently used first
+        self._staged: dict[str, dict[Attempt, list[ChainPiece]]] = {}  # by sink
         self._origins: dict[str, str] = {}  # the query that wrote last of each, oldest first
         self.bytes = 0  # staged
 
@@ -111,7 +111,7 @@ class Homes:
             refusal = self._refusal(command)
             if refusal is not None:
                 return refusal
-            sink = self._sinks[command.sink] = _Sink(command.run, [], -1, command.lasting, now_us)
+            sink = self._sinks[command.sink] = _ChainSink(command.run, [], -1, command.lasting, now_us)
             for origin in command.origins:
                 self._origins.pop(origin, None)
         elif command.run in sink.fenced:
@@ -151,7 +151,7 @@ class Homes:
             return Refused(f"the rows are damaged: {error}")
         if batch.sealed is not None:
             return Refused("the rows are sealed, and a sealed topic cannot be ordered")
-        piece = Piece(command.topic, command.partition, batch.count, command.body)
+        piece = ChainPiece(command.topic, command.partition, batch.count, command.body)
         if not self._room(command.sink, _size(piece), now_us):
             return Full(
                 f"queries have {self.bytes:,} bytes of rows staged at this chain, of {self._bytes_max:,} that are "
@@ -161,7 +161,7 @@ class Homes:
         self.bytes += _size(piece)
         return Staged()
 
-    def commit(self, command: CommitRows, now_us: int) -> list[Piece] | Answer:
+    def commit(self, command: CommitRows, now_us: int) -> list[ChainPiece] | Answer:
         """The pieces of a batch in the order of their rows, to be placed before ``committed``; or why not."""
         sink = self._current(command, now_us)
         if isinstance(sink, Fences):
@@ -171,7 +171,7 @@ class Homes:
         if len({task for task, *_ in command.attempts}) < len(command.attempts):
             return Refused(f"batch {command.batch} names a task twice")
         staged = self._staged.get(command.sink, {})
-        found: list[Piece] = []
+        found: list[ChainPiece] = []
         for task, attempt, pieces, rows in sorted(command.attempts):
             here = staged.get((command.batch, task, attempt), [])
             if len(here) != pieces or sum([each.rows for each in here]) != rows:
@@ -215,7 +215,7 @@ class Homes:
             return Refused(f"this chain knows {SINKS_MAX:,} queries, which is the most; choose another one")
         return None
 
-    def _current(self, command: StageRows | CommitRows | DropRows, now_us: int) -> _Sink | Fences:
+    def _current(self, command: StageRows | CommitRows | DropRows, now_us: int) -> _ChainSink | Fences:
         """The sink of a command, if its run may write."""
         self._sweep(now_us)
         sink = self._sinks.get(command.sink)
@@ -224,7 +224,7 @@ class Homes:
         self._touch(command.sink, sink, now_us)
         return sink
 
-    def _touch(self, name: str, sink: _Sink, now_us: int) -> None:
+    def _touch(self, name: str, sink: _ChainSink, now_us: int) -> None:
         sink.touched_us = now_us
         self._sinks[name] = self._sinks.pop(name)
 
@@ -263,5 +263,5 @@ class Homes:
         return self.bytes + size <= self._bytes_max
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: ChainPiece) -> int:
     return PIECE_BYTES + len(piece.body)

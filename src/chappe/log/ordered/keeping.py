@@ -3,7 +3,7 @@
 A chain's member is a store like any other: what it has is read, healed and caught up as everywhere. ``Keeping`` lies
 between its two halves, which may run on threads of their own. The machine of the chain puts in what is committed
 (``machine.Keeper``); the chain looks how far that is on disk (``replication.chain.external``). The store, in
-``OrderedStore``, takes it: the tail publishes it, and every member writes it.
+``OrderedRole``, takes it: the tail publishes it, and every member writes it.
 
 A batch is held here until it is on disk, as a disk may refuse it, and until what comes before it is there: a member
 that joins has the machine's state first, and reads the records from the stores of the others, as any store does. If
@@ -24,7 +24,7 @@ from chappe.data.topic import encode_topic
 from chappe.log.batch import Batch
 from chappe.log.forwarder import published
 from chappe.log.messages import BatchMessage, Head, Message, RecordMessage
-from chappe.log.ordered.machine import End, Placed, is_ordered
+from chappe.log.ordered.machine import PartitionEnd, Placed, is_ordered
 from chappe.log.queries import Answer, HeadsRequest, Request
 from chappe.log.sources import Key
 from chappe.log.storage import WriteRecords
@@ -39,7 +39,7 @@ ASKING_MAX: Final = 1_000  # who waits for that; a further one is told what is o
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    ends: tuple[End, ...]
+    ends: tuple[PartitionEnd, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _Item: TypeAlias = _Begin | _Shown
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _HeadsQuestion:
     """Somebody asks where partitions end: told once everything up to a mark is on disk, or at ``until``."""
 
     mark: int
@@ -105,7 +105,7 @@ class Keeping:
         else:
             self._fresh.append(placed)
 
-    def begin(self, ends: Sequence[End]) -> None:
+    def begin(self, ends: Sequence[PartitionEnd]) -> None:
         """See ``Keeper``."""
         self.hand_over(shown=False)
         self._begun += 1  # first: the other half may take it at once
@@ -187,7 +187,7 @@ class Keeping:
             self.settled = number
         return actions
 
-    def _set_goals(self, store: LogStore, ends: Sequence[End], now: float) -> None:
+    def _set_goals(self, store: LogStore, ends: Sequence[PartitionEnd], now: float) -> None:
         self._goals_at = now
         goals = {(topic, partition): end for topic, partition, end in ends}
         self._goals = {key: end for key, end in goals.items() if store.stored(key) < end}
@@ -244,7 +244,7 @@ def _shown(store: LogStore, placed: Placed) -> list[Effect]:
     return published(message, originals=store.subscriptions.originals(encode_topic(topic)))
 
 
-class OrderedStore:
+class OrderedRole:
     """What a node runs around the store of a chain's member. Nobody but its chain writes ordered partitions there."""
 
     def __init__(self, store: LogStore, keeping: Keeping) -> None:
@@ -252,7 +252,7 @@ class OrderedStore:
         self._store = store
         self._keeping = keeping
         self._look_at = -math.inf
-        self._asking: deque[_Asking] = deque()
+        self._asking: deque[_HeadsQuestion] = deque()
 
     def start(self, now: float) -> list[Effect]:
         """See ``LogStore.start``."""
@@ -286,7 +286,7 @@ class OrderedStore:
         mark = self._keeping.mark()
         if not isinstance(request, HeadsRequest) or self._keeping.settled >= mark or len(self._asking) >= ASKING_MAX:
             return self._store.handle_request(client, request_id, request, payload, now)
-        self._asking.append(_Asking(mark, now + PATIENCE_S, client, request_id, request))
+        self._asking.append(_HeadsQuestion(mark, now + PATIENCE_S, client, request_id, request))
         return []
 
     def handle_gone(self, address: str, now: float) -> list[Effect]:

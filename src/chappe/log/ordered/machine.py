@@ -61,7 +61,7 @@ class Placed(NamedTuple):
     batch: Batch
 
 
-class End(NamedTuple):
+class PartitionEnd(NamedTuple):
     """The offset that the next record of a partition gets."""
 
     topic: str
@@ -95,13 +95,13 @@ class Keeper(Protocol):
         """Keep a batch."""
         ...
 
-    def begin(self, ends: Sequence[End]) -> None:
+    def begin(self, ends: Sequence[PartitionEnd]) -> None:
         """The state is a restored one, which means these records: have them from wherever they are."""
         ...
 
 
 @dataclass(slots=True)
-class _Topic:
+class _OrderedTopic:
     name: str
     seed: bytes
     parts: list[str]
@@ -120,7 +120,7 @@ class OrderedLog:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._topics: dict[bytes, _Topic] = {}
+        self._topics: dict[bytes, _OrderedTopic] = {}
         self._count = 0  # of all partitions
         self.homes = Homes(self._has)
         self.now_us = 0  # of the command that is done: see ``replication.chain.replica.TimedMachine``
@@ -149,7 +149,7 @@ class OrderedLog:
         self.homes.restore(found.homes)
         self._count = sum(len(each.parts) for each in self._topics.values())
         self._keeper.begin(
-            [End(each.name, *part) for each in self._topics.values()
+            [PartitionEnd(each.name, *part) for each in self._topics.values()
              for part in zip(each.parts, each.nexts, strict=True)]
         )  # fmt: skip
 
@@ -251,14 +251,14 @@ class OrderedLog:
         found = self._topics.get(topic)
         return found is not None and partition < len(found.parts)
 
-    def _layout(self, topic: _Topic | None) -> Layout:
+    def _layout(self, topic: _OrderedTopic | None) -> Layout:
         if topic is None:
             return Layout(())
         return Layout(tuple(Part(*each) for each in zip(topic.parts, topic.nexts, strict=True)))
 
 
-def _topic(raw: bytes, seed: bytes, nexts: list[int]) -> _Topic:
-    return _Topic(decode_topic(raw), seed, [_name(raw, seed, index) for index in range(len(nexts))], nexts)
+def _topic(raw: bytes, seed: bytes, nexts: list[int]) -> _OrderedTopic:
+    return _OrderedTopic(decode_topic(raw), seed, [_name(raw, seed, index) for index in range(len(nexts))], nexts)
 
 
 def _name(topic: bytes, seed: bytes, index: int) -> str:

@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from chappe.data.topic import Filter, decode_topic
 from chappe.errors import Damaged
-from chappe.log.storage import Append, Retention
+from chappe.log.storage import AppendRecords, Retention
 from chappe.storage.segments.blocks import SEGMENT_HEADER, encode_header
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import Buffer, encode_name, logged
@@ -73,7 +73,7 @@ class Appender:
         """True if the segment must be sealed before the next write."""
         return self._must_seal or self.table.length >= segment_bytes or len(self.table) >= segment_entries
 
-    def write(self, appends: Sequence[Append]) -> None:
+    def write(self, appends: Sequence[AppendRecords]) -> None:
         """Write blocks behind the end, not synced. Raises OSError: ``revert`` must follow."""
         self._staged = []
         self._open()

@@ -43,7 +43,7 @@ from crc32c import crc32c
 
 from chappe.data.topic import decode_topic
 from chappe.defaults import BATCH_BYTES_MAX, KIB, MIB
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments.directory import TopicFolder
 from chappe.storage.segments.files import FileOps
 from chappe.storage.segments.table import BlockRow, BlockTable, LostOffsets
@@ -86,7 +86,7 @@ class Block(NamedTuple):
         return self.position + self.size
 
 
-def encode_header(seed: int, position: int, address: bytes, append: Append, start: int, place: int) -> bytes:
+def encode_header(seed: int, position: int, address: bytes, append: AppendRecords, start: int, place: int) -> bytes:
     """Everything of a block but its body; it begins at ``position``, behind ``place`` others of its commit."""
     body = append.body
     size = HEADER_BYTES + len(address) + len(body)

@@ -15,7 +15,7 @@ from typing import Final
 from chappe.defaults import DISK_RESERVE_BYTES, SEGMENT_BYTES, SEGMENT_ENTRIES
 from chappe.errors import Damaged, StorageError, StorageFull
 from chappe.log.events import ScrubEnded
-from chappe.log.storage import Append, Hole, PartitionInfo, Read, Retention, Scrubbed
+from chappe.log.storage import AppendRecords, Hole, PartitionInfo, Retention, Scrubbed, StorageRead
 from chappe.storage.segments.appender import Appender, Pins, choose, load_pins, passed, pin_resets, remove_first
 from chappe.storage.segments.aside import Aside
 from chappe.storage.segments.blocks import SEGMENT_HEADER
@@ -179,8 +179,8 @@ class SegmentStorage:
 
     # -- the writing thread ----------------------------------------------------------------------
 
-    def write(self, appends: Sequence[Append]) -> object:
-        by_topic: dict[str, list[Append]] = {}
+    def write(self, appends: Sequence[AppendRecords]) -> object:
+        by_topic: dict[str, list[AppendRecords]] = {}
         total = 0
         for each in appends:
             by_topic.setdefault(each.topic, []).append(each)
@@ -400,10 +400,10 @@ class SegmentStorage:
                     return found
         return slot.next
 
-    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> Read:
+    def read(self, topic: str, partition: str, offset: int, bytes_max: int) -> StorageRead:
         slot = self._slot(topic, partition)
         if slot is None or not slot.first <= offset < slot.next:
-            return Read(())
+            return StorageRead(())
         batches: list[bytes] = []
         size, at = 0, offset
         for body, next_ in self._reader.bodies(slot, self._index[topic], offset, bytes_max):
@@ -416,9 +416,9 @@ class SegmentStorage:
                 break
         index = self._index[topic]
         if batches:
-            return Read(tuple(batches), ahead=self._reader.end_of(slot, index, at, bytes_max))
+            return StorageRead(tuple(batches), ahead=self._reader.end_of(slot, index, at, bytes_max))
         hole = next((hole for hole in index.holes(slot) if hole.first <= at <= hole.last), None)
-        return Read((), hole)
+        return StorageRead((), hole)
 
     def _slot(self, topic: str, partition: str) -> Slot | None:
         index = self._index.get(topic)

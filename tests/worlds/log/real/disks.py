@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tests.worlds.disk import Block, Part, SimDisk
 
 from chappe.log.batch import Batch
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.storage.segments import SegmentStorage
 from chappe.storage.segments.files import FileOps
 
@@ -57,7 +57,7 @@ class RealDisk(SimDisk):
         finally:
             shutil.rmtree(copy)
 
-    def safe(self, appends: Sequence[Append]) -> None:
+    def safe(self, appends: Sequence[AppendRecords]) -> None:
         """The store says that these are on the disk."""
         self._safe(appends)
 
@@ -96,11 +96,11 @@ class WatchedStorage(SegmentStorage):
 
     def __init__(self, directory: Path, **options: Any) -> None:
         super().__init__(directory, **options)
-        self._unpublished: deque[tuple[Append, ...]] = deque()
+        self._unpublished: deque[tuple[AppendRecords, ...]] = deque()
         self._disk: RealDisk = self.world.disk_at(directory)
         self._disk.follow(self)
 
-    def write(self, appends: Sequence[Append]) -> Any:
+    def write(self, appends: Sequence[AppendRecords]) -> Any:
         """See ``LogStorage``; what it has written is on the disk."""
         written = super().write(appends)
         self._disk.safe(appends)

@@ -29,7 +29,7 @@ from tests.worlds.log.real.stage import Stage
 from tests.worlds.log.world import LASTS, STORED, Cores, WatchedLog, small_limits
 
 from chappe.data.topic import Filter
-from chappe.log.storage import Append
+from chappe.log.storage import AppendRecords
 from chappe.sim.world import Outcome, Settings, Violation
 
 
@@ -138,7 +138,7 @@ class RealLog(WatchedLog):
         """The disk of a store."""
         return self._disks[Path(directory)]
 
-    def written(self, disk: RealDisk, appends: tuple[Append, ...]) -> None:
+    def written(self, disk: RealDisk, appends: tuple[AppendRecords, ...]) -> None:
         """A store has written something, which is about to be seen."""
         for each in appends:
             disk._part(each)
