@@ -70,7 +70,7 @@ def lets_go_of_what_the_disk_refuses(patch: pytest.MonkeyPatch) -> None:
         return give(self, store, key, now)
 
     patch.setattr(Keeping, "_give", once)
-    patch.setattr(LogStore, "_listed", lambda self, source, answer, now: [])
+    patch.setattr(LogStore, "_listed", lambda self, source, question, answer, now: [])
 
 
 def shows_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
