@@ -10,7 +10,7 @@ import pytest
 from tests.worlds.log.real.scenario import RealLog
 
 from chappe.api.log.consumer import Consumer
-from chappe.api.log.inbox import Inbox
+from chappe.api.log.inbox import ConsumerInbox
 from chappe.api.log.topic_writers import TopicWriter
 from chappe.core import Deliver, Effect
 from chappe.errors import StorageError
@@ -201,10 +201,10 @@ def stays_choked(patch: Patch) -> None:
 def commits_what_only_came(patch: Patch) -> None:
     """A position is that of what has come, not of what the program got."""
 
-    def position(inbox: Inbox, ahead: bool) -> Any:
+    def position(inbox: ConsumerInbox, ahead: bool) -> Any:
         return inbox._core.positions()
 
-    patch.setattr(Inbox, "position", position)
+    patch.setattr(ConsumerInbox, "position", position)
 
 
 def calls_nobody(patch: Patch) -> None:
